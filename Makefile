@@ -1,0 +1,41 @@
+# make demo | test | check | bench | data: each makes the virtual environment first if it is missing or out of date.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test check bench data clean help
+help:
+	@echo "make demo   score a baseline on bundled Cora: a table, JSON and reliability diagrams in out/"
+	@echo "make test   run the tests"
+	@echo "make check  ruff, mypy, import-linter"
+	@echo "make bench  speed and memory, side by side with what one would otherwise run"
+	@echo "make data   make the bundled datasets again from their source archive"
+
+# torch goes first and by its exact version: asked for by a range, pip may take a build with gigabytes of CUDA.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/metrics.py
+
+data: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth
+	$(BIN)/python scripts/make_bundled_data.py
+
+clean:
+	rm -rf $(VENV) out dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

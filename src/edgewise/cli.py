@@ -1,0 +1,370 @@
+"""The command line: parse, call one function, print."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from threading import Timer
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import uuid4
+
+import typer
+from typer.core import TyperGroup
+
+import edgewise
+
+# Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
+if TYPE_CHECKING:
+    from edgewise.data import DatasetStatistics, Split
+    from edgewise.experiments.published import PublishedDataset
+    from edgewise.metrics import Evaluation
+
+PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
+LARGEST_SEED = 2**32 - 1
+FAILED, INTERRUPTED = 2, 130
+
+
+class _Commands(TyperGroup):
+    """Says what went wrong in one line: exit code 2 for what can be mended, 130 for Ctrl-C."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command and leave with its exit code."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.Abort:
+            code = INTERRUPTED
+        except (ValueError, OSError, MemoryError) as error:
+            code = _complain(str(error) or "Expected more memory than there is.")
+        except Exception as error:
+            # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
+            if not hasattr(error, "format_message"):
+                raise
+            context = getattr(error, "ctx", None)
+            hint = f" See '{context.command_path} --help'." if context else ""
+            code = _complain(f"{error.format_message().rstrip('.')}.{hint}")
+        if code == INTERRUPTED:
+            _complain("Interrupted.")
+        sys.exit(code or 0)
+
+
+def _complain(message: str) -> int:
+    typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
+    return FAILED
+
+
+# Plain help: in 80 columns typer's boxes leave twenty for the text.
+app = typer.Typer(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+EXAMPLES = """\b
+Examples:
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
+  edgewise datasets
+"""
+EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbours.
+
+A FILE is .npy, .npz (FILE.npz:NAME picks one array of several), .csv (commas; a first line with a name in it is left
+out) or .parquet. A large .npy file is not loaded into memory.
+
+In JSON, null stands for the score of an empty set (count 0), and for an infinite NLL where zero_probability is above 0.
+"""
+EVALUATE_EXAMPLES = """\b
+Examples:
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
+  edgewise evaluate --probs out.npz:probs --labels y.csv --edges edges.csv \\
+    --mask test.npy --resamples 200 --json scores.json --plot plot.png
+"""
+DATASETS_EXAMPLES = """\b
+Examples:
+  edgewise datasets
+  edgewise datasets --data-root planetoid --splits-dir published_splits
+"""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edgewise {edgewise.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
+def _start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbours."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
+def evaluate(
+    probs: Annotated[Path, typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits.")],
+    labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one a node; -1 for unknown.")],
+    edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns, nodes from 0.")],
+    mask: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Nodes to score, one boolean or 0/1 a node; else all.")
+    ] = None,
+    edge_probs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Joints (edges, classes, classes) or classes*classes columns; else products of probs."
+        ),
+    ] = None,
+    bins: Annotated[int, typer.Option(metavar="N", min=1, help="Bins of the calibration error.")] = 15,
+    binning: Annotated[Literal["width", "mass"], typer.Option(help="Bins of equal width or equal mass.")] = "width",
+    closed: Annotated[Literal["right", "left"], typer.Option(help="Which limit belongs to a bin.")] = "right",
+    norm: Annotated[Literal["l1", "l2", "max"], typer.Option(help="Norm of the calibration error.")] = "l1",
+    edge_choice: Annotated[
+        Literal["both", "any", "all"],
+        typer.Option(help="Score an edge if both ends are in the mask, any is, or all."),
+    ] = "both",
+    same_label: Annotated[
+        bool, typer.Option(help='Score "both ends have the same label" too; slow on 10^8 edges.')
+    ] = True,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples of nodes, for intervals.")] = 0,
+    confidence_level: Annotated[
+        float, typer.Option(metavar="SHARE", min=0, max=1, help="Confidence level of intervals.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the resamples.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw reliability diagrams: .png, .pdf, .svg.")
+    ] = None,
+) -> None:
+    """Read the files, score them, write what was asked for, print the table."""
+    named = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
+    _check_outputs({"--json": json_file, "--plot": plot}, named)
+    from edgewise.data import files
+    from edgewise.metrics import evaluate as score
+
+    with _progress_bar() as progress:
+        p, y, edge_index = files.read_probs(probs), files.read_labels(labels), files.read_edges(edges)
+        chosen = files.read_mask(mask) if mask else None
+        joints = files.read_edge_probs(edge_probs) if edge_probs else None
+        with _complaints_name(probs=probs, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
+            ev = score(
+                p,
+                y,
+                edge_index,
+                mask=chosen,
+                edge_probs=joints,
+                n_bins=bins,
+                binning=binning,
+                closed=closed,
+                norm=norm,
+                edges=edge_choice,
+                same_label=same_label,
+                n_resamples=resamples,
+                confidence_level=confidence_level,
+                seed=seed,
+                progress=progress,
+            )
+    try:
+        if json_file:
+            intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
+            settings = {"edges": edge_choice, **intervals}
+            _write_json(json_file, {"files": _as_given(named), "settings": settings, **ev.to_dict()})
+        if plot:
+            _draw(ev, plot)
+    finally:  # a full disk must not cost the answer
+        typer.echo(ev)
+
+
+@app.command(short_help="Show the datasets beside the published table.", epilog=DATASETS_EXAMPLES)
+def datasets(
+    data_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of Planetoid's Cora/raw/ind.cora.*; else bundled data.")
+    ] = None,
+    splits_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the splits.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the table as JSON.")] = None,
+) -> None:
+    """Show sizes, homophily and K indices of cora, citeseer and pubmed, with the published row beneath each."""
+    _check_outputs({"--json": json_file}, {})
+    if splits_dir and not data_root:
+        raise ValueError(
+            "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as Planetoid's "
+            "files do, and the bundled copy does not."
+        )
+    lines, document = [DATASETS_HEADER], {}
+    with _progress_bar():
+        from edgewise.data import dataset_statistics, load_dataset
+        from edgewise.experiments.published import PUBLISHED_DATASETS
+
+        for name, published in PUBLISHED_DATASETS.items():
+            data = load_dataset(name, data_root)
+            ours = dataset_statistics(data, _splits(data, name, splits_dir, seed))
+            lines += ["", _dataset_line(name, ours, 100.0), _dataset_line("  published", published, 1.0)]
+            document[name] = {"computed": _in_percent(ours), "published": asdict(published)}
+    if json_file:
+        settings = {"seed": seed, **_as_given({"data_root": data_root, "splits_dir": splits_dir})}
+        _write_json(json_file, {"settings": settings, "unit_of_shares": "percent", "datasets": document})
+    typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))
+
+
+# --- the table of datasets ---
+
+COUNTS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}  # with the width of the column
+SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
+DATASETS_HEADER = (
+    f"{'':11}"
+    + "".join(f"{name.removeprefix('directed_'):>{width}}" for name, width in COUNTS.items())
+    + "".join(f"{name.replace('k_', 'K '):>14}" for name in SHARES)
+)
+DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std over the test sets of the splits."
+
+
+def _dataset_line(label: str, statistics: "DatasetStatistics | PublishedDataset", percent: float) -> str:
+    counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNTS.items())
+    shares = (getattr(statistics, name) for name in SHARES)
+    cells = (f"{percent * share.mean:.2f} ± {percent * share.std:.2f}" for share in shares)
+    return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)
+
+
+def _in_percent(statistics: "DatasetStatistics") -> dict[str, object]:
+    shares = {name: {key: 100 * value for key, value in asdict(getattr(statistics, name)).items()} for name in SHARES}
+    return {**asdict(statistics), **shares}
+
+
+def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split]":
+    from edgewise.data import load_splits, make_splits
+
+    if folder is None:
+        return make_splits(data.y, seed=seed)
+    of_dataset = [inner for inner in folder.glob("*") if inner.name.lower() == name]
+    if not of_dataset:
+        raise ValueError(f"Expected a folder {name} in --splits-dir, but {folder} has none.")
+    return load_splits(of_dataset[0], data.num_nodes)
+
+
+# --- files that are written ---
+
+
+def _check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Refuse a file that could not be written, before anything long is begun."""
+    taken = {path.resolve() for path in inputs.values() if path}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if option == "--plot" and path.suffix.lower() not in PLOT_ENDINGS:
+            raise ValueError(f"Expected {option} to end in {', '.join(PLOT_ENDINGS)}, but got {path}.")
+        if path.is_dir():
+            raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Name a file in it.")
+        if path.resolve() in taken:
+            raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
+        if not _is_special(path):
+            _check_folder(path.resolve().parent, option)
+        taken.add(path.resolve())
+
+
+def _check_folder(folder: Path, option: str) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"Expected {option} in a folder that exists, but there is no {folder}. Make it first.")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"Expected {option} in a folder to write to, but {folder} is read-only. Name another.")
+
+
+def _is_special(path: Path) -> bool:
+    """Tell /dev/stdout or a pipe, which is written to and not replaced."""
+    return path.exists() and not path.is_file()
+
+
+def _write_json(path: Path, document: Mapping[str, object]) -> None:
+    text = json.dumps(_strict({"version": edgewise.__version__, **document}), indent=2, allow_nan=False)
+    _replace(path, lambda file: file.write_text(f"{text}\n", encoding="utf-8"))
+
+
+def _strict(value: object) -> object:
+    """Put null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _draw(ev: "Evaluation", path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no screen is needed
+    figure, _ = edgewise.plot_reliability(ev)
+    _replace(path, lambda file: figure.savefig(file, format=path.suffix[1:].lower(), dpi=200, bbox_inches="tight"))
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the path and put the whole file in its place, so that no half of one is ever there."""
+    target = path.resolve()
+    beside = path if _is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
+    try:
+        write(beside)
+        if beside != path:
+            beside.replace(target)
+    except OSError as error:
+        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
+    finally:
+        if beside != path:
+            beside.unlink(missing_ok=True)
+
+
+def _as_given(paths: Mapping[str, Path | None]) -> dict[str, str | None]:
+    return {name: str(path) if path else None for name, path in paths.items()}
+
+
+# --- while it runs ---
+
+
+@contextmanager
+def _complaints_name(**files: Path | None) -> Iterator[None]:
+    """Say which file is which when something is wrong with what is in them."""
+    try:
+        yield
+    except ValueError as error:
+        named = ", ".join(f"{name} is {file}" for name, file in files.items() if file)
+        raise ValueError(f"{error} ({named})") from error
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task("preparing", total=None)
+
+    def report(done: int, total: int) -> None:
+        # After a pass nobody knows how much is left; without a total the bar moves to and fro until the next one.
+        bar.tasks[0].total = total if done < total else None
+        bar.update(task, description=f"scoring {total:,} edges", completed=done)
+
+    timer = Timer(PROGRESS_AFTER, bar.start)
+    timer.start()
+    try:
+        yield report
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,18 @@
+"""Datasets, splits, which edges are scored, and what a graph looks like."""
+
+from edgewise.data.datasets import load_dataset, row_normalise
+from edgewise.data.splits import Split, load_splits, make_splits
+from edgewise.data.statistics import DatasetStatistics, EdgeStatistics, MeanStd, dataset_statistics, edge_statistics
+
+__all__ = [
+    "DatasetStatistics",
+    "EdgeStatistics",
+    "MeanStd",
+    "Split",
+    "dataset_statistics",
+    "edge_statistics",
+    "load_dataset",
+    "load_splits",
+    "make_splits",
+    "row_normalise",
+]

@@ -1,0 +1,198 @@
+"""The edges to score in a list too long to sort: 10^8 edges in a few linear passes and 64 MiB of scratch bits.
+
+Which edges are listed in both directions? Three questions, cheapest first:
+
+1. Does only one direction occur, (low, high) or (high, low)? Then every edge is listed once.
+2. Have the forward mentions (low, high) and the backward ones the same random checksum? Then the list is symmetric, and
+   the forward mentions are the answer. (Two different lists agree by chance with probability 2^-64.)
+3. Else mark every backward pair in a table of bits, at the place that a hash gives, and clear the forward mentions that
+   find their bit unset: surely they have no partner. Change sides and hash, and repeat. What remains suspect is mostly
+   true partners: either they are symmetric (question 2), or they are few, and a few can be sorted.
+
+Only *suspects* are cleared this way, and those that remain are resolved exactly: no answer depends on a hash, but for
+the checksum of question 2.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.data.compiled import compiled, in_slices
+from edgewise.data.edges import EdgeChoice, listed_once
+
+Array = NDArray[Any]
+
+MAX_TABLE_BITS = 29  # 64 MiB of bits, of which 5 * 10^7 marks fill a tenth
+FEW = 1 << 18
+MAX_ROUNDS = 8
+BLOCK = 1024
+
+
+def scored_edges_of_long_list(
+    edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], choice: EdgeChoice
+) -> Bool[Tensor, " edges"]:
+    """Give what `edgewise.data.edges.scored_edges` gives, for long lists on the CPU."""
+    start, end = edge_index[0].numpy(), edge_index[1].numpy()
+    ends_needed = {"both": 2, "any": 1, "all": 0}[choice]
+    inside = mask.numpy().view(np.uint8)
+    keep = np.empty(start.shape[0], dtype=np.uint8)
+
+    def qualify(lo: int, hi: int) -> None:
+        _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
+
+    in_slices(qualify, start.shape[0])
+    _drop_second_mentions(start, end, mask.shape[0], keep)
+    return torch.from_numpy(keep).view(torch.bool)
+
+
+def _drop_second_mentions(start: Array, end: Array, num_nodes: int, keep: Array) -> None:
+    """Set ``keep`` to 0 for the mentions of a pair that would count its edges a second time."""
+    suspect = keep.copy()
+    census = _take_census(start, end, suspect)
+    for round_ in range(MAX_ROUNDS):
+        if not census.two_sided:
+            return
+        if census.symmetric:
+            _in_slices_of(_drop_backward, start, end, suspect, keep)
+            return
+        if census.total <= FEW:
+            break
+        # About ten bits a suspect: sparse enough to tell strangers apart, and small tables stay in the cache.
+        table_bits = min(MAX_TABLE_BITS, max(16, (5 * census.total).bit_length()))
+        _clear_the_unmarked(start, end, suspect, 1, 2 * round_ + 1, table_bits)
+        _clear_the_unmarked(start, end, suspect, 0, 2 * round_ + 2, table_bits)
+        total_before, census = census.total, _take_census(start, end, suspect)
+        if census.total > 0.9 * total_before and not census.symmetric:
+            break
+    positions = np.flatnonzero(suspect)
+    pairs = torch.from_numpy(np.stack([start[positions], end[positions]]))
+    keep[positions[~listed_once(pairs, num_nodes).numpy()]] = 0
+
+
+class _Census(NamedTuple):
+    """How many suspects point forward and backward, and the checksum of the forward pairs minus the backward ones."""
+
+    num_forward: int
+    num_backward: int
+    checksum: int
+
+    @property
+    def total(self) -> int:
+        return self.num_forward + self.num_backward
+
+    @property
+    def two_sided(self) -> bool:
+        return self.num_forward > 0 and self.num_backward > 0
+
+    @property
+    def symmetric(self) -> bool:
+        return self.num_forward == self.num_backward and self.checksum == 0
+
+
+def _take_census(start: Array, end: Array, suspect: Array) -> _Census:
+    parts = _in_slices_of(_count_sides, start, end, suspect)
+    forward, backward, checksum = (sum(int(part[k]) for part in parts) for k in range(3))
+    return _Census(forward, backward, checksum % (1 << 64))
+
+
+def _clear_the_unmarked(start: Array, end: Array, suspect: Array, side: int, seed: int, table_bits: int) -> None:
+    """Clear the suspects of one side whose pair no suspect of the other side can have."""
+    table = np.zeros(1 << (table_bits - 3), dtype=np.uint8)
+    shift = 64 - table_bits
+    num_shards = max(1, torch.get_num_threads())
+
+    def mark(lo: int, hi: int) -> None:
+        for shard in range(lo, hi):
+            _mark(start, end, suspect, 1 - side, seed, shift, table, shard, num_shards)
+
+    def clear(lo: int, hi: int) -> None:
+        _clear(start[lo:hi], end[lo:hi], suspect[lo:hi], side, seed, shift, table)
+
+    in_slices(mark, num_shards)
+    in_slices(clear, start.shape[0])
+
+
+def _in_slices_of(loop: Any, *arrays: Array) -> list[Any]:
+    return in_slices(lambda lo, hi: loop(*(array[lo:hi] for array in arrays)), arrays[0].shape[0])
+
+
+@compiled
+def _hash(low: int, high: int, seed: int) -> int:
+    """Mix a pair of nodes into 64 bits (two rounds of multiply and shift, as in splitmix64)."""
+    mixed = np.uint64(low) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(high) + np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@compiled
+def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Array) -> None:
+    for e in range(start.shape[0]):
+        i, j = start[e], end[e]
+        keep[e] = (i != j) & (inside[i] + inside[j] >= ends_needed)
+
+
+@compiled
+def _count_sides(start: Array, end: Array, suspect: Array) -> tuple[int, int, int]:
+    forward, total, checksum = 0, 0, np.uint64(0)
+    for e in range(start.shape[0]):  # no branches: which way an edge points cannot be foreseen
+        points_forward = suspect[e] * (start[e] < end[e])
+        sign = np.uint64(2 * points_forward - suspect[e])
+        checksum += sign * _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
+        forward += points_forward
+        total += suspect[e]
+    return forward, total - forward, checksum
+
+
+@compiled
+def _drop_backward(start: Array, end: Array, suspect: Array, keep: Array) -> None:
+    for e in range(start.shape[0]):
+        keep[e] &= 1 - (suspect[e] & (start[e] > end[e]))
+
+
+@compiled
+def _find_places(
+    start: Array, end: Array, suspect: Array, side: int, seed: int, shift: int, first: int, edges: Array, places: Array
+) -> int:
+    """List the next suspects of a side from edge ``first`` on, a block of edges at a time, and where they are marked."""
+    num = 0
+    for e in range(first, min(first + BLOCK, start.shape[0])):
+        edges[num] = e
+        num += suspect[e] & ((start[e] > end[e]) == side)
+    for k in range(num):
+        i, j = start[edges[k]], end[edges[k]]
+        places[k] = _hash(min(i, j), max(i, j), seed) >> np.uint64(shift)
+    return num
+
+
+@compiled
+def _mark(
+    start: Array,
+    end: Array,
+    suspect: Array,
+    side: int,
+    seed: int,
+    shift: int,
+    table: Array,
+    shard: int,
+    num_shards: int,
+) -> None:
+    """Mark the pairs of one side; each thread reads all edges and writes only the bytes of its shard."""
+    edges, places = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
+    for first in range(0, start.shape[0], BLOCK):
+        for k in range(_find_places(start, end, suspect, side, seed, shift, first, edges, places)):
+            byte = places[k] >> np.uint64(3)
+            if byte % np.uint64(num_shards) == np.uint64(shard):
+                table[byte] |= np.uint8(1) << np.uint8(places[k] & np.uint64(7))
+
+
+@compiled
+def _clear(start: Array, end: Array, suspect: Array, side: int, seed: int, shift: int, table: Array) -> None:
+    edges, places = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
+    for first in range(0, start.shape[0], BLOCK):
+        for k in range(_find_places(start, end, suspect, side, seed, shift, first, edges, places)):
+            suspect[edges[k]] = (table[places[k] >> np.uint64(3)] >> np.uint8(places[k] & np.uint64(7))) & 1

@@ -1,0 +1,1 @@
+"""The paper as data: what it published, and what we run to compare."""

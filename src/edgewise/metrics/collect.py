@@ -1,0 +1,201 @@
+"""From checked predictions to sums: the one pass over nodes and edges."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.data.edges import LONG_LIST, EdgeChoice, scored_edges
+from edgewise.metrics.binning import Binning
+from edgewise.metrics.checks import Prediction
+from edgewise.metrics.elements import (
+    CHUNK_ELEMENTS,
+    Records,
+    event_elements,
+    joint_elements,
+    labels_of,
+    node_elements,
+    node_records,
+    product_elements,
+)
+from edgewise.metrics.sums import SAME_LABEL, VIEWS, Elements, carried, empty_tables, sum_groups
+
+Progress = Callable[[int, int], None]  # edges done, edges in all
+
+NODEWISE, EDGEWISE, AGREE, DISAGREE = range(len(VIEWS))
+FUSED_SLICE = 1 << 24  # edges between two reports of progress
+
+
+class Task(NamedTuple):
+    """A prediction with its nodes reduced to records, and the edges that are to be scored."""
+
+    prediction: Prediction
+    records: Records
+    keep: Bool[Tensor, " edges"]
+
+
+class ScoredEdges(NamedTuple):
+    """Edges with what is scored of them, and whether their true labels agree."""
+
+    ends: Int[Tensor, "2 edges"]
+    elements: Elements
+    agree: Bool[Tensor, " edges"]
+
+
+def prepare(prediction: Prediction, edges: EdgeChoice) -> Task:
+    """Reduce nodes to records and choose the edges; an edge with an unknown label at an end cannot be scored."""
+    keep = scored_edges(prediction.edge_index, prediction.mask, edges)
+    if edges != "both":
+        known = prediction.y >= 0
+        for part in _slices(len(keep), CHUNK_ELEMENTS):
+            keep[part] &= known[prediction.edge_index[:, part].long()].all(0)
+    return Task(prediction, node_records(prediction.probs, prediction.y), keep)
+
+
+def width_tables(task: Task, binning: Binning, progress: Progress | None = None) -> Int[Tensor, "tables rows 4"]:
+    """Sum every view into bins of equal width, in bounded memory."""
+    tables = empty_tables(binning.n_bins, task.records.device)
+    boundaries = binning.boundaries(task.records[:0, 0])
+    for elements in _node_chunks(task):
+        tables[NODEWISE] += _sum_one(elements, binning, boundaries)
+    touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
+    by_agreement = tables[AGREE : DISAGREE + 1]
+    if task.prediction.edge_probs is None and task.records.device.type == "cpu" and len(task.keep) >= LONG_LIST:
+        _sum_long_list(task, binning, by_agreement, touched, progress)
+    else:
+        for edges in edge_chunks(task, progress):
+            bins = binning.index(edges.elements.confidence, boundaries)
+            by_agreement += sum_groups(edges.elements, bins, (~edges.agree).long(), 2, binning.n_bins)
+            _touch(touched, edges)
+    tables[EDGEWISE] = tables[AGREE] + tables[DISAGREE]
+    _count_touched(tables, touched, task.prediction.mask)
+    return carried(tables, binning.n_bins)
+
+
+def mass_tables(
+    nodes: Elements, edges: ScoredEdges, mask: Bool[Tensor, " nodes"], binning: Binning
+) -> tuple[Int[Tensor, "tables rows 4"], Float[Tensor, "tables limits"]]:
+    """Sum every view into bins of its own that hold equally many elements, and give their boundaries."""
+    everything = torch.ones_like(edges.agree)
+    tables = empty_tables(binning.n_bins, mask.device)
+    limits = torch.empty(len(tables), binning.n_bins + 1, dtype=torch.float64, device=mask.device)
+    views = [nodes] + [edges.elements.select(chosen) for chosen in (everything, edges.agree, ~edges.agree)]
+    for view, elements in enumerate(views):
+        limits[view] = binning.boundaries(elements.confidence)
+        tables[view] = _sum_one(elements, binning, limits[view])
+    touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
+    _touch(touched, edges)
+    _count_touched(tables, touched, mask)
+    return tables, limits
+
+
+def same_label_table(
+    task: Task, binning: Binning, progress: Progress | None = None
+) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+    """Sum the event "both ends have the same label", whose probability is Σ_l q(l, l)."""
+    boundaries = binning.boundaries(task.records[:0, 0])
+    table = empty_tables(binning.n_bins, task.records.device)[SAME_LABEL]
+    parts = []
+    for elements in _same_label_chunks(task, progress):
+        if binning.kind == "width":
+            table += _sum_one(elements, binning, boundaries)
+        else:
+            parts.append(elements)
+    if parts:
+        elements = _concatenate(parts)
+        boundaries = binning.boundaries(elements.confidence)
+        table = _sum_one(elements, binning, boundaries)
+    return carried(table, binning.n_bins), boundaries
+
+
+def all_nodes(task: Task) -> Elements:
+    """Give the elements of all nodes of the mask."""
+    return _concatenate(list(_node_chunks(task)))
+
+
+def all_edges(task: Task, progress: Progress | None = None) -> ScoredEdges:
+    """Give all scored edges at once: about 50 bytes an edge."""
+    parts = list(edge_chunks(task, progress))
+    ends = torch.cat([part.ends for part in parts], dim=1)
+    return ScoredEdges(ends, _concatenate([part.elements for part in parts]), torch.cat([part.agree for part in parts]))
+
+
+def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[ScoredEdges]:
+    """Go through the scored edges in chunks that fit the outer cache."""
+    joints = task.prediction.edge_probs
+    per_edge = 10 if joints is None else joints.shape[1] ** 2
+    for ends, positions in _kept_chunks(task, per_edge, progress):
+        start, end = task.records[ends[0]], task.records[ends[1]]
+        elements = (
+            product_elements(start, end) if joints is None else joint_elements(joints[positions], start, end)
+        )
+        yield ScoredEdges(ends, elements, labels_of(start) == labels_of(end))
+
+
+def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
+    probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.edge_probs
+    for ends, positions in _kept_chunks(task, 2 * probs.shape[1], progress):
+        if joints is None:
+            p_same = (probs[ends[0]].double() * probs[ends[1]].double()).sum(1)
+        else:
+            p_same = joints[positions].diagonal(dim1=1, dim2=2).double().sum(1)
+        yield event_elements(p_same, y[ends[0]] == y[ends[1]])
+
+
+def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Give (ends, positions in the list) of the edges to score, so many that ``per_edge`` numbers each fit the cache."""
+    num_edges = len(task.keep)
+    for part in _slices(num_edges, CHUNK_ELEMENTS // per_edge):
+        positions = part.start + task.keep[part].nonzero().squeeze(1)
+        yield task.prediction.edge_index[:, positions].long(), positions
+        if progress is not None:
+            progress(part.stop, num_edges)
+
+
+def _node_chunks(task: Task) -> Iterator[Elements]:
+    for part in _slices(len(task.records), CHUNK_ELEMENTS // 10):
+        yield node_elements(task.records[part][task.prediction.mask[part]])
+
+
+def _slices(length: int, step: int) -> Iterator[slice]:
+    """Cut ``range(length)``; an empty one gives one empty slice, so that whoever concatenates has something."""
+    step = max(1, step)
+    for lo in range(0, max(1, length), step):
+        yield slice(lo, min(lo + step, length))
+
+
+def _sum_long_list(
+    task: Task, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
+) -> None:
+    from edgewise.metrics.fused import sum_product_edges
+
+    num_edges, edge_index = len(task.keep), task.prediction.edge_index
+    for part in _slices(num_edges, FUSED_SLICE):
+        by_agreement += sum_product_edges(task.records, edge_index[:, part], task.keep[part], touched, binning)
+        if progress is not None:
+            progress(part.stop, num_edges)
+
+
+def _sum_one(elements: Elements, binning: Binning, boundaries: Float[Tensor, " limits"]) -> Int[Tensor, "rows 4"]:
+    bins = binning.index(elements.confidence, boundaries)
+    return sum_groups(elements, bins, torch.zeros_like(bins), 1, binning.n_bins)[0]
+
+
+def _touch(touched: Bool[Tensor, "2 nodes"], edges: ScoredEdges) -> None:
+    """Note the ends of agreeing edges in row 0 and those of disagreeing edges in row 1."""
+    touched[0, edges.ends[:, edges.agree].flatten()] = True
+    touched[1, edges.ends[:, ~edges.agree].flatten()] = True
+
+
+def _count_touched(tables: Tensor, touched: Bool[Tensor, "2 nodes"], mask: Bool[Tensor, " nodes"]) -> None:
+    """Count the nodes of the mask that have an edge in each view, for the K index."""
+    inside = touched & mask
+    tables[EDGEWISE, -1, 1] = (inside[0] | inside[1]).sum()
+    tables[AGREE, -1, 1] = inside[0].sum()
+    tables[DISAGREE, -1, 1] = inside[1].sum()
+
+
+def _concatenate(parts: list[Elements]) -> Elements:
+    return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))

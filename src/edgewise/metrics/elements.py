@@ -1,0 +1,93 @@
+"""From probabilities to what is scored: confidence, correctness, NLL and Brier score of each node and each edge."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.metrics.sums import Elements
+
+CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
+
+# Columns of the per-node records. CODE is 2 · label + correct, or -1 where the label is unknown.
+CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(5)
+Records = Float[Tensor, "nodes 5"]
+
+
+def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> Records:
+    """Reduce each node to the five numbers that its own score and those of all its edges need.
+
+    For a product joint confidence = max p_i · max p_j, log q = log p_i + log p_j and Σ q² = (Σ p_i²)(Σ p_j²), so no
+    edge ever looks at C classes, let alone C² pairs.
+    """
+    records = torch.empty(probs.shape[0], 5, dtype=torch.float64, device=probs.device)
+    rows = max(1, CHUNK_ELEMENTS // probs.shape[1])
+    for lo in range(0, probs.shape[0], rows):
+        part, label, out = probs[lo : lo + rows], y[lo : lo + rows].long(), records[lo : lo + rows]
+        confidence, prediction = part.max(dim=1)
+        p_true = part.gather(1, label.clamp(min=0).unsqueeze(1)).squeeze(1).double()
+        out[:, CONFIDENCE] = confidence
+        out[:, NLL] = -p_true.log()
+        out[:, P_TRUE] = p_true
+        out[:, SQUARE_SUM] = part.double().square().sum(1)
+        out[:, CODE] = torch.where(label >= 0, 2 * label + (prediction == label), -1)
+    return records
+
+
+def node_elements(records: Records) -> Elements:
+    """Score single nodes (whose labels are known)."""
+    confidence, nll, p_true, square_sum, code = records.unbind(1)
+    return Elements(confidence, code.long() % 2 == 1, nll, _brier(p_true, square_sum))
+
+
+def product_elements(start: Records, end: Records) -> Elements:
+    """Score edges whose joint is the product of the marginals of their ends."""
+    return Elements(
+        confidence=start[:, CONFIDENCE] * end[:, CONFIDENCE],
+        correct=_both_correct(start, end),
+        nll=start[:, NLL] + end[:, NLL],
+        brier=_brier(start[:, P_TRUE] * end[:, P_TRUE], start[:, SQUARE_SUM] * end[:, SQUARE_SUM]),
+    )
+
+
+def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records, end: Records) -> Elements:
+    """Score edges by their own joints; what is predicted for an end is still the argmax of its node marginal."""
+    num_classes = joint.shape[1]
+    flat = joint.flatten(1)
+    pair = labels_of(start) * num_classes + labels_of(end)
+    p_true = flat.gather(1, pair.unsqueeze(1)).squeeze(1).double()
+    return Elements(
+        confidence=flat.amax(1).double(),
+        correct=_both_correct(start, end),
+        nll=-p_true.log(),
+        brier=_brier(p_true, flat.double().square().sum(1)),
+    )
+
+
+def event_elements(p_event: Float[Tensor, " elements"], happened: Tensor) -> Elements:
+    """Score the probability of an event: two outcomes, and "correct" means that it happened."""
+    p_event = p_event.double().clamp(0.0, 1.0)
+    p_outcome = torch.where(happened, p_event, 1.0 - p_event)
+    return Elements(p_event, happened, -p_outcome.log(), 2.0 * (1.0 - p_outcome).square())
+
+
+def labels_of(records: Records) -> Int[Tensor, " nodes"]:
+    """Read the labels out of records."""
+    return records[:, CODE].long() >> 1
+
+
+def chunks(num_edges: int, num_classes: int) -> Iterator[slice]:
+    """Cut a list of edges so that a chunk's (C, C) joints, or its records, fit the outer cache."""
+    step = max(1, CHUNK_ELEMENTS // max(num_classes, 10))
+    for lo in range(0, num_edges, step):
+        yield slice(lo, min(lo + step, num_edges))
+
+
+def _both_correct(start: Records, end: Records) -> Tensor:
+    return (start[:, CODE].long() & end[:, CODE].long() & 1) == 1
+
+
+def _brier(p_true: Float[Tensor, " elements"], square_sum: Float[Tensor, " elements"]) -> Float[Tensor, " elements"]:
+    """(1 - p_true)² + Σ_others p² = 1 - 2 p_true + Σ p²."""
+    return 1.0 - 2.0 * p_true + square_sum

@@ -1,0 +1,107 @@
+"""Score anybody's predictions on a graph."""
+
+from typing import get_args
+
+from edgewise.data.edges import EdgeChoice
+from edgewise.metrics.binning import Binning, Closed, Kind
+from edgewise.metrics.checks import ArrayLike, check_option, checked
+from edgewise.metrics.collect import (
+    Progress,
+    all_edges,
+    all_nodes,
+    mass_tables,
+    prepare,
+    same_label_table,
+    width_tables,
+)
+from edgewise.metrics.evaluation import Evaluation, Intervals
+from edgewise.metrics.intervals import node_resampling_intervals
+from edgewise.metrics.scores import Norm
+from edgewise.metrics.sums import SAME_LABEL
+
+
+def evaluate(
+    probs: ArrayLike,
+    y: ArrayLike,
+    edge_index: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    edge_probs: ArrayLike | None = None,
+    n_bins: int = 15,
+    binning: Kind = "width",
+    norm: Norm = "l1",
+    closed: Closed = "right",
+    edges: EdgeChoice = "both",
+    same_label: bool = False,
+    n_resamples: int = 0,
+    confidence_level: float = 0.95,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Score node probabilities, and the joint of the two ends of each edge, in four views.
+
+    Parameters
+    ----------
+    probs
+        Probabilities (N, C), each row summing to 1. Never logits.
+    y
+        True labels (N,); -1 where unknown, which is allowed outside the mask.
+    edge_index
+        Edges (2, E). An edge listed in both directions counts once, a parallel edge as often as it is listed, a
+        self-loop not at all.
+    mask
+        Which nodes are scored (N,); by default all.
+    edge_probs
+        Joints (E, C, C), row e belonging to ``edge_index[:, e]``; by default the product of the ends' probabilities.
+        Of an edge that is listed in both directions the joint of (low, high) is scored.
+    n_bins, binning, closed, norm
+        How confidences are binned ("width" or "mass"; bins closed on the "right" or "left") and how the gaps of the
+        bins make one calibration error ("l1", "l2" or "max").
+    edges
+        Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an end
+        is left out.
+    same_label
+        Also score the event "both ends have the same label". It looks at all classes of every edge, which the sixteen
+        scores do not: on 10^8 edges that takes several times as long.
+    n_resamples, confidence_level, seed
+        Give confidence intervals from so many resamples of the nodes.
+    progress
+        Called with (edges done, edges in all) now and then.
+
+    Examples
+    --------
+    >>> import torch
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> ev = evaluate(probs, torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]), n_bins=1)
+    >>> ev.edgewise.count, round(ev.edgewise.ece, 4), ev.agree.count
+    (2, 0.36, 1)
+    """
+    bins = Binning(n_bins, binning, closed)
+    check_option("norm", norm, get_args(Norm))
+    check_option("edges", edges, get_args(EdgeChoice))
+    _check_resampling(n_resamples, confidence_level)
+    prediction = checked(probs, y, edge_index, mask, edge_probs)
+    task = prepare(prediction, edges)
+    boundaries = bins.boundaries(task.records[:0, 0]).repeat(SAME_LABEL + 1, 1)
+    elements = None
+    if bins.kind == "mass" or n_resamples:
+        elements = all_nodes(task), all_edges(task, progress)
+    if elements is not None and bins.kind == "mass":
+        tables, boundaries = mass_tables(*elements, prediction.mask, bins)
+    else:
+        tables = width_tables(task, bins, progress)
+    if same_label:
+        tables[SAME_LABEL], boundaries[SAME_LABEL] = same_label_table(task, bins, progress)
+    intervals: Intervals = {}
+    if elements is not None and n_resamples:
+        intervals = node_resampling_intervals(
+            *elements, prediction.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
+        )
+    return Evaluation(tables, boundaries, bins, norm, same_label, intervals)
+
+
+def _check_resampling(n_resamples: int, confidence_level: float) -> None:
+    if isinstance(n_resamples, bool) or not isinstance(n_resamples, int) or n_resamples < 0:
+        raise ValueError(f"Expected n_resamples to be a whole number of at least 0, but got {n_resamples!r}.")
+    if not 0.0 < confidence_level < 1.0:
+        raise ValueError(f"Expected confidence_level between 0 and 1, but got {confidence_level!r}.")

@@ -1,0 +1,153 @@
+"""The answer: four views of scores, what they are scores of, and a table a person can read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.metrics.binning import Binning
+from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
+from edgewise.metrics.sums import SAME_LABEL, VIEWS, carried
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class KIndex:
+    """K(E_S): the share of the scored nodes that are an end of some edge of the view."""
+
+    edgewise: float
+    agree: float
+    disagree: float
+
+    def __getitem__(self, view: str) -> float:
+        return float(getattr(self, view))
+
+
+Intervals = Mapping[str, Mapping[str, Interval]]
+
+
+class Evaluation:
+    """The scores of a prediction in the four views; a value made of sums, so evaluations of parts add up with ``+``.
+
+    ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number. ``ev.same_label`` is None unless it was asked
+    for, ``ev.intervals`` is empty unless resamples were.
+    """
+
+    def __init__(
+        self,
+        tables: Int[Tensor, "tables rows 4"],
+        boundaries: Float[Tensor, "tables limits"],
+        binning: Binning,
+        norm: Norm = "l1",
+        has_same_label: bool = False,
+        intervals: Intervals | None = None,
+    ):
+        self._tables, self._boundaries = tables.cpu(), boundaries.cpu()
+        self._binning, self._norm, self._has_same_label = binning, norm, has_same_label
+        self.intervals: Intervals = intervals or {}
+        self.nodewise, self.edgewise, self.agree, self.disagree = (
+            ViewScores(self._tables[view], self._boundaries[view], norm) for view in range(len(VIEWS))
+        )
+
+    @property
+    def same_label(self) -> EventScores | None:
+        """The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges."""
+        if not self._has_same_label:
+            return None
+        return EventScores(self._tables[SAME_LABEL], self._boundaries[SAME_LABEL], self._norm)
+
+    @property
+    def homophily(self) -> float:
+        """|E_A| / |E_U|: the share of scored edges whose true labels agree; NaN without edges."""
+        return self.agree.count / self.edgewise.count if self.edgewise.count else float("nan")
+
+    @property
+    def k_index(self) -> KIndex:
+        """K of each edge view; NaN without nodes."""
+        touched, nodes = self._tables[:, -1, 1].tolist(), self.nodewise.count
+        return KIndex(*(touched[view] / nodes if nodes else float("nan") for view in range(1, len(VIEWS))))
+
+    def __getitem__(self, view: str) -> ViewScores:
+        if view not in VIEWS:
+            raise KeyError(f"Expected one of {', '.join(VIEWS)}, but got {view!r}.")
+        scores: ViewScores = getattr(self, view)
+        return scores
+
+    def __add__(self, other: "Evaluation") -> "Evaluation":
+        """Merge the scores of two disjoint parts; a node in both would count twice."""
+        settings, others = ((ev._binning, ev._norm, ev._has_same_label) for ev in (self, other))
+        if settings != others:
+            raise ValueError(f"Expected evaluations with the same options, but got {settings} and {others}.")
+        if self._binning.kind == "mass":
+            raise ValueError("Bins of equal mass depend on all elements, so they cannot be added. Use binning='width'.")
+        tables = carried(self._tables + other._tables, self._binning.n_bins)
+        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._has_same_label)
+
+    def scalars(self) -> dict[str, float]:
+        """Give the sixteen scores under flat names such as "edgewise/ece", as loggers like them."""
+        return {f"{view}/{metric}": self[view][metric] for view in VIEWS for metric in METRICS}
+
+    def to_dict(self) -> dict[str, object]:
+        """Give everything as plain dicts, lists and numbers."""
+        out: dict[str, object] = {view: self[view].to_dict() for view in VIEWS}
+        k_index = self.k_index
+        out["homophily"] = self.homophily
+        out["k_index"] = {view: k_index[view] for view in VIEWS[1:]}
+        out["same_label"] = self.same_label.to_dict() if self.same_label else None
+        out["intervals"] = {
+            view: {metric: [interval.low, interval.high] for metric, interval in of_view.items()}
+            for view, of_view in self.intervals.items()
+        }
+        binning = self._binning
+        options = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed, "norm": self._norm}
+        return {**out, "options": options}
+
+    def __repr__(self) -> str:
+        return f"Evaluation(nodes={self.nodewise.count}, edges={self.edgewise.count})"
+
+    def __str__(self) -> str:
+        return "\n".join([*_score_lines(self), *_interval_lines(self), *_graph_lines(self)])
+
+
+def _score_lines(ev: Evaluation) -> list[str]:
+    columns = ("count", *METRICS, "over", "under")
+    lines = [f"{'':10}" + "".join(f"{name:>11}" for name in columns)]
+    for view in VIEWS:
+        scores = ev[view]
+        numbers = [*(scores[metric] for metric in METRICS), scores.overconfidence, scores.underconfidence]
+        lines.append(f"{view:10}{scores.count:11,}" + "".join(f"{number:11.4f}" for number in numbers))
+    return lines
+
+
+def _interval_lines(ev: Evaluation) -> list[str]:
+    if not ev.intervals:
+        return []
+    lines = ["", f"{'interval':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
+    for view, of_view in ev.intervals.items():
+        cells = (f"[{of_view[metric].low:.4f}, {of_view[metric].high:.4f}]" for metric in METRICS)
+        lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
+    return lines
+
+
+def _graph_lines(ev: Evaluation) -> list[str]:
+    k = ev.k_index
+    lines = [
+        "",
+        f"homophily {ev.homophily:.4f}; K index: edgewise {k.edgewise:.4f}, agree {k.agree:.4f}, "
+        f"disagree {k.disagree:.4f}",
+    ]
+    if ev.same_label is not None:
+        same = ev.same_label
+        lines.append(
+            f"same label: predicted {same.probability:.4f}, observed {same.frequency:.4f}, "
+            f"ece {same.ece:.4f}, nll {same.nll:.4f}, brier {same.brier:.4f}"
+        )
+    return lines

@@ -1,0 +1,477 @@
+"""Reliability diagrams: first the numbers of each panel, then the drawing; saving is the caller's."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.legend import Legend
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.transforms import Bbox
+from numpy.typing import NDArray
+
+from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.scores import Scores
+from edgewise.metrics.sums import VIEWS
+
+Floats = NDArray[np.float64]
+Runs = Evaluation | Iterable[Evaluation]
+
+SAME_LABEL = "same_label"
+
+# Okabe and Ito's colours stay apart for colour-blind readers. The sign of a gap is told by its side of the diagonal as
+# well, so grey print loses nothing. The grey is a middle one: it shows on a white and on a black ground.
+BLUE, SKY, ORANGE, GREY = "#0072B2", "#56B4E9", "#E69F00", "#8C8C8C"
+
+TICKS = (0.0, 0.5, 1.0)
+
+
+# --- prepare ---
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The numbers of one view: runs in rows, bins in columns, NaN where a bin of a run is empty."""
+
+    view: str
+    norm: str
+    boundaries: Floats
+    count: NDArray[np.int64]
+    confidence: Floats
+    accuracy: Floats
+    ece: Floats
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run has anything to show."""
+        return not self.count.any()
+
+    @property
+    def num_filled(self) -> NDArray[np.int64]:
+        """In how many runs each bin is filled."""
+        return np.asarray((self.count > 0).sum(axis=0), dtype=np.int64)
+
+    @property
+    def mean_line(self) -> tuple[Floats, Floats]:
+        """Mean confidence and mean accuracy of each bin over the runs in which it is filled; NaN in no run.
+
+        Not the bin's centre: against the mean confidence, the distance to the diagonal is the mean of the runs' gaps,
+        the very gaps the calibration error adds up.
+        """
+        return _mean_and_std(self.confidence)[0], _mean_and_std(self.accuracy)[0]
+
+    @property
+    def band(self) -> tuple[Floats, Floats]:
+        """Mean ± population std of each bin's accuracy over the runs in which it is filled; NaN in no run."""
+        mean, std = _mean_and_std(self.accuracy)
+        return mean - std, mean + std
+
+    @property
+    def share(self) -> Floats:
+        """Share of the elements in each bin: the mean over the runs that have elements at all."""
+        total = self.count.sum(axis=1)
+        some = total > 0
+        return np.asarray((self.count[some] / total[some, None]).mean(axis=0))
+
+
+def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -> list[Panel]:
+    """Give the numbers of one panel a view.
+
+    Examples
+    --------
+    >>> from edgewise import evaluate
+    >>> probs, y = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0]
+    >>> panel, = prepare_reliability(evaluate(probs, y, [[0, 1], [1, 2]], n_bins=2), "nodewise")
+    >>> panel.count, panel.accuracy.round(2)
+    (array([[0, 3]]), array([[ nan, 0.67]]))
+    """
+    runs = _checked_runs(evaluations)
+    norm = str(_options(runs[0])["norm"])
+    return [_panel(view, norm, [_scores(run, view) for run in runs]) for view in _checked_views(views)]
+
+
+def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
+    reliabilities = [of_run.reliability for of_run in scores]
+    boundaries = reliabilities[0].boundaries.numpy()
+    # Ties leave bins of equal mass without width. Nothing lies in them, and they are no gap in the line either.
+    wide = np.diff(boundaries) > 0
+    return Panel(
+        view=view,
+        norm=norm,
+        boundaries=np.unique(boundaries),
+        count=np.stack([reliability.count.numpy() for reliability in reliabilities])[:, wide],
+        confidence=np.stack([reliability.confidence.numpy() for reliability in reliabilities])[:, wide],
+        accuracy=np.stack([reliability.accuracy.numpy() for reliability in reliabilities])[:, wide],
+        ece=np.array([of_run.ece for of_run in scores]),
+    )
+
+
+def _mean_and_std(values: Floats) -> tuple[Floats, Floats]:
+    # Masked arrays, because np.nanmean warns of a bin that is empty in all runs.
+    known = np.ma.masked_invalid(values)
+    mean, std = np.ma.asarray(known.mean(axis=0)), np.ma.asarray(known.std(axis=0))
+    return np.asarray(mean.filled(np.nan)), np.asarray(std.filled(np.nan))
+
+
+def _scores(run: Evaluation, view: str) -> Scores:
+    if view != SAME_LABEL:
+        return run[view]
+    if run.same_label is None:
+        raise ValueError(
+            "Expected evaluations that score the event of the same label, but got one that does not. "
+            "Call evaluate(..., same_label=True)."
+        )
+    return run.same_label
+
+
+def _options(run: Evaluation) -> dict[str, object]:
+    options = run.to_dict()["options"]
+    assert isinstance(options, dict)
+    return options
+
+
+def _checked_runs(evaluations: Runs) -> list[Evaluation]:
+    runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    if not runs:
+        raise ValueError("Expected at least one evaluation, but got none.")
+    for place, run in enumerate(runs):
+        if not isinstance(run, Evaluation):
+            raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at place {place}.")
+    options = _options(runs[0])
+    for place, run in enumerate(runs):
+        if _options(run) != options:
+            raise ValueError(f"Expected runs with the same options, but got {options} and, {place=}, {_options(run)}.")
+    if len(runs) > 1 and options["binning"] == "mass":
+        raise ValueError(
+            "Expected bins of equal width for many runs, but got bins of equal mass, which differ from run to run. "
+            "Use binning='width', or plot one run at a time."
+        )
+    return runs
+
+
+def _checked_views(views: str | Sequence[str]) -> list[str]:
+    names = [views] if isinstance(views, str) else list(views)
+    if not names:
+        raise ValueError("Expected at least one view, but got none.")
+    for view in names:
+        if view not in (*VIEWS, SAME_LABEL):
+            raise ValueError(f"Expected views out of {', '.join((*VIEWS, SAME_LABEL))}, but got {view!r}.")
+    return names
+
+
+# --- draw ---
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Where the strip of shares goes: its place in the axes, and how far below accuracy 0 the axes reach for it."""
+
+    bounds: tuple[float, float, float, float]
+    floor: float
+
+
+BENEATH = Strip(bounds=(0.0, -0.31, 1.0, 0.24), floor=0.0)
+INSIDE = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
+
+
+def plot_reliability(
+    evaluations: Runs,
+    *,
+    ax: Axes | Sequence[Axes] | NDArray[np.object_] | None = None,
+    views: str | Sequence[str] = VIEWS,
+    title: str | None = None,
+    width: float | None = None,
+) -> tuple[Figure, NDArray[np.object_]]:
+    """Draw a reliability diagram of each view, for one run or for many runs of one model.
+
+    Parameters
+    ----------
+    evaluations
+        One evaluation: accuracy against confidence in each filled bin, and its gap to the diagonal of perfect
+        calibration. Many: each run in grey, their mean and mean ± std in blue.
+    ax
+        Axes to draw in, one a view; by default a new figure. The strip of shares is then inside the axes.
+    views
+        A view or several; "same_label" is one of them if the evaluations have it.
+    title
+        Stands above the new figure, or above the first of the axes given.
+    width
+        Width of the new figure in inches; its height follows, for the panels are square.
+
+    Examples
+    --------
+    >>> from edgewise import evaluate
+    >>> ev = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 1], [[0, 1], [1, 2]])
+    >>> fig, axes = plot_reliability(ev, views=("nodewise", "edgewise"))
+    >>> [ax.get_title(loc="left") for ax in axes]
+    ['nodewise', 'edgewise']
+    >>> fig.savefig("reliability.png", dpi=200)  # doctest: +SKIP
+    """
+    panels = prepare_reliability(evaluations, views)
+    if ax is None:
+        return draw_figure(panels, title, width)
+    axes = _checked_axes(ax, len(panels))
+    draw_panels(panels, axes, INSIDE, title)
+    figure = axes[0].figure
+    return (figure.figure if isinstance(figure, SubFigure) else figure), axes
+
+
+def draw_figure(
+    panels: Sequence[Panel], title: str | None = None, width: float | None = None
+) -> tuple[Figure, NDArray[np.object_]]:
+    """Draw the panels side by side in a new figure."""
+    # Two inches a panel: four fill the width of a page. Much too high at first, see _fit_height.
+    width = width or len(panels) * (2.0 if len(panels) > 2 else 3.2)
+    size = (width, width / len(panels) + 10)
+    # Through pyplot, so that a notebook shows the figure.
+    fig, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    axes = grid[0]
+    draw_panels(panels, axes, BENEATH)
+    around: list[Artist] = [] if title is None else [fig.suptitle(title)]
+    if not all(panel.is_empty for panel in panels):
+        around.append(_draw_legend(fig, axes))
+    _fit_height(fig, axes, around)
+    return fig, axes
+
+
+def _draw_legend(fig: Figure, axes: NDArray[np.object_]) -> Legend:
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    entry = 11.5 * plt.rcParams["font.size"] / 72  # inches that the longest entry takes
+    return fig.legend(
+        [*handles.values()],
+        [*handles],
+        loc="outside lower center",
+        ncols=max(1, int(fig.get_figwidth() / entry)),
+        fontsize="x-small",
+        frameon=False,
+    )
+
+
+def _fit_height(fig: Figure, axes: NDArray[np.object_], around: Sequence[Artist]) -> None:
+    """Give the figure the height that its square panels need; matplotlib lays out within a height, but finds none."""
+    fig.draw_without_rendering()
+    panels = Bbox.union([ax.get_tightbbox() for ax in axes])
+    heights = [panels.height, *(artist.get_window_extent().height for artist in around)]
+    fig.set_figheight(sum(heights) / fig.dpi + 0.1 * len(heights))
+
+
+def draw_panels(panels: Sequence[Panel], axes: NDArray[np.object_], strip: Strip, title: str | None = None) -> None:
+    """Draw each panel in its axes, all strips of shares on one scale."""
+    highest = max((float(panel.share.max()) for panel in panels if not panel.is_empty), default=1.0)
+    y_label_before = None
+    for panel, ax in zip(panels, axes, strict=True):
+        _draw_header(ax, panel, title)
+        ax.set(aspect="equal", xlim=(0, 1), ylim=(strip.floor, 1))
+        title = None  # above the first only
+        if panel.is_empty:
+            _draw_nothing(ax, panel)
+            y_label_before = None
+            continue
+        x_label, y_label = _axis_labels(panel)
+        has_y_axis = y_label != y_label_before or _is_leftmost(ax)
+        y_label_before = y_label
+        _draw_lines(ax, panel)
+        strip_ax = _draw_shares(ax, panel, strip, highest)
+        _label_y(ax, strip_ax, y_label if has_y_axis else None)
+        _label_x(ax, strip_ax, x_label, strip)
+
+
+def _draw_header(ax: Axes, panel: Panel, title: str | None) -> None:
+    name = panel.view.replace("_", " ")
+    facts = ax.annotate(
+        "" if panel.is_empty else f"{_count_text(panel)}\n{_ece_text(panel)}",
+        (0, 1),
+        (0, 3),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        va="bottom",
+        fontsize="x-small",
+    )
+    # The facts have two lines; the name stands on top of them.
+    pad = 5 + 2 * 1.25 * float(facts.get_fontsize())
+    ax.set_title(name if title is None else f"{title}\n{name}", loc="left", pad=pad, fontsize="medium", weight="bold")
+
+
+def _count_text(panel: Panel) -> str:
+    total = panel.count.sum(axis=1)
+    least, most = total.min(), total.max()
+    elements = _elements(panel) if most != 1 else _elements(panel).removesuffix("s")
+    return f"{most:,} {elements}" if least == most else f"{least:,}–{most:,} {elements}"
+
+
+def _ece_text(panel: Panel) -> str:
+    mean, std = _mean_and_std(panel.ece[:, None])
+    spread = f" ± {std[0]:.3f}" if len(panel.ece) > 1 else ""
+    return f"ECE ({panel.norm}) {mean[0]:.3f}{spread}"
+
+
+def _elements(panel: Panel) -> str:
+    return "nodes" if panel.view == "nodewise" else "edges"
+
+
+def _axis_labels(panel: Panel) -> tuple[str, str]:
+    return ("predicted probability", "observed frequency") if panel.view == SAME_LABEL else ("confidence", "accuracy")
+
+
+def _is_leftmost(ax: Axes) -> bool:
+    place = ax.get_subplotspec()
+    return place is None or place.is_first_col()
+
+
+def _draw_nothing(ax: Axes, panel: Panel) -> None:
+    # Ticks are hidden, not removed: removing them would take them from axes that share theirs.
+    ax.tick_params(which="both", bottom=False, left=False, labelbottom=False, labelleft=False)
+    ax.text(0.5, 0.5, f"no {_elements(panel)}", ha="center", va="center", fontsize="small", transform=ax.transAxes)
+
+
+def _draw_lines(ax: Axes, panel: Panel) -> None:
+    ax.plot((0, 1), (0, 1), color=GREY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
+    if len(panel.count) == 1:
+        _draw_gaps(ax, panel)
+    else:
+        _draw_runs(ax, panel)
+        _draw_band(ax, panel)
+    _draw_mean(ax, panel)
+
+
+def _draw_gaps(ax: Axes, panel: Panel) -> None:
+    left, right = panel.boundaries[:-1], panel.boundaries[1:]
+    confidence, accuracy = panel.confidence[0], panel.accuracy[0]
+    for label, colour, chosen in (
+        ("gap: over-confident", ORANGE, accuracy < confidence),
+        ("gap: under-confident", SKY, accuracy > confidence),
+    ):
+        if chosen.any():
+            ax.bar(
+                left[chosen],
+                (accuracy - confidence)[chosen],
+                (right - left)[chosen],
+                confidence[chosen],
+                align="edge",
+                color=colour,
+                alpha=0.5,
+                edgecolor=ax.get_facecolor(),
+                linewidth=0.6,
+                zorder=1,
+                label=label,
+            )
+
+
+def _draw_runs(ax: Axes, panel: Panel) -> None:
+    for run, (confidence, accuracy) in enumerate(zip(panel.confidence, panel.accuracy, strict=True)):
+        label = f"each of {len(panel.count)} runs" if run == 0 else "_run"
+        alone = np.flatnonzero(_alone(accuracy)).tolist()
+        ax.plot(
+            confidence,
+            accuracy,
+            color=GREY,
+            alpha=0.4,
+            linewidth=0.6,
+            marker=".",
+            markersize=2,
+            markevery=alone,
+            zorder=1.2,
+            label=label,
+        )
+
+
+def _alone(values: Floats) -> NDArray[np.bool_]:
+    """Find the filled bins between empty ones, through which no line and no band passes."""
+    filled = np.pad(~np.isnan(values), 1)
+    return np.asarray(filled[1:-1] & ~filled[:-2] & ~filled[2:])
+
+
+def _blue(ax: Axes) -> str:
+    """Give the blue of the mean: the lighter one on a dark ground."""
+    return SKY if sum(to_rgb(ax.get_facecolor())) < 1.5 else BLUE
+
+
+def _draw_band(ax: Axes, panel: Panel) -> None:
+    confidence, accuracy = panel.mean_line
+    low, high = panel.band
+    alone = _alone(accuracy)
+    ax.fill_between(confidence, low, high, color=_blue(ax), alpha=0.25, linewidth=0, zorder=1.3, label="± one std")
+    ax.vlines(confidence[alone], low[alone], high[alone], color=_blue(ax), alpha=0.25, linewidth=4, zorder=1.3)
+
+
+def _draw_mean(ax: Axes, panel: Panel) -> None:
+    confidence, accuracy = panel.mean_line
+    # NaN breaks the line at an empty bin: a stroke across it would claim what no element shows.
+    ax.plot(
+        confidence,
+        accuracy,
+        color=_blue(ax),
+        linewidth=1.5,
+        marker="o",
+        markersize=3.5,
+        zorder=6,
+        clip_on=False,
+        label="accuracy in a bin" if len(panel.count) == 1 else "mean over runs",
+    )
+    some = (panel.num_filled > 0) & (panel.num_filled < len(panel.count))
+    if some.any():
+        ax.plot(
+            confidence[some],
+            accuracy[some],
+            color=_blue(ax),
+            linestyle="",
+            marker="o",
+            markersize=3.5,
+            markerfacecolor=ax.get_facecolor(),
+            zorder=7,
+            clip_on=False,
+            label="bin empty in some runs",
+        )
+
+
+def _draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
+    strip_ax = ax.inset_axes(strip.bounds)
+    filled = panel.num_filled > 0
+    left, right = panel.boundaries[:-1], panel.boundaries[1:]
+    strip_ax.bar(
+        ((left + right) / 2)[filled],
+        panel.share[filled],
+        0.8 * (right - left)[filled],
+        color=GREY,
+        edgecolor=GREY,
+        linewidth=0.8,  # so that a share of almost nothing is seen
+    )
+    strip_ax.set(xlim=(0, 1), ylim=(0, 1.15 * highest))
+    return strip_ax
+
+
+def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:
+    ax.set_yticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
+    strip_ax.yaxis.set_major_locator(MaxNLocator(2))
+    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    for axes in (ax, strip_ax):
+        axes.tick_params(axis="y", labelleft=label is not None, labelsize="x-small")
+    if label is not None:
+        ax.set_ylabel(label, fontsize="small")
+        strip_ax.set_ylabel("share", fontsize="small")
+
+
+def _label_x(ax: Axes, strip_ax: Axes, label: str, strip: Strip) -> None:
+    for axes in (ax, strip_ax):
+        axes.set_xticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
+    lowest, other = (strip_ax, ax) if strip is BENEATH else (ax, strip_ax)
+    other.tick_params(axis="x", labelbottom=False)
+    lowest.tick_params(axis="x", labelsize="x-small")
+    lowest.set_xlabel(label, fontsize="small")
+
+
+def _checked_axes(ax: Axes | Sequence[Axes] | NDArray[np.object_], num_views: int) -> NDArray[np.object_]:
+    axes = np.array(ax, dtype=object).ravel()
+    for place, given in enumerate(axes):
+        if not isinstance(given, Axes):
+            raise ValueError(f"Expected matplotlib axes, but got a {type(given).__name__} at place {place}.")
+    if len(axes) != num_views:
+        raise ValueError(
+            f"Expected as many axes as views, but got {len(axes)} for {num_views}. "
+            "For one axes name the view, such as views='edgewise'."
+        )
+    return axes

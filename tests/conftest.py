@@ -1,0 +1,18 @@
+"""Shapes and types that signatures promise are checked while the tests run."""
+
+from jaxtyping import install_import_hook
+
+# All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
+# datasets, splits), and the compiled loops, which cannot be wrapped (fused, long_edge_list).
+CHECKED = [
+    "edgewise.data.edges",
+    "edgewise.data.statistics",
+    "edgewise.metrics.collect",
+    "edgewise.metrics.elements",
+    "edgewise.metrics.evaluation",
+    "edgewise.metrics.exact",
+    "edgewise.metrics.intervals",
+    "edgewise.metrics.scores",
+    "edgewise.metrics.sums",
+]
+install_import_hook(CHECKED, "beartype.beartype")

@@ -1,0 +1,184 @@
+import pickle
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from edgewise.data import load_dataset, row_normalise
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
+    from torch_geometric.data import Data
+    from torch_geometric.datasets import Planetoid
+    from torch_geometric.io import read_planetoid_data
+    from torch_geometric.utils import degree
+
+SHARED = Path(__file__).parents[3] / "shared" / "planetoid"
+SIZES = {"cora": (2708, 10556, 1433, 7), "citeseer": (3327, 9104, 3703, 6), "pubmed": (19717, 88648, 500, 3)}
+
+needs_planetoid = pytest.mark.skipif(not SHARED.exists(), reason="needs Planetoid's files in ../shared/planetoid")
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_bundled_datasets_have_the_right_form(name: str) -> None:
+    data = load_dataset(name)
+    assert (data.num_nodes, data.num_edges, data.num_features, int(data.y.max()) + 1) == SIZES[name]
+    assert (data.x.dtype, data.edge_index.dtype, data.y.dtype) == (torch.float32, torch.int64, torch.int64)
+    assert data.is_coalesced()  # sorted, without duplicates
+    assert data.is_undirected()
+    assert not data.has_self_loops()
+    assert data.y.unique().numel() == SIZES[name][3]
+    data.validate(raise_on_error=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_zero_rows", "num_isolated"), [("cora", 0, 0), ("citeseer", 15, 48), ("pubmed", 0, 0)]
+)
+def test_rows_sum_to_one_or_are_zero(name: str, num_zero_rows: int, num_isolated: int) -> None:
+    data = load_dataset(name)
+    zero = (data.x == 0).all(dim=1)
+    assert int(zero.sum()) == num_zero_rows
+    torch.testing.assert_close(data.x[~zero].sum(dim=1), torch.ones(data.num_nodes - num_zero_rows))
+    assert int((degree(data.edge_index[0], data.num_nodes) == 0).sum()) == num_isolated
+
+
+def test_names_in_any_case_and_no_others() -> None:
+    assert torch.equal(load_dataset("CiteSeer").y, load_dataset("citeseer").y)
+    with pytest.raises(
+        ValueError, match=r"Expected one of the datasets cora, citeseer, pubmed, but got 'Karate'.*Data"
+    ):
+        load_dataset("Karate")
+
+
+def test_row_normalise_leaves_a_zero_row_and_its_argument_alone() -> None:
+    x = torch.tensor([[2.0, 6.0], [0.0, 0.0], [0.1, 0.1]])
+    assert row_normalise(x).tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5]]
+    assert x[0].tolist() == [2.0, 6.0]
+
+
+# --- Planetoid's files ---
+
+
+def write_planetoid(raw: Path, data: Data) -> None:
+    """Write a graph in Planetoid's form: the last nodes are tested, in a shuffled order."""
+    num_known = data.num_nodes - 100
+    test_index = np.random.default_rng(0).permutation(np.arange(num_known, data.num_nodes))
+    x, y = sp.csr_matrix(data.x.numpy()), np.eye(7, dtype=np.int32)[data.y.numpy()]
+    graph = {node: data.edge_index[1, data.edge_index[0] == node].tolist() for node in range(data.num_nodes)}
+    parts = {"x": x[:140], "y": y[:140], "allx": x[:num_known], "ally": y[:num_known]}
+    parts |= {"tx": x[test_index], "ty": y[test_index], "graph": graph}
+    raw.mkdir(parents=True)
+    for part, content in parts.items():
+        (raw / f"ind.cora.{part}").write_bytes(pickle.dumps(content))
+    (raw / "ind.cora.test.index").write_text("".join(f"{node}\n" for node in test_index))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_planetoid(tmp_path / "Cora" / "raw", load_dataset("cora"))
+    return tmp_path
+
+
+def test_planetoid_files_below_a_root_are_read_and_nothing_is_written(root: Path) -> None:
+    files = sorted(root.rglob("*"))
+    filters = list(warnings.filters)
+    data, bundled = load_dataset("Cora", root=root), load_dataset("cora")
+    torch.testing.assert_close(data.x, bundled.x)  # normalised twice
+    assert torch.equal(data.edge_index, bundled.edge_index)
+    assert torch.equal(data.y, bundled.y)
+    assert sorted(data.keys()) == sorted(bundled.keys())
+    assert sorted(root.rglob("*")) == files
+    assert warnings.filters == filters
+
+
+def test_missing_files_are_named_when_they_cannot_be_downloaded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(self: Planetoid) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(Planetoid, "download", no_network)
+    (root / "Cora" / "raw" / "ind.cora.tx").unlink()
+    with pytest.raises(FileNotFoundError, match=r"Planetoid files ind\.cora\.tx in .*raw, .*no network.* bundled copy"):
+        load_dataset("cora", root=str(root))
+
+
+def test_missing_files_are_downloaded(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(self: Planetoid) -> None:
+        for path in self.raw_paths:
+            Path(path).write_bytes((root / "Cora" / "raw" / Path(path).name).read_bytes())
+
+    monkeypatch.setattr(Planetoid, "download", fetch)
+    assert load_dataset("cora", root=tmp_path / "elsewhere").num_edges == 10556
+
+
+def test_a_damaged_file_is_named(root: Path) -> None:
+    (root / "Cora" / "raw" / "ind.cora.allx").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"Expected the Planetoid files of cora in .*raw, but they cannot be read"):
+        load_dataset("cora", root=root)
+
+
+@needs_planetoid
+@pytest.mark.parametrize(("name", "folder"), [("citeseer", "CiteSeer"), ("pubmed", "PubMed")])
+def test_bundled_graph_is_planetoids_to_the_bit(name: str, folder: str) -> None:
+    with warnings.catch_warnings():
+        theirs = read_planetoid_data(str(SHARED / folder / "raw"), folder)
+    bundled, ours = load_dataset(name), load_dataset(name, root=SHARED)
+    for data in (bundled, ours):
+        assert torch.equal(data.x, row_normalise(theirs.x))
+        assert torch.equal(data.y, theirs.y)
+        assert torch.equal(data.edge_index, theirs.coalesce().edge_index)
+
+
+@needs_planetoid
+def test_bundled_cora_is_planetoids_in_another_order() -> None:
+    bundled, theirs = load_dataset("cora"), load_dataset("cora", root=SHARED)
+    assert Counter(descriptions(bundled)) == Counter(descriptions(theirs))
+    order = match_nodes(bundled, theirs)
+    assert torch.equal(order.sort().values, torch.arange(2708))
+    assert torch.equal(bundled.x, theirs.x[order])
+    assert torch.equal(bundled.y, theirs.y[order])
+    renamed = Data(edge_index=order[bundled.edge_index], num_nodes=2708).coalesce()
+    assert torch.equal(renamed.edge_index, theirs.edge_index)
+
+
+def descriptions(data: Data) -> list[tuple[bytes, int, int]]:
+    """What a node looks like by itself: its features, its label, its degree."""
+    degrees = degree(data.edge_index[0], data.num_nodes, dtype=torch.long)
+    return [(x.tobytes(), int(y), int(d)) for x, y, d in zip(data.x.numpy(), data.y, degrees, strict=True)]
+
+
+def match_nodes(a: Data, b: Data) -> torch.Tensor:
+    """Give for each node of ``a`` one of ``b`` that looks alike, and so do their neighbours (Weisfeiler and Lehman).
+
+    Nodes that still look alike are told apart by choosing a pair of them, and refining again. Should a choice be wrong,
+    the caller will see it in the edges.
+    """
+    num = a.num_nodes
+    both = torch.cat([a.edge_index, b.edge_index + num], dim=1)
+    neighbours = [both[1, both[0] == node].tolist() for node in range(2 * num)]
+    colours = refine(numbered(descriptions(a) + descriptions(b)), neighbours)
+    while len(set(colours)) < num:
+        shared = next(colour for colour, count in Counter(colours[:num]).items() if count > 1)
+        for node in (colours.index(shared), colours.index(shared, num)):
+            colours[node] = len(colours)
+        colours = refine(colours, neighbours)
+    place = {colour: node for node, colour in enumerate(colours[num:])}
+    return torch.tensor([place[colour] for colour in colours[:num]])
+
+
+def numbered(descriptions: list[object]) -> list[int]:
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(description, len(numbers)) for description in descriptions]
+
+
+def refine(colours: list[int], neighbours: list[list[int]]) -> list[int]:
+    """Let nodes of one colour differ when the colours of their neighbours do, until nothing changes."""
+    while True:
+        seen = [(colours[node], tuple(sorted(colours[k] for k in near))) for node, near in enumerate(neighbours)]
+        finer = numbered(seen)
+        if len(set(finer)) == len(set(colours)):
+            return finer
+        colours = finer

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import loops
+
+from edgewise.metrics.binning import Binning
+
+
+@given(
+    st.lists(st.floats(0, 1, width=32), max_size=20),
+    st.integers(1, 100),
+    st.sampled_from(["right", "left"]),
+)
+def test_float32_confidences_fall_into_their_exact_bin(confidences, n_bins, closed):
+    binning = Binning(n_bins, closed=closed)
+    tensor = torch.tensor(confidences, dtype=torch.float32)
+    expected = [loops.bin_of(c, n_bins, closed) for c in confidences]
+    assert binning.index(tensor, binning.boundaries(tensor)).tolist() == expected
+
+
+def test_boundaries_belong_where_the_definition_says():
+    confidence = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0, 1.0000001])
+    right, left = Binning(4), Binning(4, closed="left")
+    assert right.index(confidence, right.boundaries(confidence)).tolist() == [0, 0, 1, 2, 3, 3]
+    assert left.index(confidence, left.boundaries(confidence)).tolist() == [0, 1, 2, 3, 3, 3]
+
+
+@given(st.integers(1, 20), st.integers(1, 200), st.integers(0, 99), st.sampled_from(["right", "left"]))
+def test_mass_bins_without_ties_hold_equally_many(n_bins, n, seed, closed):
+    confidence = torch.from_numpy(np.random.default_rng(seed).permutation(n) / n)
+    binning = Binning(n_bins, "mass", closed)
+    bins = binning.index(confidence, binning.boundaries(confidence))
+    counts = torch.bincount(bins, minlength=n_bins)
+    assert len(counts) == n_bins
+    spread = 1 if closed == "right" else 2  # left-closed, the last bin keeps the largest and the first gives one away
+    assert counts.max() - counts.min() <= spread
+    assert (bins[confidence.argsort()].diff() >= 0).all()
+
+
+@pytest.mark.parametrize("closed", ["right", "left"])
+def test_ties_share_a_bin_in_any_order(closed):
+    confidence = torch.tensor([0.5, 0.9, 0.5, 0.5, 0.2, 0.5, 0.9, 0.9])
+    binning = Binning(4, "mass", closed)
+    bins = binning.index(confidence, binning.boundaries(confidence))
+    for value in confidence.unique():
+        assert bins[confidence == value].unique().numel() == 1
+    order = torch.randperm(len(confidence), generator=torch.Generator().manual_seed(0))
+    shuffled = confidence[order]
+    assert torch.equal(binning.index(shuffled, binning.boundaries(shuffled)), bins[order])
+
+
+def test_mass_bins_by_hand():
+    confidence = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], dtype=torch.float64)
+    binning = Binning(3, "mass")
+    assert binning.boundaries(confidence).tolist() == [0.0, 0.2, 0.4, 1.0]
+    assert binning.index(confidence, binning.boundaries(confidence)).tolist() == [0, 0, 1, 1, 2, 2]

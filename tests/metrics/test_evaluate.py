@@ -1,0 +1,271 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics.graphs import cases, random_case, symmetric_joints
+from reference import loops
+
+import edgewise as ew
+
+SCORES = ("count", "accuracy", "nll", "brier", "ece")
+
+
+def assert_matches(ev, expected, rel=1e-11):
+    for view in ew.VIEWS:
+        got = {name: getattr(ev[view], name) for name in SCORES}
+        assert got == pytest.approx(expected[view], rel=rel, abs=1e-13, nan_ok=True), view
+    assert ev.homophily == pytest.approx(expected["homophily"], nan_ok=True)
+    got = {view: ev.k_index[view] for view in ew.VIEWS[1:]}
+    assert got == pytest.approx(expected["k_index"], nan_ok=True)
+
+
+def loop(probs, y, edge_index, mask, **options):
+    edges = list(zip(*edge_index.tolist(), strict=True))
+    return loops.evaluate(probs.double().tolist(), y.tolist(), edges, mask.tolist(), **options)
+
+
+@given(
+    case=cases(),
+    n_bins=st.integers(1, 30),
+    norm=st.sampled_from(["l1", "l2", "max"]),
+    closed=st.sampled_from(["right", "left"]),
+    choice=st.sampled_from(["both", "any", "all"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_product_joint_equals_the_loops(case, n_bins, norm, closed, choice):
+    probs, y, edge_index, mask = case
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edges=choice)
+    assert_matches(ev, loop(*case, n_bins=n_bins, norm=norm, closed=closed, choice=choice))
+
+
+@given(case=cases(), n_bins=st.integers(1, 30))
+@settings(max_examples=50, deadline=None)
+def test_explicit_joint_equals_the_loops(case, n_bins):
+    probs, y, edge_index, mask = case
+    joints, table = symmetric_joints(probs, edge_index)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, n_bins=n_bins)
+    by_pair = {(i, j): table[i, j].tolist() for i in range(len(y)) for j in range(len(y))}
+    assert_matches(ev, loop(*case, joints=by_pair, n_bins=n_bins))
+
+
+@given(case=cases())
+@settings(max_examples=50, deadline=None)
+def test_explicit_product_equals_the_cheap_path(case):
+    probs, y, edge_index, mask = case
+    start, end = edge_index
+    joints = probs[start].double()[:, :, None] * probs[end].double()[:, None, :]
+    cheap = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True)
+    full = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, same_label=True)
+    for view in ew.VIEWS:
+        for metric in ("accuracy", "brier", "ece"):
+            assert cheap[view][metric] == pytest.approx(full[view][metric], abs=1e-12, nan_ok=True)
+        if math.isfinite(full[view].nll):  # a product may underflow where a sum of logarithms does not
+            assert cheap[view].nll == pytest.approx(full[view].nll, rel=1e-9)
+    assert cheap.same_label.ece == pytest.approx(full.same_label.ece, abs=1e-12, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("p", "nodewise", "chain", "cycle"),
+    [
+        ((0.0, 1.0, 1.0), 0, 0, 0),
+        ((2 / 3, 2 / 3, 2 / 3), 0, 1 / 18, 1 / 9),
+        ((0.55, 0.8, 0.7), 1 / 60, 0, 0.385 / 3),
+    ],
+)
+def test_worked_example_of_the_paper(p, nodewise, chain, cycle):
+    """Three nodes with labels (w, b, b) = (0, 1, 1); p_i is the probability of b; one bin."""
+    probs = torch.tensor([[1 - value, value] for value in p], dtype=torch.float64)
+    y = torch.tensor([0, 1, 1])
+    on_chain = ew.evaluate(probs, y, torch.tensor([[0, 1], [1, 2]]), n_bins=1)
+    on_cycle = ew.evaluate(probs, y, torch.tensor([[0, 0, 1], [1, 2, 2]]), n_bins=1)
+    assert on_chain.nodewise.ece == pytest.approx(nodewise, abs=1e-15)
+    assert on_chain.edgewise.ece == pytest.approx(chain, abs=1e-15)
+    assert on_cycle.edgewise.ece == pytest.approx(cycle, abs=1e-15)
+
+
+@given(case=cases(), seed=st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_order_and_direction_of_edges_change_no_bit(case, seed):
+    probs, y, edge_index, mask = case
+    g = torch.Generator().manual_seed(seed)
+    once = edge_index[:, edge_index[0] < edge_index[1]]
+    shuffled = once[:, torch.randperm(once.shape[1], generator=g)]
+    turned = torch.where(torch.rand(once.shape[1], generator=g) < 0.5, once, once.flip(0))
+    both = torch.cat([once, once.flip(0)], dim=1)
+    loops_added = torch.cat([once, torch.arange(len(y)).repeat(2, 1)], dim=1)
+    expected = ew.evaluate(probs, y, once, mask=mask).to_dict()
+    # A pair that is there twice and turned once counts once: only simple graphs may be turned edge by edge.
+    simple = once.unique(dim=1).shape[1] == once.shape[1]
+    for edges in [shuffled, both, loops_added, *([turned] if simple else [])]:
+        np.testing.assert_equal(ew.evaluate(probs, y, edges, mask=mask).to_dict(), expected)
+
+
+@given(case=cases(), seed=st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_names_of_nodes_change_no_bit(case, seed):
+    probs, y, edge_index, mask = case
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
+    new_name = order.argsort()
+    renamed = ew.evaluate(probs[order], y[order], new_name[edge_index], mask=mask[order])
+    np.testing.assert_equal(renamed.to_dict(), ew.evaluate(probs, y, edge_index, mask=mask).to_dict())
+
+
+@given(case=cases(), seed=st.integers(0, 1000))
+@settings(max_examples=50, deadline=None)
+def test_names_of_classes_change_nothing(case, seed):
+    probs, y, edge_index, mask = case
+    order = torch.randperm(probs.shape[1], generator=torch.Generator().manual_seed(seed))
+    renamed = ew.evaluate(probs[:, order], order.argsort()[y], edge_index, mask=mask)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask)
+    for view in ew.VIEWS:
+        for metric in ew.METRICS:
+            assert renamed[view][metric] == pytest.approx(ev[view][metric], rel=1e-12, abs=1e-12, nan_ok=True)
+
+
+@given(case=cases(), n_bins=st.integers(1, 20), kind=st.sampled_from(["width", "mass"]))
+@settings(max_examples=80, deadline=None)
+def test_scores_stay_in_their_ranges(case, n_bins, kind):
+    probs, y, edge_index, mask = case
+    l1, l2, largest = (
+        ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, binning=kind, norm=norm, same_label=True)
+        for norm in ("l1", "l2", "max")
+    )
+    for view in ew.VIEWS:
+        scores = l1[view]
+        assert int(scores.reliability.count.sum()) == scores.count
+        assert scores.reliability.confidence_sum.dtype == torch.float64
+        assert scores.reliability.count.dtype == scores.reliability.correct_sum.dtype == torch.int64
+        if scores.count == 0:
+            assert all(math.isnan(scores[metric]) for metric in ew.METRICS)
+            continue
+        assert 0 <= scores.accuracy <= 1 and scores.nll >= 0 and -1e-12 <= scores.brier <= 2 + 1e-6
+        assert -1e-12 <= scores.ece <= l2[view].ece + 1e-12 <= largest[view].ece + 2e-12 <= 1 + 3e-12
+        assert scores.ece == pytest.approx(scores.overconfidence + scores.underconfidence, abs=1e-12)
+        assert 0 <= scores.debiased_ece <= l2[view].ece + 1e-12
+    assert l1.edgewise.count == l1.agree.count + l1.disagree.count == l1.same_label.count
+    if kind == "width":
+        for name in ("count", "correct_sum"):
+            parts = getattr(l1.agree.reliability, name) + getattr(l1.disagree.reliability, name)
+            assert torch.equal(parts, getattr(l1.edgewise.reliability, name))
+
+
+def test_reversed_list_and_parallel_edges():
+    probs, y, _, _ = random_case(0, num_nodes=3)
+    for edges, count in [
+        ([(0, 1), (1, 0)], 1),
+        ([(0, 1), (0, 1)], 2),
+        ([(1, 0), (1, 0)], 2),
+        ([(0, 1), (0, 1), (1, 0), (1, 0)], 2),
+        ([(0, 1), (1, 0), (1, 0)], 2),
+        ([(0, 0), (0, 1), (2, 2)], 1),
+        ([(0, 1), (1, 0), (1, 2)], 2),
+    ]:
+        assert ew.evaluate(probs, y, torch.tensor(edges).T).edgewise.count == count, edges
+
+
+def test_joint_of_low_to_high_is_scored_when_both_directions_are_listed():
+    probs = torch.full((2, 2), 0.5)
+    forward = torch.tensor([[0.4, 0.3], [0.2, 0.1]])
+    for edges, joints in [
+        ([[0, 1], [1, 0]], torch.stack([forward, torch.full((2, 2), 0.25)])),
+        ([[1, 0], [0, 1]], torch.stack([torch.full((2, 2), 0.25), forward])),
+    ]:
+        ev = ew.evaluate(probs, torch.tensor([0, 1]), torch.tensor(edges), edge_probs=joints)
+        assert ev.edgewise.nll == pytest.approx(-math.log(0.3), rel=1e-6)
+
+
+def test_unknown_labels_outside_the_mask():
+    probs, _, _, _ = random_case(1, num_nodes=4)
+    y, mask = torch.tensor([0, 1, -1, 2]), torch.tensor([True, True, False, False])
+    path = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    assert ew.evaluate(probs, y, path, mask=mask).edgewise.count == 1
+    assert ew.evaluate(probs, y, path, mask=mask, edges="any").edgewise.count == 1
+    assert ew.evaluate(probs, y, torch.tensor([[0, 1], [3, 3]]), mask=mask, edges="any").edgewise.count == 2
+    assert ew.evaluate(probs, y, torch.tensor([[0, 2], [3, 3]]), mask=mask, edges="all").edgewise.count == 1
+
+
+def test_empty_sets_are_legal():
+    probs, y, edge_index, _ = random_case(2)
+    nothing = ew.evaluate(probs, y, edge_index, mask=torch.zeros(len(y), dtype=torch.bool), same_label=True)
+    no_edges = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), n_resamples=3)
+    no_graph = ew.evaluate(torch.empty(0, 3), torch.empty(0, dtype=torch.long), torch.empty(2, 0, dtype=torch.long))
+    by_mass = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), binning="mass", same_label=True)
+    for ev in (nothing, no_edges, no_graph, by_mass):
+        assert ev.edgewise.count == 0 and math.isnan(ev.edgewise.ece) and math.isnan(ev.homophily)
+        assert "nan" in str(ev)
+    assert nothing.nodewise.count == 0 and math.isnan(nothing.k_index.edgewise)
+    assert no_edges.nodewise.count == 12 and no_edges.k_index.edgewise == 0
+
+
+def test_a_truth_of_probability_zero_makes_the_nll_infinite():
+    probs = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    ev = ew.evaluate(probs, torch.tensor([1, 0]), torch.tensor([[0], [1]]), same_label=True)
+    assert ev.nodewise.nll == math.inf and ev.nodewise.zero_probability == 1
+    assert ev.edgewise.nll == math.inf and ev.agree.count == 0 and math.isnan(ev.agree.nll)
+    assert ev.same_label.nll == pytest.approx(math.log(2))
+
+
+def test_same_label_event():
+    probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
+    y = torch.tensor([0, 0, 1])
+    same = ew.evaluate(probs, y, torch.tensor([[0, 1], [1, 2]]), same_label=True, n_bins=1).same_label
+    p = [0.9 * 0.6 + 0.1 * 0.4, 0.6 * 0.2 + 0.4 * 0.8]
+    assert same.count == 2 and same.frequency == 0.5
+    assert same.probability == pytest.approx(sum(p) / 2)
+    assert same.ece == pytest.approx(abs(0.5 - sum(p) / 2))
+    assert same.nll == pytest.approx(-(math.log(p[0]) + math.log(1 - p[1])) / 2)
+    assert same.brier == pytest.approx((2 * (1 - p[0]) ** 2 + 2 * p[1] ** 2) / 2)
+    assert ew.evaluate(probs, y, torch.tensor([[0], [1]])).same_label is None
+
+
+def test_labels_drawn_from_the_joint_are_calibrated_on_edges_but_not_given_agreement():
+    """ALGORITHMS: agree and disagree condition on the truth, so even a perfect model has errors there."""
+    g = torch.Generator().manual_seed(0)
+    n = 200_000
+    of_pair = 1.5 * torch.randn(n // 2, 3, generator=g, dtype=torch.float64).repeat(2, 1)  # neighbours resemble each other
+    probs = (of_pair + 0.3 * torch.randn(n, 3, generator=g, dtype=torch.float64)).softmax(-1)
+    y = torch.multinomial(probs, 1, generator=g).squeeze(1)
+    ev = ew.evaluate(probs, y, torch.arange(n).view(2, -1), same_label=True)
+    assert ev.nodewise.ece < 0.005 and ev.edgewise.ece < 0.005 and ev.same_label.ece < 0.01
+    assert ev.agree.ece > 0.05 and ev.disagree.ece > 0.05
+
+
+def test_table_for_a_person():
+    probs, y, edge_index, mask = random_case(3)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True, n_resamples=5)
+    text = str(ev)
+    for word in (*ew.VIEWS, *ew.METRICS, "count", "homophily", "K index", "same label", "interval"):
+        assert word in text
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert repr(ev) == f"Evaluation(nodes={ev.nodewise.count}, edges={ev.edgewise.count})"
+    assert f"{ev.edgewise.ece:.4f}" in repr(ev.edgewise)
+    assert ev.scalars()["agree/nll"] == ev.agree.nll
+    with pytest.raises(KeyError, match="nodewise"):
+        ev["nodes"]
+    with pytest.raises(KeyError, match="accuracy"):
+        ev.agree["acc"]
+
+
+def test_evaluations_of_parts_add_up():
+    whole_probs, whole_y, whole_edges, _ = random_case(4)
+    probs, y, edges, _ = random_case(5)
+    together = ew.evaluate(
+        torch.cat([whole_probs, probs]), torch.cat([whole_y, y]), torch.cat([whole_edges, edges + len(whole_y)], dim=1)
+    )
+    added = ew.evaluate(whole_probs, whole_y, whole_edges) + ew.evaluate(probs, y, edges)
+    assert added.to_dict() == together.to_dict()
+    with pytest.raises(ValueError, match="same options"):
+        ew.evaluate(probs, y, edges, n_bins=3) + ew.evaluate(probs, y, edges)
+    by_mass = ew.evaluate(probs, y, edges, binning="mass")
+    with pytest.raises(ValueError, match="width"):
+        by_mass + by_mass
+
+
+def test_progress_is_told():
+    probs, y, edge_index, mask = random_case(6)
+    calls = []
+    ew.evaluate(probs, y, edge_index, mask=mask, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(edge_index.shape[1], edge_index.shape[1])]

@@ -1,0 +1,79 @@
+"""The compiled pass and the tensors give the same bits."""
+
+import numpy as np
+import pytest
+import torch
+from metrics.graphs import random_case
+
+import edgewise as ew
+from edgewise.data import edges
+from edgewise.metrics import collect
+
+
+@pytest.fixture
+def compiled_for_all(monkeypatch):
+    def switch(on):
+        for module in (edges, collect):
+            monkeypatch.setattr(module, "LONG_LIST", 0 if on else 1 << 62)
+
+    return switch
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("choice", ["both", "any", "all"])
+@pytest.mark.parametrize("closed", ["right", "left"])
+@pytest.mark.parametrize("size", [(5, 7), (40, 300), (3000, 20_000)])
+def test_same_bits(compiled_for_all, dtype, choice, closed, size):
+    for seed in range(2):
+        probs, y, edge_index, mask = random_case(seed, *size, num_classes=5, dtype=dtype, sharpness=30.0)
+        probs[: len(y) // 3] = torch.eye(5, dtype=dtype)[y[: len(y) // 3] - 1]  # truths of probability zero
+        y[~mask] = torch.where(y[~mask] == 0, -1, y[~mask])
+        answers = []
+        for on in (True, False):
+            compiled_for_all(on)
+            ev = ew.evaluate(probs, y, edge_index, mask=mask, closed=closed, edges=choice, n_bins=7)
+            answers.append(ev.to_dict())
+        np.testing.assert_equal(*answers)
+
+
+def test_same_bits_for_int32_edges_in_any_layout_and_number_of_threads(compiled_for_all):
+    probs, y, edge_index, mask = random_case(0, 300, 5000)
+    compiled_for_all(False)
+    expected = ew.evaluate(probs, y, edge_index, mask=mask).to_dict()
+    compiled_for_all(True)
+    threads = torch.get_num_threads()
+    try:
+        for num in (1, 2, 5):
+            torch.set_num_threads(num)
+            for layout in (edge_index, edge_index.int(), edge_index.T.contiguous().T):
+                np.testing.assert_equal(ew.evaluate(probs, y, layout, mask=mask).to_dict(), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_truth_to_1e_9_on_two_million_edges():
+    """Above the threshold for real; every number against float64 sums of the definitions."""
+    g = torch.Generator().manual_seed(0)
+    n, num_edges = 50_000, 2_000_000
+    probs = (3 * torch.randn(n, 6, generator=g)).softmax(-1)
+    y = torch.randint(6, (n,), generator=g)
+    start, end = torch.randint(n, (2, num_edges), generator=g)
+    edge_index = torch.stack([torch.minimum(start, end), torch.maximum(start, end)])
+    ev = ew.evaluate(probs, y, edge_index)
+    i, j = edge_index[:, edge_index[0] != edge_index[1]].numpy()
+    p = probs.double().numpy()
+    labels, prediction = y.numpy(), probs.argmax(1).numpy()
+    joint_true = p[i, labels[i]] * p[j, labels[j]]
+    correct = (prediction == labels)[i] & (prediction == labels)[j]
+    confidence = p.max(1)[i] * p.max(1)[j]
+    square_sum = (p**2).sum(1)[i] * (p**2).sum(1)[j]
+    bins = np.clip(np.ceil(confidence * 15) - 1, 0, 14).astype(int)
+    for view, chosen in [("edgewise", i >= 0), ("agree", labels[i] == labels[j]), ("disagree", labels[i] != labels[j])]:
+        scores = ev[view]
+        assert scores.count == chosen.sum()
+        assert scores.accuracy == pytest.approx(correct[chosen].mean(), abs=1e-12)
+        assert scores.nll == pytest.approx(-np.log(joint_true[chosen]).mean(), rel=1e-9)
+        brier = (1 - joint_true) ** 2 + square_sum - joint_true**2
+        assert scores.brier == pytest.approx(brier[chosen].mean(), abs=1e-9)
+        gap = np.bincount(bins[chosen], (correct - confidence)[chosen], minlength=15)
+        assert scores.ece == pytest.approx(np.abs(gap).sum() / chosen.sum(), abs=1e-9)

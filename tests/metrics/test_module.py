@@ -1,0 +1,127 @@
+"""GraphCalibration: batches, processes, devices and dtypes change no bit."""
+
+import copy
+import pickle
+import socket
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from metrics.graphs import random_case
+from torchmetrics import MetricCollection
+
+import edgewise as ew
+
+
+def batches(num, dtype=torch.float32):
+    return [random_case(seed, num_nodes=20 + seed, num_edges=60, dtype=dtype) for seed in range(num)]
+
+
+def as_one_graph(parts):
+    offsets = np.cumsum([0] + [len(part[1]) for part in parts])
+    return (
+        torch.cat([part[0] for part in parts]),
+        torch.cat([part[1] for part in parts]),
+        torch.cat([part[2] + int(offset) for part, offset in zip(parts, offsets, strict=False)], dim=1),
+        torch.cat([part[3] for part in parts]),
+    )
+
+
+def whole(parts, **options):
+    probs, y, edge_index, mask = as_one_graph(parts)
+    return ew.evaluate(probs, y, edge_index, mask=mask, **options).to_dict()
+
+
+@given(st.permutations(range(6)), st.integers(0, 6))
+@settings(max_examples=20, deadline=None)
+def test_batches_in_any_order_and_grouping_give_the_bits_of_one_graph(order, cut):
+    parts = batches(6)
+    metric = ew.GraphCalibration(same_label=True)
+    for group in (order[:cut], order[cut:]):
+        if group:
+            metric.update(*as_one_graph([parts[k] for k in group]))
+    assert metric.compute().to_dict() == whole(parts, same_label=True)
+
+
+def test_merge_state_of_metrics_and_of_dicts():
+    parts = batches(4)
+    first, second, third = (ew.GraphCalibration() for _ in range(3))
+    first.update(*parts[0])
+    second.update(*parts[1])
+    second.update(*parts[2])
+    third.update(*parts[3])
+    first.merge_state(second)
+    first.merge_state({"tables": third.tables})
+    assert first.compute().to_dict() == whole(parts)
+
+
+def test_forward_gives_the_batch_and_keeps_the_sum():
+    parts = batches(3)
+    metric = ew.GraphCalibration()
+    for part in parts:
+        assert metric(*part).to_dict() == whole([part])
+    assert metric.compute().to_dict() == whole(parts)
+    metric.reset()
+    metric.update(*parts[0])
+    assert metric.compute().to_dict() == whole(parts[:1])
+
+
+def test_dtype_device_copy_and_pickle_change_nothing():
+    parts = batches(2)
+    metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    metric.update(*parts[0])
+    metric = metric.to("cpu").set_dtype(torch.float16).half().double()
+    metric = pickle.loads(pickle.dumps(copy.deepcopy(metric)))
+    metric.persistent(True)
+    fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    fresh.persistent(True)
+    fresh.load_state_dict(metric.state_dict())
+    for survivor in (metric, fresh):
+        survivor.update(*parts[1])
+        assert survivor.tables.dtype == torch.int64
+    expected = whole(parts, n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    assert metric.compute().to_dict() == expected
+    # torchmetrics does not save that it was updated, so the loaded one is asked for its sums, not for compute().
+    assert torch.equal(fresh.tables, metric.tables)
+
+
+def test_explicit_joints_and_collections():
+    probs, y, edge_index, mask = random_case(0)
+    joints = torch.full((edge_index.shape[1], 3, 3), 1 / 9)
+    collection = MetricCollection({"graph": ew.GraphCalibration()})
+    collection.update(probs, y, edge_index, mask=mask, edge_probs=joints)
+    ev = collection.compute()["graph"]
+    assert ev.to_dict() == ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints).to_dict()
+
+
+def _worker(rank, world_size, port, queue):
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+    metric = ew.GraphCalibration(same_label=True)
+    for part in batches(7)[rank::world_size]:
+        metric.update(*part)
+    result = metric.compute().to_dict()
+    local_count = int(metric.tables[0, :-2, 0].sum())
+    if rank == 0:
+        queue.put((result, local_count))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_several_processes_give_the_bits_of_one(world_size):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = mp.get_context("spawn")
+    queue = context.SimpleQueue()
+    processes = mp.spawn(_worker, (world_size, port, queue), nprocs=world_size, join=False)
+    result, local_count = queue.get()
+    while not processes.join(timeout=60):
+        pass
+    parts = batches(7)
+    assert result == whole(parts, same_label=True)
+    assert local_count < result["nodewise"]["count"]  # the sums were spread over the processes

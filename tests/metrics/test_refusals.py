@@ -1,0 +1,128 @@
+"""Bad input is an error that says what was expected, what came, and where; never a number."""
+
+import numpy as np
+import pytest
+import torch
+from metrics.graphs import random_case
+
+import edgewise as ew
+
+
+def good():
+    probs, y, edge_index, mask = random_case(0)
+    return {"probs": probs, "y": y, "edge_index": edge_index, "mask": mask}
+
+
+def joints_of(case):
+    start, end = case["edge_index"]
+    return case["probs"][start][:, :, None] * case["probs"][end][:, None, :]
+
+
+def change(tensor, place, value):
+    out = tensor.clone()
+    out[place] = value
+    return out
+
+
+REFUSED = {
+    "NaN": (lambda c: {"probs": change(c["probs"], (7, 1), float("nan"))}, "row 7 of probs holds NaN"),
+    "infinity": (lambda c: {"probs": change(c["probs"], (7, 1), float("inf"))}, "row 7 of probs sums to inf"),
+    "negative": (lambda c: {"probs": change(c["probs"], (3, 0), -0.25)}, r"row 3 of probs holds -0.25.*softmax"),
+    "no sum": (lambda c: {"probs": change(c["probs"], 5, 0.5)}, r"row 5 of probs sums to 1.5.*softmax"),
+    "zero row": (lambda c: {"probs": change(c["probs"], 5, 0.0)}, "row 5 of probs sums to 0"),
+    "integers": (lambda c: {"probs": torch.ones(12, 1, dtype=torch.long)}, "floating-point.*int64"),
+    "1-D probs": (lambda c: {"probs": c["probs"][:, 0]}, r"shape \(nodes, classes\).*\(12,\)"),
+    "3-D probs": (lambda c: {"probs": c["probs"][None]}, r"shape \(nodes, classes\)"),
+    "no classes": (lambda c: {"probs": c["probs"][:, :0]}, r"shape \(nodes, classes\)"),
+    "list": (lambda c: {"probs": c["probs"].tolist()}, "tensor or a NumPy array, but got list"),
+    "strings": (lambda c: {"y": np.array(["a"] * 12)}, "y to hold numbers.*<U1"),
+    "objects": (lambda c: {"y": np.array([None] * 12)}, "y to hold numbers.*object"),
+    "label high": (lambda c: {"y": change(c["y"], 4, 3)}, "labels from 0 to 2.*node 4 has label 3"),
+    "label low": (lambda c: {"y": change(c["y"], 4, -2)}, "node 4 has label -2"),
+    "unknown": (lambda c: {"y": change(c["y"], 4, -1), "mask": None}, "node 4 has label -1.*mask="),
+    "float labels": (lambda c: {"y": c["y"].double()}, "y to hold integers.*float64"),
+    "few labels": (lambda c: {"y": c["y"][:-1]}, r"y of shape \(12,\).*\(11,\)"),
+    "one-hot": (lambda c: {"y": torch.eye(12, 3).long()}, r"y of shape \(12,\).*\(12, 3\)"),
+    "edge high": (lambda c: {"edge_index": change(c["edge_index"], (1, 2), 12)}, "nodes from 0 to 11, but edge 2 is"),
+    "edge low": (lambda c: {"edge_index": change(c["edge_index"], (0, 2), -1)}, r"edge 2 is \[-1, "),
+    "edges turned": (lambda c: {"edge_index": c["edge_index"].T}, r"shape \(2, edges\).*edge_index.T"),
+    "edges flat": (lambda c: {"edge_index": c["edge_index"][0]}, r"shape \(2, edges\)"),
+    "float edges": (lambda c: {"edge_index": c["edge_index"].double()}, "edge_index to hold integers"),
+    "bool edges": (lambda c: {"edge_index": c["edge_index"] > 3}, "edge_index to hold integers.*bool"),
+    "short mask": (lambda c: {"mask": c["mask"][:-1]}, r"mask of shape \(12,\).*\(11,\)"),
+    "index mask": (lambda c: {"mask": torch.tensor([0, 3])}, "mask to hold booleans.*index_to_mask"),
+    "joint shape": (lambda c: {"edge_probs": joints_of(c)[1:]}, r"edge_probs of shape \(edges, classes, classes\)"),
+    "joint sum": (lambda c: {"edge_probs": joints_of(c) * 2}, "edge 0 of edge_probs sums to 2"),
+    "joint NaN": (lambda c: {"edge_probs": change(joints_of(c), (9, 0, 1), float("nan"))}, "edge 9 of edge_probs"),
+    "joint negative": (lambda c: {"edge_probs": change(joints_of(c), (9, 0, 1), -1.0)}, "edge 9 .* holds -1"),
+    "n_bins 0": (lambda c: {"n_bins": 0}, "n_bins .* at least 1, but got 0"),
+    "n_bins 1.5": (lambda c: {"n_bins": 1.5}, "n_bins .* but got 1.5"),
+    "n_bins True": (lambda c: {"n_bins": True}, "n_bins .* but got True"),
+    "binning": (lambda c: {"binning": "depth"}, "binning .* width, mass, but got 'depth'"),
+    "norm": (lambda c: {"norm": "l3"}, "norm .* l1, l2, max, but got 'l3'"),
+    "closed": (lambda c: {"closed": "both"}, "closed .* right, left, but got 'both'"),
+    "edges": (lambda c: {"edges": "some"}, "edges .* both, any, all, but got 'some'"),
+    "n_resamples": (lambda c: {"n_resamples": -1}, "n_resamples .* but got -1"),
+    "confidence_level": (lambda c: {"n_resamples": 5, "confidence_level": 95}, "between 0 and 1, but got 95"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_a_way_out(name):
+    wrong, message = REFUSED[name]
+    case = good()
+    case |= wrong(case)
+    with pytest.raises(ValueError, match=message):
+        ew.evaluate(**case)
+
+
+@pytest.mark.parametrize("name", ["NaN", "label high", "edge high", "short mask", "joint sum"])
+def test_the_module_refuses_the_same_and_keeps_its_sums(name):
+    wrong, message = REFUSED[name]
+    metric = ew.GraphCalibration()
+    metric.update(**good())
+    before = metric.tables.clone()
+    case = good()
+    with pytest.raises(ValueError, match=message):
+        metric.update(**case | wrong(case))
+    assert torch.equal(metric.tables, before)
+
+
+def test_bad_options_of_the_module():
+    for options, message in [
+        ({"n_bins": 0}, "n_bins"),
+        ({"norm": "l3"}, "norm"),
+        ({"closed": "x"}, "closed"),
+        ({"edges": "some"}, "edges"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            ew.GraphCalibration(**options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_rounding_to_a_dtype_is_no_error(dtype):
+    g = torch.Generator().manual_seed(0)
+    for num_classes in (2, 40, 1000):
+        probs = torch.randn(200, num_classes, generator=g).softmax(-1).to(dtype)
+        y = torch.randint(num_classes, (200,), generator=g)
+        ew.evaluate(probs, y, torch.randint(200, (2, 100), generator=g))
+
+
+@pytest.mark.parametrize("as_type", [np.int8, np.int32, np.uint8, np.uint16, np.uint32, ">i8"])
+def test_any_integers_will_do(as_type):
+    case = good()
+    expected = ew.evaluate(**case).to_dict()
+    arrays = {name: value.numpy() for name, value in case.items()}
+    arrays["y"], arrays["edge_index"] = arrays["y"].astype(as_type), arrays["edge_index"].astype(as_type)
+    np.testing.assert_equal(ew.evaluate(**arrays).to_dict(), expected)
+
+
+def test_arrays_of_any_layout_are_read_and_never_written():
+    case = good()
+    expected = ew.evaluate(**case).to_dict()
+    probs = np.asfortranarray(case["probs"].numpy())[:, ::1]
+    probs.flags.writeable = False
+    edge_index = case["edge_index"].numpy()[:, ::-1][:, ::-1]
+    np.testing.assert_equal(ew.evaluate(probs, case["y"], edge_index, mask=case["mask"].numpy()).to_dict(), expected)
+    with_gradient = case["probs"].clone().requires_grad_()
+    np.testing.assert_equal(ew.evaluate(**case | {"probs": with_gradient}).to_dict(), expected)

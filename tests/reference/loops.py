@@ -1,0 +1,105 @@
+"""The definitions as loops that a reader believes at sight. Slow, and for tests only."""
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+
+def scored_edges(edges, mask, choice="both"):
+    """Pairs (low, high), each as often as it is to be counted."""
+    forward, backward = Counter(), Counter()
+    for i, j in edges:
+        inside = {"both": mask[i] and mask[j], "any": mask[i] or mask[j], "all": True}[choice]
+        if i < j and inside:
+            forward[i, j] += 1
+        if i > j and inside:
+            backward[j, i] += 1
+    pairs = []
+    for pair in set(forward) | set(backward):
+        pairs += [pair] * max(forward[pair], backward[pair])
+    return pairs
+
+
+def bin_of(confidence, n_bins, closed="right"):
+    """(k-1)/m < c <= k/m, or (k-1)/m <= c < k/m; counted from 0, in exact arithmetic."""
+    scaled = Fraction(confidence) * n_bins
+    k = math.ceil(scaled) - 1 if closed == "right" else math.floor(scaled)
+    return min(max(k, 0), n_bins - 1)
+
+
+def calibration_error(confidences, corrects, n_bins, norm="l1", closed="right"):
+    if not confidences:
+        return math.nan
+    gaps, weights = [], []
+    for k in range(n_bins):
+        members = [e for e, c in enumerate(confidences) if bin_of(c, n_bins, closed) == k]
+        if members:
+            accuracy = sum(corrects[e] for e in members) / len(members)
+            confidence = math.fsum(confidences[e] for e in members) / len(members)
+            gaps.append(abs(accuracy - confidence))
+            weights.append(len(members) / len(confidences))
+    if norm == "l1":
+        return sum(w * g for w, g in zip(weights, gaps, strict=True))
+    if norm == "l2":
+        return math.sqrt(sum(w * g**2 for w, g in zip(weights, gaps, strict=True)))
+    return max(gaps)
+
+
+def product(p, q):
+    return [[a * b for b in q] for a in p]
+
+
+def score_distributions(distributions, truths, corrects, n_bins, norm="l1", closed="right"):
+    """Accuracy, NLL, Brier and ECE of flat distributions with known true entries."""
+    n = len(distributions)
+    if n == 0:
+        return {"count": 0, "accuracy": math.nan, "nll": math.nan, "brier": math.nan, "ece": math.nan}
+    nll = [-math.log(d[t]) if d[t] > 0 else math.inf for d, t in zip(distributions, truths, strict=True)]
+    brier = [
+        math.fsum((1 - value) ** 2 if place == t else value**2 for place, value in enumerate(d))
+        for d, t in zip(distributions, truths, strict=True)
+    ]
+    confidences = [max(d) for d in distributions]
+    return {
+        "count": n,
+        "accuracy": sum(corrects) / n,
+        "nll": math.fsum(nll) / n,
+        "brier": math.fsum(brier) / n,
+        "ece": calibration_error(confidences, corrects, n_bins, norm, closed),
+    }
+
+
+def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="right", choice="both"):
+    """All views; probs and joints are nested lists, joints[i, j] the joint of a pair (low, high)."""
+    num_classes = len(probs[0])
+    predicted = [p.index(max(p)) for p in probs]
+    right = [predicted[i] == y[i] for i in range(len(probs))]
+    nodes = [i for i in range(len(probs)) if mask[i]]
+    scored = [(i, j) for i, j in scored_edges(edges, mask, choice) if y[i] >= 0 and y[j] >= 0]
+
+    def score_edges(chosen):
+        flat = []
+        for i, j in chosen:
+            joint = joints[i, j] if joints else product(probs[i], probs[j])
+            flat.append([value for row in joint for value in row])
+        truths = [y[i] * num_classes + y[j] for i, j in chosen]
+        corrects = [right[i] and right[j] for i, j in chosen]
+        return score_distributions(flat, truths, corrects, n_bins, norm, closed)
+
+    agree = [(i, j) for i, j in scored if y[i] == y[j]]
+    disagree = [(i, j) for i, j in scored if y[i] != y[j]]
+
+    def k_index(chosen):
+        ends = {node for edge in chosen for node in edge if mask[node]}
+        return len(ends) / len(nodes) if nodes else math.nan
+
+    return {
+        "nodewise": score_distributions(
+            [probs[i] for i in nodes], [y[i] for i in nodes], [right[i] for i in nodes], n_bins, norm, closed
+        ),
+        "edgewise": score_edges(scored),
+        "agree": score_edges(agree),
+        "disagree": score_edges(disagree),
+        "homophily": len(agree) / len(scored) if scored else math.nan,
+        "k_index": {"edgewise": k_index(scored), "agree": k_index(agree), "disagree": k_index(disagree)},
+    }
