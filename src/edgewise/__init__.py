@@ -1,4 +1,4 @@
-"""Structured uncertainty on graphs: are a node classifier's probabilities right, for nodes and for pairs of neighbours?
+"""Structured uncertainty on graphs: whether probabilities are right, for nodes and for pairs of neighbours.
 
 dataset → split → probabilities → evaluate → scores → table, JSON, reliability diagram
 """

@@ -45,8 +45,8 @@ class _Commands(TyperGroup):
             if not hasattr(error, "format_message"):
                 raise
             context = getattr(error, "ctx", None)
-            hint = f" See '{context.command_path} --help'." if context else ""
-            code = _complain(f"{error.format_message().rstrip('.')}.{hint}")
+            stop = "" if (message := error.format_message()).endswith((".", "?")) else "."
+            code = _complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
         if code == INTERRUPTED:
             _complain("Interrupted.")
         sys.exit(code or 0)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import loops
 
 from edgewise.data import long_edge_list
 from edgewise.data.edges import scored_edges
 from edgewise.data.long_edge_list import scored_edges_of_long_list
+from reference import loops
 
 CHOICES = st.sampled_from(["both", "any", "all"])
 
@@ -75,4 +75,3 @@ def test_long_lists_for_real(kind):
     backward = torch.bincount((end * num_nodes + start)[start > end], minlength=num_nodes**2)
     low, high = edge_index[:, keep].long().sort(0).values
     assert torch.equal(torch.bincount(low * num_nodes + high, minlength=num_nodes**2), forward.maximum(backward))
-

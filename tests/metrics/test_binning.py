@@ -3,9 +3,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import loops
 
 from edgewise.metrics.binning import Binning
+from reference import loops
 
 
 @given(

@@ -3,18 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from metrics.graphs import random_case
 
 import edgewise as ew
-from edgewise.data import edges
-from edgewise.metrics import collect
+from edgewise.data import compiled
+from metrics.graphs import random_case
 
 
 @pytest.fixture
 def compiled_for_all(monkeypatch):
     def switch(on):
-        for module in (edges, collect):
-            monkeypatch.setattr(module, "LONG_LIST", 0 if on else 1 << 62)
+        monkeypatch.setattr(compiled, "LONG", 0 if on else 1 << 62)
 
     return switch
 

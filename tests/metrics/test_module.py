@@ -11,10 +11,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics.graphs import random_case
 from torchmetrics import MetricCollection
 
 import edgewise as ew
+from metrics.graphs import random_case
 
 
 def batches(num, dtype=torch.float32):

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 from calibration.utils import unbiased_l2_ce
-from metrics.graphs import random_case
 from netcal.metrics import ECE, MCE
 from sklearn.metrics import accuracy_score, log_loss
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 import edgewise as ew
+from metrics.graphs import random_case
 
 
 @pytest.fixture(params=range(3))

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from metrics.graphs import random_case
 
 import edgewise as ew
+from edgewise.data import compiled
+from metrics.graphs import random_case
 
 
 def good():
@@ -67,8 +68,10 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("long", [False, True], ids=["tensors", "compiled"])
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_a_way_out(name):
+def test_refused_with_a_way_out(name, long, monkeypatch):
+    monkeypatch.setattr(compiled, "LONG", 0 if long else 1 << 62)
     wrong, message = REFUSED[name]
     case = good()
     case |= wrong(case)

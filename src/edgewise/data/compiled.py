@@ -4,23 +4,33 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, cast
 
-import numba
 import torch
+from torch import Tensor
+
+LONG = 1 << 18  # numbers from which on compiled loops pay for the second that it takes to load them
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Result = TypeVar("Result")
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop over NumPy arrays at its first call (and keep it on disk) so that it runs without the interpreter."""
+    """Compile a loop over NumPy arrays at its first call, keep it on disk, and let it run without the interpreter."""
+    import numba
+
     return cast(Function, numba.njit(nogil=True, cache=True)(function))
+
+
+def worth_compiling(tensor: Tensor) -> bool:
+    """Tell whether a compiled loop over a tensor pays: it is long, on the CPU, and of a dtype that such loops know."""
+    known = tensor.dtype not in (torch.float16, torch.bfloat16)
+    return known and tensor.device.type == "cpu" and tensor.numel() >= LONG
 
 
 def in_slices(function: Callable[[int, int], Result], length: int) -> list[Result]:
     """Call ``function(start, stop)`` on slices that cover ``range(length)``, one for each of torch's threads.
 
-    The results come in order. Compiled loops release the interpreter lock, so plain threads are enough; unlike an OpenMP
-    pool they survive a fork, and a user who limits torch's threads limits these too.
+    The results come in order. Compiled loops release the interpreter lock, so plain threads are enough; unlike an
+    OpenMP pool they survive a fork, and a user who limits torch's threads limits these too.
 
     >>> sum(in_slices(lambda start, stop: stop - start, 10))
     10

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-EdgeChoice = Literal["both", "any", "all"]
+from edgewise.data.compiled import worth_compiling
 
-# From here on the compiled search pays for the second that importing it takes.
-LONG_LIST = 1 << 20
+EdgeChoice = Literal["both", "any", "all"]
 
 
 def scored_edges(
@@ -25,8 +24,7 @@ def scored_edges(
     >>> scored_edges(edge_index, torch.tensor([True, True, True])).tolist()
     [True, False, True, False]
     """
-    on_cpu = edge_index.device.type == "cpu"
-    if on_cpu and edge_index.shape[1] >= LONG_LIST:
+    if worth_compiling(edge_index):
         from edgewise.data.long_edge_list import scored_edges_of_long_list
 
         return scored_edges_of_long_list(edge_index, mask, choice)

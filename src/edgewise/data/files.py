@@ -230,12 +230,7 @@ def _read_csv(path: Path) -> Array:
     import pyarrow
 
     first, second = _first_lines(path)
-    header = _is_header(first, second)
-    if header and not first[0].strip():
-        raise FileProblem(
-            f"Expected a name for each column of {path}, but the first has none and seems to count the rows. "
-            "Save the table without it (pandas: index=False)."
-        )
+    header = _is_header(first, second, path)
     if header and not second:
         return np.empty((0, len(first)), np.int64)
     names = [f"{k}" for k in range(1, len(first) + 1)]
@@ -270,19 +265,29 @@ def _first_lines(path: Path) -> tuple[list[str], list[str]]:
     return first, second
 
 
-def _is_header(first: list[str], second: list[str]) -> bool:
+def _is_header(first: list[str], second: list[str], path: Path) -> bool:
     """Tell names from numbers; 0,1,2,… above fractions are names too, those that pandas gives."""
-    if not all(map(_is_number, first)):
-        return True
+    if not first[0].strip():
+        raise FileProblem(
+            f"Expected a name or a number first in {path}, but got an empty cell. Fill it in; or, above row numbers, "
+            "save the table without them (pandas: index=False)."
+        )
+    names = [cell for cell in first if not _is_number(cell)]
+    if names and len(names) < len(first):
+        # A header, or a row with a slip in it: whoever guesses loses a row in silence.
+        raise FileProblem(
+            f"Expected either names or numbers in the first line of {path}, but got both, such as {names[0][:40]!r}. "
+            "Correct it, or name every column."
+        )
     counted = first == [str(k) for k in range(len(first))]
-    return counted and any(_is_number(cell) and not cell.strip().lstrip("+-").isdigit() for cell in second)
+    return bool(names) or (counted and any(not re.fullmatch(r"\s*[+-]?\d*\s*", cell) for cell in second))
 
 
 def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return cell.strip().lower() in ("true", "false")
+        return cell.strip().lower() in ("", "true", "false")
     return True
 
 

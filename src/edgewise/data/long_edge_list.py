@@ -123,7 +123,11 @@ def _in_slices_of(loop: Any, *arrays: Array) -> list[Any]:
 @compiled
 def _hash(low: int, high: int, seed: int) -> int:
     """Mix a pair of nodes into 64 bits (two rounds of multiply and shift, as in splitmix64)."""
-    mixed = np.uint64(low) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(high) + np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
+    mixed = (
+        np.uint64(low) * np.uint64(0x9E3779B97F4A7C15)
+        + np.uint64(high)
+        + np.uint64(seed) * np.uint64(0xD1B54A32D192ED03)
+    )
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
@@ -158,7 +162,7 @@ def _drop_backward(start: Array, end: Array, suspect: Array, keep: Array) -> Non
 def _find_places(
     start: Array, end: Array, suspect: Array, side: int, seed: int, shift: int, first: int, edges: Array, places: Array
 ) -> int:
-    """List the next suspects of a side from edge ``first`` on, a block of edges at a time, and where they are marked."""
+    """List the suspects of a side in the block of edges from ``first`` on, and where they are marked."""
     num = 0
     for e in range(first, min(first + BLOCK, start.shape[0])):
         edges[num] = e

@@ -1,4 +1,4 @@
-"""Into which bin of a reliability diagram does a confidence fall?"""
+"""Bins of a reliability diagram: where a confidence falls."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.data.compiled import worth_compiling
+
 ArrayLike = Tensor | NDArray[np.generic]
 
 # How far a row may be from 1: rounding to the dtype, and float32 probabilities stored as float64.
@@ -129,8 +131,8 @@ def _checked_labels(y: Tensor, mask: Tensor, num_classes: int) -> Int[Tensor, " 
     if bool(outside.any()):
         i = int(outside.nonzero()[0])
         raise ValueError(
-            f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown label "
-            f"outside the mask, but node {i} has label {int(y[i])}."
+            f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
+            f"label outside the mask, but node {i} has label {int(y[i])}."
         )
     unknown = mask & (y < 0)
     if bool(unknown.any()):
@@ -154,21 +156,31 @@ def _checked_joints(edge_probs: Tensor, num_edges: int, num_classes: int) -> Ten
 
 
 def _check_distributions(p: Tensor, name: str, row: str) -> None:
-    """Check that p[i] is not negative and sums to 1, for each i; a chunk at a time, so that nothing large is made."""
+    """Check that p[i] is not negative and sums to 1, for each i."""
     if p.dtype not in SUM_TOLERANCE:
         raise ValueError(f"Expected {name} to hold floating-point probabilities, but got dtype {p.dtype}.")
-    step = max(1, CHECK_ELEMENTS // max(1, p[0].numel() if len(p) else 1))
+    bad = first_bad_row(p.flatten(1), SUM_TOLERANCE[p.dtype])
+    if bad is not None:
+        _refuse_row(p[bad].flatten().double(), f"{row} {bad} of {name}", row)
+
+
+def first_bad_row(p: Tensor, tolerance: float) -> int | None:
+    """Find a row that is no distribution; a chunk at a time, so that nothing large is made."""
+    if worth_compiling(p):
+        from edgewise.metrics.fused import first_bad_row_of_many
+
+        return first_bad_row_of_many(p, tolerance)
+    step = max(1, CHECK_ELEMENTS // max(1, p.shape[1]))
     for lo in range(0, len(p), step):
-        part = p[lo : lo + step].flatten(1)
-        total = part.sum(1, dtype=torch.float64)
+        part = p[lo : lo + step]
         # A comparison with NaN is false, so a NaN anywhere in a row fails it.
-        good = ((total - 1.0).abs() <= SUM_TOLERANCE[p.dtype]) & (part.amin(1) >= 0)
+        good = ((part.sum(1, dtype=torch.float64) - 1.0).abs() <= tolerance) & (part.amin(1) >= 0)
         if not bool(good.all()):
-            _refuse_row(part, int((~good).nonzero()[0]), lo, name, row)
+            return lo + int((~good).nonzero()[0])
+    return None
 
 
-def _refuse_row(part: Tensor, k: int, offset: int, name: str, row: str) -> None:
-    values, place = part[k].double(), f"{row} {offset + k} of {name}"
+def _refuse_row(values: Tensor, place: str, row: str) -> None:
     if bool(values.isnan().any()):
         raise ValueError(f"Expected probabilities, but {place} holds NaN.")
     if float(values.min()) < 0:

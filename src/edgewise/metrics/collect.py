@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.edges import LONG_LIST, EdgeChoice, scored_edges
+from edgewise.data.compiled import worth_compiling
+from edgewise.data.edges import EdgeChoice, scored_edges
 from edgewise.metrics.binning import Binning
 from edgewise.metrics.checks import Prediction
 from edgewise.metrics.elements import (
@@ -62,7 +63,7 @@ def width_tables(task: Task, binning: Binning, progress: Progress | None = None)
         tables[NODEWISE] += _sum_one(elements, binning, boundaries)
     touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
     by_agreement = tables[AGREE : DISAGREE + 1]
-    if task.prediction.edge_probs is None and task.records.device.type == "cpu" and len(task.keep) >= LONG_LIST:
+    if task.prediction.edge_probs is None and worth_compiling(task.keep):
         _sum_long_list(task, binning, by_agreement, touched, progress)
     else:
         for edges in edge_chunks(task, progress):
@@ -128,9 +129,7 @@ def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[Scored
     per_edge = 10 if joints is None else joints.shape[1] ** 2
     for ends, positions in _kept_chunks(task, per_edge, progress):
         start, end = task.records[ends[0]], task.records[ends[1]]
-        elements = (
-            product_elements(start, end) if joints is None else joint_elements(joints[positions], start, end)
-        )
+        elements = product_elements(start, end) if joints is None else joint_elements(joints[positions], start, end)
         yield ScoredEdges(ends, elements, labels_of(start) == labels_of(end))
 
 
@@ -145,7 +144,7 @@ def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elemen
 
 
 def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (ends, positions in the list) of the edges to score, so many that ``per_edge`` numbers each fit the cache."""
+    """Give (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
     num_edges = len(task.keep)
     for part in _slices(num_edges, CHUNK_ELEMENTS // per_edge):
         positions = part.start + task.keep[part].nonzero().squeeze(1)

@@ -1,14 +1,14 @@
 """From probabilities to what is scored: confidence, correctness, NLL and Brier score of each node and each edge."""
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.data.compiled import worth_compiling
 from edgewise.metrics.sums import Elements
 
 CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
+SQUARE_UNIT = 2.0**60
 
 # Columns of the per-node records. CODE is 2 · label + correct, or -1 where the label is unknown.
 CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(5)
@@ -22,17 +22,30 @@ def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]
     edge ever looks at C classes, let alone C² pairs.
     """
     records = torch.empty(probs.shape[0], 5, dtype=torch.float64, device=probs.device)
+    if worth_compiling(probs):
+        from edgewise.metrics.fused import fill_node_records
+
+        fill_node_records(records, probs, y)
+    else:
+        _fill_node_records(records, probs, y)
+    records[:, NLL] = -records[:, P_TRUE].log()
+    return records
+
+
+def _fill_node_records(records: Records, probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> None:
     rows = max(1, CHUNK_ELEMENTS // probs.shape[1])
     for lo in range(0, probs.shape[0], rows):
         part, label, out = probs[lo : lo + rows], y[lo : lo + rows].long(), records[lo : lo + rows]
         confidence, prediction = part.max(dim=1)
-        p_true = part.gather(1, label.clamp(min=0).unsqueeze(1)).squeeze(1).double()
         out[:, CONFIDENCE] = confidence
-        out[:, NLL] = -p_true.log()
-        out[:, P_TRUE] = p_true
-        out[:, SQUARE_SUM] = part.double().square().sum(1)
+        out[:, P_TRUE] = part.gather(1, label.clamp(min=0).unsqueeze(1)).squeeze(1)
+        out[:, SQUARE_SUM] = sum_of_squares(part)
         out[:, CODE] = torch.where(label >= 0, 2 * label + (prediction == label), -1)
-    return records
+
+
+def sum_of_squares(p: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
+    """Σ p², summed in integers of 2^-60 so that compiled loops and tensors agree to the bit."""
+    return (p.double().square() * SQUARE_UNIT).round().long().sum(1).double() / SQUARE_UNIT
 
 
 def node_elements(records: Records) -> Elements:
@@ -61,7 +74,7 @@ def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records
         confidence=flat.amax(1).double(),
         correct=_both_correct(start, end),
         nll=-p_true.log(),
-        brier=_brier(p_true, flat.double().square().sum(1)),
+        brier=_brier(p_true, sum_of_squares(flat)),
     )
 
 
@@ -75,13 +88,6 @@ def event_elements(p_event: Float[Tensor, " elements"], happened: Tensor) -> Ele
 def labels_of(records: Records) -> Int[Tensor, " nodes"]:
     """Read the labels out of records."""
     return records[:, CODE].long() >> 1
-
-
-def chunks(num_edges: int, num_classes: int) -> Iterator[slice]:
-    """Cut a list of edges so that a chunk's (C, C) joints, or its records, fit the outer cache."""
-    step = max(1, CHUNK_ELEMENTS // max(num_classes, 10))
-    for lo in range(0, num_edges, step):
-        yield slice(lo, min(lo + step, num_edges))
 
 
 def _both_correct(start: Records, end: Records) -> Tensor:

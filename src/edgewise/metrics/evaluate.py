@@ -58,8 +58,8 @@ def evaluate(
         How confidences are binned ("width" or "mass"; bins closed on the "right" or "left") and how the gaps of the
         bins make one calibration error ("l1", "l2" or "max").
     edges
-        Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an end
-        is left out.
+        Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an
+        end is left out.
     same_label
         Also score the event "both ends have the same label". It looks at all classes of every edge, which the sixteen
         scores do not: on 10^8 edges that takes several times as long.

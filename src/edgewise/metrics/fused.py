@@ -1,20 +1,20 @@
-"""The sums of a long list of edges with product joints, in one compiled pass.
+"""Compiled loops for many nodes and edges.
 
-What `edgewise.metrics.collect` does with tensors a chunk at a time, bit for bit: the terms are the same float64
-expressions, and their sums are exact.
+They do what `edgewise.metrics.elements` and `edgewise.metrics.collect` do with tensors, bit for bit: the terms are the
+same float64 expressions, and sums are exact, so that nobody can tell which of the two made a score.
 """
 
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.compiled import compiled, in_slices
 from edgewise.metrics.binning import Binning
-from edgewise.metrics.elements import CODE, CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, Records
+from edgewise.metrics.elements import CODE, CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, SQUARE_UNIT, Records
 from edgewise.metrics.exact import FRACTION_BITS, LOW_BITS, LOW_MASK
 from edgewise.metrics.sums import carried
 
@@ -22,6 +22,50 @@ Array = NDArray[Any]
 
 BLOCK = 512
 ONE = 2.0**FRACTION_BITS
+
+
+def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:
+    """Find the first row that is no distribution."""
+    rows = p.numpy()
+
+    def search(lo: int, hi: int) -> int | None:
+        row = _first_bad_row(rows[lo:hi], tolerance)
+        return lo + row if row < hi - lo else None
+
+    return next((row for row in in_slices(search, len(rows)) if row is not None), None)
+
+
+@compiled
+def _first_bad_row(p: Array, tolerance: float) -> int:
+    for i in range(p.shape[0]):
+        total, lowest = 0.0, 0.0
+        for c in range(p.shape[1]):
+            total += p[i, c]
+            lowest = min(lowest, p[i, c])
+        if not (abs(total - 1.0) <= tolerance and lowest >= 0.0):  # NaN fails every comparison
+            return i
+    return p.shape[0]
+
+
+def fill_node_records(records: Records, probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> None:
+    """Write all columns of the records but the NLL."""
+    out, p, label = records.numpy(), probs.numpy(), y.numpy()
+    in_slices(lambda lo, hi: _reduce_nodes(p[lo:hi], label[lo:hi], out[lo:hi]), len(p))
+
+
+@compiled
+def _reduce_nodes(probs: Array, y: Array, out: Array) -> None:
+    for i in range(probs.shape[0]):
+        highest, prediction, squares = np.float64(probs[i, 0]), 0, np.int64(0)
+        for c in range(probs.shape[1]):
+            p = np.float64(probs[i, c])
+            squares += np.int64(np.rint(p * p * SQUARE_UNIT))
+            if p > highest:
+                highest, prediction = p, c
+        out[i, CONFIDENCE] = highest
+        out[i, P_TRUE] = probs[i, max(y[i], 0)]
+        out[i, SQUARE_SUM] = np.float64(squares) / SQUARE_UNIT
+        out[i, CODE] = 2 * y[i] + (prediction == y[i]) if y[i] >= 0 else -1
 
 
 def sum_product_edges(

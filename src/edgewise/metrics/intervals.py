@@ -57,9 +57,7 @@ def node_resampling_intervals(
     return _basic_intervals(once[0], torch.cat(resampled), confidence_level)
 
 
-def _views(
-    nodes: Elements, edges: ScoredEdges, mask: Tensor, boundaries: Tensor, binning: Binning
-) -> list[_View]:
+def _views(nodes: Elements, edges: ScoredEdges, mask: Tensor, boundaries: Tensor, binning: Binning) -> list[_View]:
     views = [_View(nodes, binning.index(nodes.confidence, boundaries[0]), mask.nonzero().T)]
     everything = torch.ones_like(edges.agree)
     for view, chosen in enumerate((everything, edges.agree, ~edges.agree), start=1):

@@ -1,16 +1,18 @@
 """Reliability diagrams: first the numbers of each panel, then the drawing; saving is the caller's."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.legend import Legend
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
@@ -21,13 +23,16 @@ from edgewise.metrics.sums import VIEWS
 Floats = NDArray[np.float64]
 Runs = Evaluation | Iterable[Evaluation]
 
-SAME_LABEL = "same_label"
+EVENT = "same_label"
 
 # Okabe and Ito's colours stay apart for colour-blind readers. The sign of a gap is told by its side of the diagonal as
 # well, so grey print loses nothing. The grey is a middle one: it shows on a white and on a black ground.
 BLUE, SKY, ORANGE, GREY = "#0072B2", "#56B4E9", "#E69F00", "#8C8C8C"
 
 TICKS = (0.0, 0.5, 1.0)
+
+# Above the strip of shares, and whole also at accuracy 0 and 1.
+MARKERS: dict[str, Any] = {"marker": "o", "markersize": 3.5, "zorder": 6, "clip_on": False}
 
 
 # --- prepare ---
@@ -83,9 +88,11 @@ def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -
 
     Examples
     --------
+    >>> import torch
     >>> from edgewise import evaluate
-    >>> probs, y = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 0]
-    >>> panel, = prepare_reliability(evaluate(probs, y, [[0, 1], [1, 2]], n_bins=2), "nodewise")
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> ev = evaluate(probs, torch.tensor([0, 0, 0]), torch.tensor([[0, 1], [1, 2]]), n_bins=2)
+    >>> (panel,) = prepare_reliability(ev, "nodewise")
     >>> panel.count, panel.accuracy.round(2)
     (array([[0, 3]]), array([[ nan, 0.67]]))
     """
@@ -118,7 +125,7 @@ def _mean_and_std(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _scores(run: Evaluation, view: str) -> Scores:
-    if view != SAME_LABEL:
+    if view != EVENT:
         return run[view]
     if run.same_label is None:
         raise ValueError(
@@ -142,9 +149,9 @@ def _checked_runs(evaluations: Runs) -> list[Evaluation]:
         if not isinstance(run, Evaluation):
             raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at place {place}.")
     options = _options(runs[0])
-    for place, run in enumerate(runs):
+    for run in runs:
         if _options(run) != options:
-            raise ValueError(f"Expected runs with the same options, but got {options} and, {place=}, {_options(run)}.")
+            raise ValueError(f"Expected runs with the same options, but got {options} and {_options(run)}.")
     if len(runs) > 1 and options["binning"] == "mass":
         raise ValueError(
             "Expected bins of equal width for many runs, but got bins of equal mass, which differ from run to run. "
@@ -158,8 +165,8 @@ def _checked_views(views: str | Sequence[str]) -> list[str]:
     if not names:
         raise ValueError("Expected at least one view, but got none.")
     for view in names:
-        if view not in (*VIEWS, SAME_LABEL):
-            raise ValueError(f"Expected views out of {', '.join((*VIEWS, SAME_LABEL))}, but got {view!r}.")
+        if view not in (*VIEWS, EVENT):
+            raise ValueError(f"Expected views out of {', '.join((*VIEWS, EVENT))}, but got {view!r}.")
     return names
 
 
@@ -184,7 +191,6 @@ def plot_reliability(
     ax: Axes | Sequence[Axes] | NDArray[np.object_] | None = None,
     views: str | Sequence[str] = VIEWS,
     title: str | None = None,
-    width: float | None = None,
 ) -> tuple[Figure, NDArray[np.object_]]:
     """Draw a reliability diagram of each view, for one run or for many runs of one model.
 
@@ -194,18 +200,19 @@ def plot_reliability(
         One evaluation: accuracy against confidence in each filled bin, and its gap to the diagonal of perfect
         calibration. Many: each run in grey, their mean and mean ± std in blue.
     ax
-        Axes to draw in, one a view; by default a new figure. The strip of shares is then inside the axes.
+        Axes to draw in, one a view; the strip that shows each bin's share of the elements is then inside them. By
+        default a new figure, whose size follows the font size of the style in use.
     views
         A view or several; "same_label" is one of them if the evaluations have it.
     title
         Stands above the new figure, or above the first of the axes given.
-    width
-        Width of the new figure in inches; its height follows, for the panels are square.
 
     Examples
     --------
+    >>> import torch
     >>> from edgewise import evaluate
-    >>> ev = evaluate([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], [0, 0, 1], [[0, 1], [1, 2]])
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> ev = evaluate(probs, torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]))
     >>> fig, axes = plot_reliability(ev, views=("nodewise", "edgewise"))
     >>> [ax.get_title(loc="left") for ax in axes]
     ['nodewise', 'edgewise']
@@ -213,22 +220,22 @@ def plot_reliability(
     """
     panels = prepare_reliability(evaluations, views)
     if ax is None:
-        return draw_figure(panels, title, width)
+        return draw_figure(panels, title)
     axes = _checked_axes(ax, len(panels))
     draw_panels(panels, axes, INSIDE, title)
     figure = axes[0].figure
     return (figure.figure if isinstance(figure, SubFigure) else figure), axes
 
 
-def draw_figure(
-    panels: Sequence[Panel], title: str | None = None, width: float | None = None
-) -> tuple[Figure, NDArray[np.object_]]:
+def draw_figure(panels: Sequence[Panel], title: str | None = None) -> tuple[Figure, NDArray[np.object_]]:
     """Draw the panels side by side in a new figure."""
-    # Two inches a panel: four fill the width of a page. Much too high at first, see _fit_height.
-    width = width or len(panels) * (2.0 if len(panels) > 2 else 3.2)
-    size = (width, width / len(panels) + 10)
-    # Through pyplot, so that a notebook shows the figure.
-    fig, grid = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
+    # Two inches a panel at the usual 10 points, so that four fill a page; larger letters ask for larger panels.
+    side = (2.0 if len(panels) > 2 else 3.2) * plt.rcParams["font.size"] / 10
+    size = (len(panels) * side, 4 * side)  # much too high at first, see _fit_height
+    # Through pyplot, so that a notebook shows the figure. What height is to spare goes above the panels ("S").
+    fig, grid = plt.subplots(
+        1, len(panels), figsize=size, layout="constrained", squeeze=False, subplot_kw={"anchor": "S"}
+    )
     axes = grid[0]
     draw_panels(panels, axes, BENEATH)
     around: list[Artist] = [] if title is None else [fig.suptitle(title)]
@@ -292,7 +299,7 @@ def _draw_header(ax: Axes, panel: Panel, title: str | None) -> None:
         fontsize="x-small",
     )
     # The facts have two lines; the name stands on top of them.
-    pad = 5 + 2 * 1.25 * float(facts.get_fontsize())
+    pad = 3 + 2.8 * float(facts.get_fontsize())
     ax.set_title(name if title is None else f"{title}\n{name}", loc="left", pad=pad, fontsize="medium", weight="bold")
 
 
@@ -314,7 +321,7 @@ def _elements(panel: Panel) -> str:
 
 
 def _axis_labels(panel: Panel) -> tuple[str, str]:
-    return ("predicted probability", "observed frequency") if panel.view == SAME_LABEL else ("confidence", "accuracy")
+    return ("predicted probability", "observed frequency") if panel.view == EVENT else ("confidence", "accuracy")
 
 
 def _is_leftmost(ax: Axes) -> bool:
@@ -332,33 +339,25 @@ def _draw_lines(ax: Axes, panel: Panel) -> None:
     ax.plot((0, 1), (0, 1), color=GREY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
     if len(panel.count) == 1:
         _draw_gaps(ax, panel)
+        _draw_mean(ax, panel, label="filled bin")
     else:
         _draw_runs(ax, panel)
+        _draw_mean(ax, panel, label="mean over runs")
         _draw_band(ax, panel)
-    _draw_mean(ax, panel)
+        _draw_partly_filled(ax, panel)
 
 
 def _draw_gaps(ax: Axes, panel: Panel) -> None:
-    left, right = panel.boundaries[:-1], panel.boundaries[1:]
     confidence, accuracy = panel.confidence[0], panel.accuracy[0]
+    # At the mean confidence and not as wide as the bin: so each bar starts on the diagonal, however wide the bin is.
+    width = 0.6 / len(confidence)
     for label, colour, chosen in (
         ("gap: over-confident", ORANGE, accuracy < confidence),
         ("gap: under-confident", SKY, accuracy > confidence),
     ):
         if chosen.any():
-            ax.bar(
-                left[chosen],
-                (accuracy - confidence)[chosen],
-                (right - left)[chosen],
-                confidence[chosen],
-                align="edge",
-                color=colour,
-                alpha=0.5,
-                edgecolor=ax.get_facecolor(),
-                linewidth=0.6,
-                zorder=1,
-                label=label,
-            )
+            x, gap = confidence[chosen], (accuracy - confidence)[chosen]
+            ax.bar(x, gap, width, bottom=x, color=colour, alpha=0.6, linewidth=0, zorder=1, label=label)
 
 
 def _draw_runs(ax: Axes, panel: Panel) -> None:
@@ -387,7 +386,13 @@ def _alone(values: Floats) -> NDArray[np.bool_]:
 
 def _blue(ax: Axes) -> str:
     """Give the blue of the mean: the lighter one on a dark ground."""
-    return SKY if sum(to_rgb(ax.get_facecolor())) < 1.5 else BLUE
+    return SKY if sum(_ground(ax)) < 1.5 else BLUE
+
+
+def _ground(ax: Axes) -> tuple[float, float, float]:
+    """Give the colour behind the lines; axes and figure may both be transparent, then paper is likely."""
+    opaque = [colour for colour in (ax.get_facecolor(), ax.figure.get_facecolor()) if to_rgba(colour)[3] > 0]
+    return to_rgb(opaque[0]) if opaque else (1.0, 1.0, 1.0)
 
 
 def _draw_band(ax: Axes, panel: Panel) -> None:
@@ -398,56 +403,43 @@ def _draw_band(ax: Axes, panel: Panel) -> None:
     ax.vlines(confidence[alone], low[alone], high[alone], color=_blue(ax), alpha=0.25, linewidth=4, zorder=1.3)
 
 
-def _draw_mean(ax: Axes, panel: Panel) -> None:
-    confidence, accuracy = panel.mean_line
+def _draw_mean(ax: Axes, panel: Panel, label: str) -> None:
     # NaN breaks the line at an empty bin: a stroke across it would claim what no element shows.
-    ax.plot(
-        confidence,
-        accuracy,
-        color=_blue(ax),
-        linewidth=1.5,
-        marker="o",
-        markersize=3.5,
-        zorder=6,
-        clip_on=False,
-        label="accuracy in a bin" if len(panel.count) == 1 else "mean over runs",
-    )
-    some = (panel.num_filled > 0) & (panel.num_filled < len(panel.count))
-    if some.any():
-        ax.plot(
-            confidence[some],
-            accuracy[some],
-            color=_blue(ax),
-            linestyle="",
-            marker="o",
-            markersize=3.5,
-            markerfacecolor=ax.get_facecolor(),
-            zorder=7,
-            clip_on=False,
-            label="bin empty in some runs",
-        )
+    ax.plot(*panel.mean_line, color=_blue(ax), linewidth=1.5, label=label, **MARKERS)
+
+
+def _draw_partly_filled(ax: Axes, panel: Panel) -> None:
+    """Hollow the markers of bins that only some runs fill: the mean of one run has no std, and looks too sure."""
+    confidence, accuracy = panel.mean_line
+    partly = (panel.num_filled > 0) & (panel.num_filled < len(panel.count))
+    if partly.any():
+        hollow = {**MARKERS, "markerfacecolor": _ground(ax), "zorder": 7}
+        x, y = confidence[partly], accuracy[partly]
+        ax.plot(x, y, color=_blue(ax), linestyle="", label="bin empty in some runs", **hollow)
 
 
 def _draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
     strip_ax = ax.inset_axes(strip.bounds)
     filled = panel.num_filled > 0
-    left, right = panel.boundaries[:-1], panel.boundaries[1:]
-    strip_ax.bar(
-        ((left + right) / 2)[filled],
-        panel.share[filled],
-        0.8 * (right - left)[filled],
-        color=GREY,
-        edgecolor=GREY,
-        linewidth=0.8,  # so that a share of almost nothing is seen
-    )
+    left, right = panel.boundaries[:-1][filled], panel.boundaries[1:][filled]
+    width = np.maximum(right - left - 0.015, (right - left) / 2)
+    # The outline lets a share of almost nothing be seen.
+    strip_ax.bar((left + right) / 2, panel.share[filled], width, color=GREY, edgecolor=GREY, linewidth=0.8)
     strip_ax.set(xlim=(0, 1), ylim=(0, 1.15 * highest))
+    tick = _round_share(0.8 * highest)  # clear of the strip's top, where the panel has its own 0
+    strip_ax.set_yticks((0, tick))
+    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))
     return strip_ax
+
+
+def _round_share(limit: float) -> float:
+    """Give the largest 1, 2 or 5 times a power of ten within a limit."""
+    power = 10.0 ** math.floor(math.log10(limit))
+    return max(digit * power for digit in (1, 2, 5) if digit * power <= limit)
 
 
 def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:
     ax.set_yticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
-    strip_ax.yaxis.set_major_locator(MaxNLocator(2))
-    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     for axes in (ax, strip_ax):
         axes.tick_params(axis="y", labelleft=label is not None, labelsize="x-small")
     if label is not None:

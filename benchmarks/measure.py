@@ -1,0 +1,49 @@
+"""Seconds and peak memory of a call."""
+
+import ctypes
+import gc
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The best time of several repeats, and the most memory that was used above what was there before."""
+
+    seconds: float
+    peak_bytes: int
+
+
+def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
+    """Measure a call, after nothing: whoever wants compilation left out calls once before."""
+    seconds, peak = [], 0
+    for _ in range(repeats):
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is allocated now
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak that the kernel keeps
+        before, start = _status("VmRSS"), perf_counter()
+        result = function()
+        seconds.append(perf_counter() - start)
+        peak = max(peak, _status("VmHWM") - before)
+        del result
+    return Cost(min(seconds), peak)
+
+
+def _status(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"Expected {field} in /proc/self/status, but it is not there.")
+
+
+def environment(*packages: str) -> str:
+    """Name what a measurement depends on."""
+    processor = platform.processor() or platform.machine()
+    parts = [f"Python {platform.python_version()}", processor, *(f"{name} {version(name)}" for name in packages)]
+    return ", ".join(parts)

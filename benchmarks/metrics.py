@@ -1,0 +1,170 @@
+"""How fast `ew.evaluate` is, and how much memory it takes, beside what one would otherwise run.
+
+    python benchmarks/metrics.py                 # what `make bench` runs: some minutes, 16 GiB
+    python benchmarks/metrics.py --edges 1e7     # a smaller large graph
+
+All times are from one process and are the best of a few repeats; compilation is left out.
+"""
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from measure import GIB, environment, measure
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+import edgewise as ew
+from edgewise.metrics.elements import node_records
+
+Case = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def make_case(num_nodes: int, num_edges: int, num_classes: int, two_way: bool = False) -> Case:
+    """Random predictions on a random graph, 72% of the nodes scored; edges point either way, or both ways."""
+    g = torch.Generator().manual_seed(0)
+    probs = (2 * torch.randn(num_nodes, num_classes, generator=g)).softmax(-1)
+    y = torch.randint(num_classes, (num_nodes,), generator=g)
+    mask = torch.rand(num_nodes, generator=g) < 0.72
+    edge_index = torch.randint(num_nodes, (2, num_edges // 2 if two_way else num_edges), generator=g)
+    return probs, y, torch.cat([edge_index, edge_index.flip(0)], dim=1) if two_way else edge_index, mask
+
+
+def direct(probs: Tensor, y: Tensor, edge_index: Tensor, mask: Tensor) -> dict[str, tuple[float, ...]]:
+    """Follow the definitions to the letter: (E, C, C) joints of edges that are already unique."""
+    ends = edge_index[:, mask[edge_index].all(0)]
+    start, end = ends
+    joint = (probs[start][:, :, None] * probs[end][:, None, :]).flatten(1)
+    p_true = joint.gather(1, (y[start] * probs.shape[1] + y[end])[:, None]).squeeze(1).double()
+    right = probs.argmax(1) == y
+    correct = (right[start] & right[end]).double()
+    confidence = joint.amax(1).double()
+    brier = 1 - 2 * p_true + joint.square().sum(1, dtype=torch.float64)
+    bins = ((confidence * 15).ceil().long() - 1).clamp(0, 14)
+    agree = y[start] == y[end]
+    scores = {}
+    for view, chosen in (("edgewise", torch.ones_like(agree)), ("agree", agree), ("disagree", ~agree)):
+        gap = torch.bincount(bins[chosen], (correct - confidence)[chosen], minlength=15).abs().sum() / chosen.sum()
+        means = (correct[chosen].mean(), -p_true[chosen].log().mean(), brier[chosen].mean(), gap)
+        scores[view] = tuple(float(value) for value in means)
+    return scores
+
+
+def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor, mask: Tensor) -> list[float]:
+    """Three calibration errors by torchmetrics, pairs as classes."""
+    start, end = edge_index[:, mask[edge_index].all(0)]
+    joint = (probs[start][:, :, None] * probs[end][:, None, :]).flatten(1)
+    pair, agree = y[start] * probs.shape[1] + y[end], y[start] == y[end]
+    return [
+        float(multiclass_calibration_error(joint[chosen], pair[chosen], num_classes=joint.shape[1]))
+        for chosen in (slice(None), agree, ~agree)
+    ]
+
+
+def compare_with_direct(num_classes: int) -> None:
+    """10^6 edges, each listed once."""
+    probs, y, edge_index, mask = make_case(200_000, 1_000_000, num_classes)
+    edge_index = edge_index.sort(0).values.unique(dim=1)
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    case = probs, y, edge_index, mask
+    ev = ew.evaluate(probs, y, edge_index, mask=mask)
+    for view, expected in direct(*case).items():
+        ours = [ev[view][metric] for metric in ew.METRICS]
+        # The direct joints are float32, so a confidence may fall on the other side of a bin's boundary.
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    fast = measure(lambda: ew.evaluate(probs, y, edge_index, mask=mask), repeats=7)
+    slow = measure(lambda: direct(*case), repeats=2)
+    theirs = measure(lambda: with_torchmetrics(*case), repeats=1)
+    print(f"\n10^6 edges, C = {num_classes}")
+    print(f"  {'':38}{'seconds':>9}{'ratio':>8}{'peak MiB':>10}{'ratio':>8}")
+    for name, cost in (("edgewise, 16 scores", fast), ("direct, 12 scores", slow), ("torchmetrics, 3 ECEs", theirs)):
+        print(
+            f"  {name:38}{cost.seconds:9.3f}{cost.seconds / fast.seconds:8.1f}"
+            f"{cost.peak_bytes / 2**20:10.0f}{cost.peak_bytes / fast.peak_bytes:8.1f}"
+        )
+
+
+def bare_gathers(records: Tensor, edge_index: Tensor, chunk: int = 1 << 18) -> None:
+    """Fetch the records of both ends of all edges, and do nothing with them."""
+    buffer = torch.empty(chunk, records.shape[1], dtype=records.dtype)
+    for lo in range(0, edge_index.shape[1], chunk):
+        for end in edge_index[:, lo : lo + chunk]:
+            torch.index_select(records, 0, end, out=buffer[: len(end)])
+
+
+def compare_with_gathers(num_edges: int, two_way: bool) -> None:
+    """Score product joints on a graph of the size of ogbn-products."""
+    probs, y, edge_index, mask = make_case(2_400_000, num_edges, 47, two_way)
+    gathers = measure(partial(bare_gathers, node_records(probs, y), edge_index), repeats=3)
+    fast = measure(lambda: ew.evaluate(probs, y, edge_index, mask=mask), repeats=3)
+    print(f"\n{num_edges:.0e} edges, N = 2.4 million, C = 47, {'both directions' if two_way else 'random direction'}")
+    print(f"  two bare gathers        {gathers.seconds:8.2f} s")
+    print(f"  edgewise, 16 scores     {fast.seconds:8.2f} s, {fast.seconds / gathers.seconds:.2f} times the gathers")
+    print(f"  memory above the inputs {fast.peak_bytes / GIB:8.2f} GiB")
+    if not two_way:
+        worst = largest_error(ew.evaluate(probs, y, edge_index, mask=mask), probs, y, edge_index, mask)
+        print(f"  largest error against float64 truth {worst:.1e}")
+
+
+def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tensor, mask: Tensor) -> float:
+    """Compare with the definitions in float64, summed without loss of digits by chunks."""
+    ends = unique_pairs(edge_index, mask)
+    label, right = y.numpy(), (probs.argmax(1) == y).numpy()
+    confidence = probs.amax(1).double().numpy()
+    p_true = probs[torch.arange(len(y)), y].double().numpy()
+    square_sum = probs.double().square().sum(1).numpy()
+    sums = np.zeros((3, 4 + 15), dtype=np.longdouble)
+    for i, j in chunked(ends):
+        correct, conf, p = right[i] & right[j], confidence[i] * confidence[j], p_true[i] * p_true[j]
+        brier = (1 - p) ** 2 + square_sum[i] * square_sum[j] - p**2
+        bins = np.clip(np.ceil(conf * 15) - 1, 0, 14).astype(int)
+        for view, chosen in enumerate((slice(None), label[i] == label[j], label[i] != label[j])):
+            gaps = np.bincount(bins[chosen], (correct - conf)[chosen], minlength=15)
+            means = len(p[chosen]), correct[chosen].sum(), -np.log(p[chosen]).sum(), brier[chosen].sum()
+            sums[view] += np.concatenate([means, gaps])
+    worst = 0.0
+    for view, (count, correct_sum, nll, brier_sum, *gaps) in zip(ew.VIEWS[1:], sums, strict=True):
+        truth = [correct_sum / count, nll / count, brier_sum / count, np.abs(gaps).sum() / count]
+        ours = [ev[view][metric] for metric in ew.METRICS]
+        worst = max(worst, *(abs(float(a - b)) for a, b in zip(ours, truth, strict=True)))
+        assert ev[view].count == count
+    return worst
+
+
+def unique_pairs(edge_index: Tensor, mask: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Find, by sorting, the edges to score: max(forward, backward) mentions of each pair."""
+    start, end = edge_index[:, mask[edge_index].all(0)].numpy()
+    start, end = start[start != end], end[start != end]
+    keys = np.minimum(start, end) * (1 << 32) + np.maximum(start, end)
+    forward, backward = np.sort(keys[start < end]), np.sort(keys[start > end])
+    common = np.intersect1d(forward, backward)
+    repeats = np.maximum(
+        np.searchsorted(forward, common, "right") - np.searchsorted(forward, common, "left"),
+        np.searchsorted(backward, common, "right") - np.searchsorted(backward, common, "left"),
+    )
+    alone = [side[~np.isin(side, common)] for side in (forward, backward)]
+    keys = np.concatenate([*alone, np.repeat(common, repeats)])
+    return np.stack([keys >> 32, keys & 0xFFFFFFFF])
+
+
+def chunked(ends: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for lo in range(0, ends.shape[1], 1 << 20):
+        yield ends[0, lo : lo + (1 << 20)], ends[1, lo : lo + (1 << 20)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--edges", type=float, default=1e8, help="edges of the large graph (default 1e8)")
+    large = int(parser.parse_args().edges)
+    print(environment("edgewise", "torch", "numba", "torchmetrics"), f"{torch.get_num_threads()} threads", sep=", ")
+    ew.evaluate(*(part for part in make_case(1000, 1 << 20, 7)[:3]))  # compiles
+    compare_with_direct(num_classes=7)
+    compare_with_direct(num_classes=40)
+    compare_with_gathers(large, two_way=False)
+    compare_with_gathers(large, two_way=True)
+
+
+if __name__ == "__main__":
+    main()

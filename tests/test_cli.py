@@ -1,0 +1,436 @@
+import errno
+import io
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from typer.testing import CliRunner, Result
+
+import edgewise as ew
+from edgewise import cli
+from edgewise.data.edges import EdgeChoice
+from edgewise.experiments.published import PUBLISHED_DATASETS
+from edgewise.metrics.binning import Closed, Kind
+from edgewise.metrics.scores import Norm
+
+PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
+LABELS = np.array([0, 0, 1, 1, 0])
+EDGES = np.array([[0, 1, 1, 2, 3, 4], [1, 0, 2, 3, 4, 0]])
+MASK = np.array([True, True, True, True, False])
+JOINTS = np.einsum("ei,ej->eij", PROBS[EDGES[0]], PROBS[EDGES[1]])[:, ::-1]
+ARRAYS = {"probs": PROBS, "labels": LABELS, "edges": EDGES, "mask": MASK, "edge-probs": JOINTS}
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(arg) for arg in args], prog_name="edgewise")
+
+
+def command(*args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edgewise.cli", *map(str, args)], capture_output=True, text=True, check=False
+    )
+
+
+def options(files: dict[str, Path]) -> list[str]:
+    return [part for name, file in files.items() for part in (f"--{name}", str(file))]
+
+
+def table(array: np.ndarray) -> np.ndarray:
+    """Bring edges and joints into the form they have in a table."""
+    return array.T if array is EDGES else array.reshape(len(array), -1)
+
+
+def save_npy(path: Path, array: np.ndarray) -> Path:
+    np.save(path.with_suffix(".npy"), array)
+    return path.with_suffix(".npy")
+
+
+def save_npz(path: Path, array: np.ndarray) -> Path:
+    np.savez(path.with_suffix(".npz"), wanted=array, other=array)
+    return path.with_suffix(".npz:wanted")
+
+
+def save_csv(path: Path, array: np.ndarray) -> Path:
+    rows = [",".join(map(str, row)) for row in table(array).tolist()]
+    path.with_suffix(".csv").write_text("\n".join(rows))
+    return path.with_suffix(".csv")
+
+
+def save_parquet(path: Path, array: np.ndarray) -> Path:
+    columns = {f"c{k}": column for k, column in enumerate(table(array).T)}
+    parquet.write_table(pa.table(columns), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> dict[str, Path]:
+    return {name: save_npy(tmp_path / name, array) for name, array in ARRAYS.items() if name != "edge-probs"}
+
+
+def assert_refused(result: Result | subprocess.CompletedProcess[str], message: str) -> None:
+    code = result.exit_code if isinstance(result, Result) else result.returncode
+    assert (code, result.stdout) == (2, ""), result.stderr
+    assert result.stderr.startswith("edgewise: ")
+    assert result.stderr.count("\n") == 1
+    assert "Traceback" not in result.stderr
+    assert message in result.stderr
+
+
+# --- evaluate gives what Python gives ---
+
+
+@pytest.mark.parametrize("save", [save_npy, save_npz, save_csv, save_parquet])
+def test_every_format_gives_the_numbers_of_python(save: Callable[[Path, np.ndarray], Path], tmp_path: Path) -> None:
+    files = {name: save(tmp_path / name, array) for name, array in ARRAYS.items()}
+    result = run("evaluate", *options(files))
+    expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, edge_probs=JOINTS, same_label=True)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == f"{expected}\n"
+
+
+def strict(value: Any) -> Any:
+    """Say independently what JSON should hold: the same, but null for NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [strict(inner) for inner in value]
+    return None if value in (math.inf, -math.inf) or value != value else value
+
+
+def test_json_holds_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "scores.json"
+    chosen = "--bins 5 --binning mass --closed left --norm max --edge-choice any --resamples 3 --seed 7"
+    result = run(
+        "evaluate", *options(saved), *chosen.split(), "--confidence-level", 0.5, "--no-same-label", "--json", out
+    )
+    assert (result.exit_code, result.stderr) == (0, "")
+    evaluation = ew.evaluate(
+        PROBS,
+        LABELS,
+        EDGES,
+        mask=MASK,
+        n_bins=5,
+        binning="mass",
+        closed="left",
+        norm="max",
+        edges="any",
+        n_resamples=3,
+        confidence_level=0.5,
+        seed=7,
+    )
+    document = json.loads(out.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
+    assert document.pop("version") == ew.__version__
+    assert document.pop("files") == {**{name: str(file) for name, file in saved.items()}, "edge_probs": None}
+    assert document.pop("settings") == {"edges": "any", "n_resamples": 3, "confidence_level": 0.5, "seed": 7}
+    assert document == strict(evaluation.to_dict())
+    assert result.stdout == f"{evaluation}\n"
+
+
+def test_an_infinite_score_and_that_of_an_empty_set_are_null(saved: dict[str, Path], tmp_path: Path) -> None:
+    del saved["mask"]  # the last node is sure of the wrong class
+    np.save(saved["edges"], EDGES[:, :1])
+    assert run("evaluate", *options(saved), "--json", tmp_path / "out").exit_code == 0
+    document = json.loads((tmp_path / "out").read_text())
+    assert (document["nodewise"]["nll"], document["nodewise"]["zero_probability"]) == (None, 1)
+    assert (document["disagree"]["accuracy"], document["disagree"]["count"]) == (None, 0)
+
+
+SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF", ".svg": b"<?xml", ".PNG": b"\x89PNG"}
+
+
+@pytest.mark.parametrize("ending", SIGNATURES)
+def test_a_plot_is_drawn_without_a_screen(
+    ending: str, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    result = run("evaluate", *options(saved), "--plot", tmp_path / f"plot{ending}")
+    assert (result.exit_code, result.stderr) == (0, "")
+    content = (tmp_path / f"plot{ending}").read_bytes()
+    assert content.startswith(SIGNATURES[ending])
+    assert len(content) > 5000
+
+
+def test_choices_are_those_of_the_library() -> None:
+    help_text = run("evaluate", "--help").stdout
+    for option, choices in {"binning": Kind, "closed": Closed, "norm": Norm, "edge-choice": EdgeChoice}.items():
+        line = next(line for line in help_text.splitlines() if f"--{option} " in line)
+        assert "|".join(get_args(choices)) in line
+
+
+# --- evaluate refuses ---
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["evaluate"], "Missing option '--probs'. See 'edgewise evaluate --help'."),
+        (["evaluate", "--probs"], "Option '--probs' requires an argument."),
+        (["evaluate", "--probes", "x"], "No such option"),
+        (["evaluat"], "No such command 'evaluat'."),
+        (["--nonsense"], ". See 'edgewise --help'."),
+    ],
+)
+def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
+    assert_refused(run(*args), message)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("bins", "many", "Invalid value for '--bins'"),
+        ("bins", 0, "Invalid value for '--bins'"),
+        ("resamples", -1, "Invalid value for '--resamples'"),
+        ("seed", -1, "Invalid value for '--seed'"),
+        ("confidence-level", 1, "Expected confidence_level between 0 and 1, but got 1.0."),
+        ("norm", "l3", "'l3' is not one of 'l1', 'l2', 'max'"),
+        ("plot", "plot.jpg", "Expected --plot to end in .png, .pdf, .svg, but got plot.jpg."),
+        ("plot", "nowhere/plot.png", "Expected --plot in a folder that exists, but there is no "),
+        ("json", "nowhere/out.json", "Make it first."),
+        ("json", ".", "Expected --json to be a file, but . is a folder. Name a file in it."),
+        ("probs", "no.npy", "Expected a file, but no.npy does not exist. Check the path."),
+        ("probs", "probs.txt", "Expected a file that ends in .npy, .npz, .csv, .parquet, but got probs.txt."),
+        ("edge-probs", "no.npy", "Expected a file, but no.npy does not exist."),
+    ],
+)
+def test_a_wrong_option_is_refused(option: str, value: object, message: str, saved: dict[str, Path]) -> None:
+    assert_refused(run("evaluate", *options(saved), f"--{option}", value), message)
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("probs", 2 * PROBS, "Expected probabilities that sum to 1 in each row, but row 0 of probs sums to 2."),
+        ("probs", PROBS[:3], "Expected mask of shape (3,)"),
+        ("labels", LABELS[:3], "Expected y of shape (5,), one label a node, but got shape (3,)."),
+        ("labels", LABELS + 5, "but node 0 has label 5."),
+        ("edges", EDGES + 1, "Expected edge_index to hold nodes from 0 to 4, but edge 4 is [4, 5]."),
+        ("mask", MASK[:3], "Expected mask of shape (5,)"),
+    ],
+)
+def test_a_refusal_says_which_file_is_which(name: str, array: np.ndarray, message: str, saved: dict[str, Path]) -> None:
+    np.save(saved[name], array)
+    result = run("evaluate", *options(saved))
+    assert_refused(result, message)
+    words = dict(zip(saved, ("probs", "y", "edge_index", "mask"), strict=True))
+    assert f"{words[name]} is {saved[name]}" in result.stderr
+
+
+def test_an_output_is_never_an_input(saved: dict[str, Path], tmp_path: Path) -> None:
+    before = saved["probs"].read_bytes()
+    assert_refused(run("evaluate", *options(saved), "--json", saved["probs"]), "is named twice")
+    plot = tmp_path / "a.png"
+    assert_refused(run("evaluate", *options(saved), "--json", plot, "--plot", plot), "is named twice")
+    assert saved["probs"].read_bytes() == before
+
+
+def test_a_read_only_folder_is_refused(saved: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if os.access(tmp_path / "locked", os.W_OK):
+        pytest.skip("root may write everywhere")
+    assert_refused(run("evaluate", *options(saved), "--json", tmp_path / "locked" / "a"), "is read-only. Name another.")
+
+
+# --- outputs are whole or not there ---
+
+
+def test_a_failed_evaluation_leaves_old_outputs_alone(saved: dict[str, Path], tmp_path: Path) -> None:
+    outputs = {"json": tmp_path / "out.json", "plot": tmp_path / "out.png"}
+    for file in outputs.values():
+        file.write_text("old")
+    np.save(saved["probs"], 2 * PROBS)
+    assert_refused(run("evaluate", *options(saved), *options(outputs)), "sum to 1")
+    assert [file.read_text() for file in outputs.values()] == ["old", "old"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_still_prints(
+    saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(file: Path, text: str, encoding: str) -> None:
+        file.write_bytes(text.encode()[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    before = set(tmp_path.iterdir())
+    monkeypatch.setattr(Path, "write_text", half)
+    result = run("evaluate", *options(saved), "--json", out)
+    assert result.exit_code == 2
+    assert result.stderr == f"edgewise: Expected to write {out}, but got: No space left on device.\n"
+    assert "nodewise" in result.stdout
+    assert out.read_bytes() == b"old"
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(saved: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    assert run("evaluate", *options(saved), "--json", tmp_path / "link").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert "version" in json.loads((tmp_path / "target").read_text())
+    assert run("evaluate", *options(saved), "--json", "/dev/null").exit_code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+# --- datasets ---
+
+
+def test_datasets_stand_beside_the_published_ones(tmp_path: Path) -> None:
+    result = run("datasets", "--json", tmp_path / "out.json", "--seed", 1)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    header, published = " ".join(lines[0].split()), " ".join(lines[3].split())
+    assert header == "nodes edges features classes homophily K edgewise K agree K disagree"
+    assert published == "published 2708 10556 1433 7 80.63 ± 0.81 92.42 ± 0.37 84.96 ± 0.67 28.77 ± 0.99"
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["settings"] == {"seed": 1, "data_root": None, "splits_dir": None}
+    for place, name in enumerate(PUBLISHED_DATASETS):
+        data = ew.load_dataset(name)
+        computed = ew.data.dataset_statistics(data, ew.make_splits(data.y, seed=1))
+        cells = lines[2 + 3 * place].split()
+        assert cells[:5] == [name, *map(str, (data.num_nodes, data.num_edges, data.num_features, computed.classes))]
+        assert cells[5:8] == [f"{100 * computed.homophily.mean:.2f}", "±", f"{100 * computed.homophily.std:.2f}"]
+        of_json = document["datasets"][name]
+        assert of_json["computed"]["k_agree"]["mean"] == pytest.approx(100 * computed.k_agree.mean)
+        assert of_json["published"]["k_agree"]["mean"] == PUBLISHED_DATASETS[name].k_agree.mean
+
+
+def test_published_splits_need_the_order_of_planetoid(tmp_path: Path) -> None:
+    assert_refused(run("datasets", "--splits-dir", tmp_path), "Expected --data-root with --splits-dir, but got none")
+
+
+def test_published_splits_are_read_from_a_folder_for_each_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
+        from torch_geometric.data import Data
+    data = Data(x=torch.zeros(5, 2), y=torch.from_numpy(LABELS), edge_index=torch.from_numpy(EDGES))
+    monkeypatch.setattr("edgewise.data.load_dataset", lambda name, root: data)
+    args = ("datasets", "--data-root", tmp_path, "--splits-dir", tmp_path)
+    assert_refused(run(*args), f"Expected a folder cora in --splits-dir, but {tmp_path} has none.")
+    for name in ("Cora", "CiteSeer", "pubmed"):
+        folder = tmp_path / name / "5_3f_85"
+        folder.mkdir(parents=True)
+        np.savez(folder / f"{name}_split_0.npz", k_fold_indices=np.array([[3], [4]]), test_indices=np.array([0, 1, 2]))
+    result = run(*args)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "50.00 ± 0.00" in result.stdout
+
+
+# --- help, version, interruption, pipes ---
+
+
+def test_help_has_an_example_for_each_command() -> None:
+    for args in ([], ["--help"], ["evaluate", "-h"], ["datasets", "--help"]):
+        result = run(*args)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "Example" in result.stdout
+        assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "--show-completion" in run("--help").stdout
+
+
+def test_version() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"edgewise {ew.__version__}\n", "")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom edgewise.cli import app\n"
+        "try:\n    app(['evaluate', '--help'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'pyarrow', 'matplotlib', 'numba'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("two\nlines")])
+def test_interruption_and_lack_of_memory_are_one_line(
+    error: BaseException, saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise error
+
+    monkeypatch.setattr("edgewise.metrics.evaluate", fail)
+    result = run("evaluate", *options(saved))
+    assert result.exit_code == (130 if isinstance(error, KeyboardInterrupt) else 2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("edgewise: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_mistake_of_ours_is_not_hidden(saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.metrics.evaluate", lambda: None)
+    assert isinstance(run("evaluate", *options(saved)).exception, TypeError)
+
+
+def test_the_command_itself_refuses_without_a_traceback(saved: dict[str, Path], tmp_path: Path) -> None:
+    assert_refused(command("evaluate", "--bins"), "Option '--bins' requires an argument.")
+    assert_refused(command("evaluate", *options(saved), "--json", tmp_path / "no" / "out"), "Make it first.")
+    np.save(saved["labels"], np.array([{}], dtype=object))
+    assert_refused(command("evaluate", *options(saved)), f"Expected numbers in {saved['labels']}, but got pickled")
+
+
+def test_a_closed_pipe_is_no_error(saved: dict[str, Path]) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("needs bash")
+    args = " ".join(f"'{part}'" for part in ["evaluate", *options(saved)])
+    line = f"'{sys.executable}' -m edgewise.cli {args} | head -c 0"
+    done = subprocess.run([bash, "-c", line], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+# --- progress ---
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, progress_after: float) -> Terminal:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(cli, "PROGRESS_AFTER", progress_after)
+    return terminal
+
+
+def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, progress_after=0.0)
+    with cli._progress_bar() as report:
+        assert report is not None
+        for done in (1000, 2000, 1000):  # a second pass begins
+            report(done, 2000)
+        deadline = time.monotonic() + 20
+        while "scoring 2,000 edges" not in terminal.getvalue() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "scoring 2,000 edges" in terminal.getvalue()
+
+
+def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, progress_after=60.0)
+    with cli._progress_bar() as report:
+        assert report is not None
+        report(1, 2)
+    assert terminal.getvalue() == ""
+
+
+def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with cli._progress_bar() as report:
+        assert report is None
