@@ -125,11 +125,11 @@ def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tenso
             means = len(p[chosen]), correct[chosen].sum(), -np.log(p[chosen]).sum(), brier[chosen].sum()
             sums[view] += np.concatenate([means, gaps])
     worst = 0.0
-    for view, (count, correct_sum, nll, brier_sum, *gaps) in zip(ew.VIEWS[1:], sums, strict=True):
-        truth = [correct_sum / count, nll / count, brier_sum / count, np.abs(gaps).sum() / count]
-        ours = [ev[view][metric] for metric in ew.METRICS]
+    for name, (count, *of_view) in zip(ew.VIEWS[1:], sums, strict=True):
+        truth = [*(total / count for total in of_view[:3]), np.abs(of_view[3:]).sum() / count]
+        ours = [ev[name][metric] for metric in ew.METRICS]
         worst = max(worst, *(abs(float(a - b)) for a, b in zip(ours, truth, strict=True)))
-        assert ev[view].count == count
+        assert ev[name].count == count
     return worst
 
 

@@ -58,4 +58,5 @@ def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tens
     # Forward minus backward mentions of each pair: integers, so the order of addition does not matter.
     surplus = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=pair.device)
     surplus.index_add_(0, index, torch.where(forward, 1, -1))
-    return forward == (surplus[index] >= 0)
+    mostly_forward: Tensor = surplus[index] >= 0
+    return forward == mostly_forward

@@ -121,7 +121,7 @@ def _in_slices_of(loop: Any, *arrays: Array) -> list[Any]:
 
 
 @compiled
-def _hash(low: int, high: int, seed: int) -> int:
+def _hash(low: int, high: int, seed: int) -> np.uint64:
     """Mix a pair of nodes into 64 bits (two rounds of multiply and shift, as in splitmix64)."""
     mixed = (
         np.uint64(low) * np.uint64(0x9E3779B97F4A7C15)
@@ -141,7 +141,7 @@ def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Ar
 
 
 @compiled
-def _count_sides(start: Array, end: Array, suspect: Array) -> tuple[int, int, int]:
+def _count_sides(start: Array, end: Array, suspect: Array) -> tuple[int, int, np.uint64]:
     forward, total, checksum = 0, 0, np.uint64(0)
     for e in range(start.shape[0]):  # no branches: which way an edge points cannot be foreseen
         points_forward = suspect[e] * (start[e] < end[e])

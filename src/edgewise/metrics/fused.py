@@ -29,7 +29,7 @@ def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) ->
     rows = p.numpy()
 
     def search(lo: int, hi: int) -> int | None:
-        row = _first_bad_row(rows[lo:hi], tolerance)
+        row: int = _first_bad_row(rows[lo:hi], tolerance)
         return lo + row if row < hi - lo else None
 
     return next((row for row in in_slices(search, len(rows)) if row is not None), None)
@@ -114,7 +114,7 @@ def _sum_edges(
             confidence = a[CONFIDENCE] * b[CONFIDENCE]
             scaled = confidence * n_bins
             index = np.int64(np.ceil(scaled)) - 1 if right else np.int64(np.floor(scaled))
-            bins[k] = max(0, min(index, n_bins - 1))
+            bins[k] = min(max(index, 0), n_bins - 1)
             terms[k, 0] = confidence
             terms[k, 1] = a[NLL] + b[NLL]
             terms[k, 2] = 1.0 - 2.0 * (a[P_TRUE] * b[P_TRUE]) + a[SQUARE_SUM] * b[SQUARE_SUM]
