@@ -39,18 +39,18 @@ def ends_qualify(
 ) -> Bool[Tensor, " edges"]:
     """Tell for each listed edge whether its ends differ and satisfy the choice."""
     start, end = edge_index.long()
-    no_loop = start != end
+    no_loop: Tensor = start != end
     if choice == "both":
-        return no_loop & mask[start] & mask[end]
+        return no_loop.logical_and(mask[start]).logical_and(mask[end])
     if choice == "any":
-        return no_loop & (mask[start] | mask[end])
+        return no_loop.logical_and(mask[start] | mask[end])
     return no_loop
 
 
 def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tensor, " edges"]:
     """Choose one direction of every pair of nodes, the one that is listed more often; (low, high) when equal."""
     start, end = edge_index.long()
-    forward = start < end
+    forward: Tensor = start < end
     if bool(forward.all()) or not bool(forward.any()):
         return torch.ones_like(forward)
     pair = torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
@@ -59,4 +59,4 @@ def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tens
     surplus = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=pair.device)
     surplus.index_add_(0, index, torch.where(forward, 1, -1))
     mostly_forward: Tensor = surplus[index] >= 0
-    return forward == mostly_forward
+    return torch.eq(forward, mostly_forward)

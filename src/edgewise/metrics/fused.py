@@ -44,7 +44,7 @@ def _first_bad_row(p: Array, tolerance: float) -> int:
             lowest = min(lowest, p[i, c])
         if not (abs(total - 1.0) <= tolerance and lowest >= 0.0):  # NaN fails every comparison
             return i
-    return p.shape[0]
+    return len(p)
 
 
 def fill_node_records(records: Records, probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> None:
@@ -113,7 +113,7 @@ def _sum_edges(
             correct[k] = code_a & code_b & 1
             confidence = a[CONFIDENCE] * b[CONFIDENCE]
             scaled = confidence * n_bins
-            index = np.int64(np.ceil(scaled)) - 1 if right else np.int64(np.floor(scaled))
+            index = int(np.ceil(scaled)) - 1 if right else int(np.floor(scaled))
             bins[k] = min(max(index, 0), n_bins - 1)
             terms[k, 0] = confidence
             terms[k, 1] = a[NLL] + b[NLL]

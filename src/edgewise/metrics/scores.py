@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -85,7 +85,8 @@ def calibration_error(
     return torch.where(total > 0, per_element.amax(-1), math.nan)
 
 
-class Totals(NamedTuple):
+@dataclass(frozen=True)
+class Totals:
     """The sums of one view over its bins."""
 
     count: int

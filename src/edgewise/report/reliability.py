@@ -25,8 +25,8 @@ Runs = Evaluation | Iterable[Evaluation]
 
 EVENT = "same_label"
 
-# Okabe and Ito's colours stay apart for colour-blind readers. The sign of a gap is told by its side of the diagonal as
-# well, so grey print loses nothing. The grey is a middle one: it shows on a white and on a black ground.
+# Okabe and Ito's colours stay apart for colour-blind readers, and blue and orange in grey print too. The grey is a
+# middle one: it shows on a white and on a black ground.
 BLUE, SKY, ORANGE, GREY = "#0072B2", "#56B4E9", "#E69F00", "#8C8C8C"
 
 TICKS = (0.0, 0.5, 1.0)
@@ -353,7 +353,7 @@ def _draw_gaps(ax: Axes, panel: Panel) -> None:
     width = 0.6 / len(confidence)
     for label, colour, chosen in (
         ("gap: over-confident", ORANGE, accuracy < confidence),
-        ("gap: under-confident", SKY, accuracy > confidence),
+        ("gap: under-confident", BLUE, accuracy > confidence),
     ):
         if chosen.any():
             x, gap = confidence[chosen], (accuracy - confidence)[chosen]
