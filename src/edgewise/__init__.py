@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgewise.data import Split, load_dataset, load_splits, make_splits
-    from edgewise.metrics import METRICS, VIEWS, Evaluation, GraphCalibration, evaluate
+    from edgewise.metrics import METRICS, VIEWS, Evaluation, evaluate
+    from edgewise.metrics.module import GraphCalibration
     from edgewise.report import plot_reliability
 
 __version__ = "0.1.0"
@@ -19,7 +20,7 @@ _HOMES = {
     "METRICS": "edgewise.metrics",
     "VIEWS": "edgewise.metrics",
     "Evaluation": "edgewise.metrics",
-    "GraphCalibration": "edgewise.metrics",
+    "GraphCalibration": "edgewise.metrics.module",
     "Split": "edgewise.data",
     "evaluate": "edgewise.metrics",
     "load_dataset": "edgewise.data",

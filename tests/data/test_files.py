@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
 
-from edgewise.data import files
 from edgewise.data.files import (
     FileProblem,
+    numpy_files,
     read_array,
     read_edge_probs,
     read_edges,
     read_labels,
     read_mask,
     read_probs,
+    reading,
 )
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
@@ -120,7 +121,7 @@ def test_a_large_npy_file_is_mapped_and_never_written(tmp_path: Path, monkeypatc
     file = save_npy(tmp_path / "probs", PROBS)
     before = file.read_bytes()
     assert not isinstance(read_probs(file), np.memmap)
-    monkeypatch.setattr(files, "MAP_FROM", len(before))
+    monkeypatch.setattr(numpy_files, "MAP_FROM", len(before))
     mapped = read_probs(file)
     assert isinstance(mapped, np.memmap)
     assert same(mapped, PROBS)
@@ -153,7 +154,7 @@ def test_text_is_read_as_a_person_reads_it(text: str, expected: list[object], tm
 
 
 def test_a_column_may_turn_to_fractions_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "CSV_BLOCK", 16)
+    monkeypatch.setattr(tables, "CSV_BLOCK", 16)
     (tmp_path / "a.csv").write_text("0,1\n" * 20 + "0.5,0.5\n")
     assert read_array(tmp_path / "a.csv")[-1].tolist() == [0.5, 0.5]
 
@@ -376,7 +377,7 @@ def raise_error(error: Exception) -> Callable[[Path], np.ndarray]:
 def test_no_other_error_escapes(
     error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(files._READERS, ".npy", raise_error(error))
+    monkeypatch.setitem(reading.READERS, ".npy", raise_error(error))
     with pytest.raises(FileProblem, match=message):
         read_array(save_npy(tmp_path / "a", PROBS))
 

@@ -7,7 +7,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-LONG = 1 << 18  # numbers from which on compiled loops pay for the second that it takes to load them
+LONG = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Result = TypeVar("Result")

@@ -1,8 +1,10 @@
-"""(confidence, correct, nll, brier) → exact sums → scores."""
+"""(confidence, correct, nll, brier) → exact sums → scores.
+
+`edgewise.metrics.module.GraphCalibration` is not imported here: torchmetrics takes two seconds to load.
+"""
 
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
-from edgewise.metrics.module import GraphCalibration
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
@@ -11,7 +13,6 @@ __all__ = [
     "VIEWS",
     "Evaluation",
     "EventScores",
-    "GraphCalibration",
     "Interval",
     "KIndex",
     "Reliability",

@@ -47,7 +47,7 @@ class Binning:
         self, confidence: Float[Tensor, " elements"], boundaries: Float[Tensor, " limits"]
     ) -> Int[Tensor, " elements"]:
         """Give the bin of each confidence, counted from 0."""
-        confidence = confidence.double()
+        confidence = confidence.double().contiguous()
         if self.kind == "mass":
             return torch.searchsorted(boundaries[1:-1].contiguous(), confidence, right=self.closed == "left")
         # For a float32 confidence the product is exact, and so is the bin: 24 bits times the few bits of m.

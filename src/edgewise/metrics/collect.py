@@ -20,6 +20,7 @@ from edgewise.metrics.elements import (
     node_elements,
     node_records,
     product_elements,
+    row_products,
 )
 from edgewise.metrics.sums import SAME_LABEL, VIEWS, Elements, carried, empty_tables, sum_groups
 
@@ -59,8 +60,12 @@ def width_tables(task: Task, binning: Binning, progress: Progress | None = None)
     """Sum every view into bins of equal width, in bounded memory."""
     tables = empty_tables(binning.n_bins, task.records.device)
     boundaries = binning.boundaries(task.records[:0, 0])
-    for elements in _node_chunks(task):
-        tables[NODEWISE] += _sum_one(elements, binning, boundaries)
+    if worth_compiling(task.records):
+        from edgewise.metrics.fused import sum_nodes
+
+        tables[NODEWISE] = sum_nodes(task.records, task.prediction.mask, binning)
+    else:
+        tables[NODEWISE] = _sum_one(all_nodes(task), binning, boundaries)
     touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
     by_agreement = tables[AGREE : DISAGREE + 1]
     if task.prediction.edge_probs is None and worth_compiling(task.keep):
@@ -113,7 +118,7 @@ def same_label_table(
 
 def all_nodes(task: Task) -> Elements:
     """Give the elements of all nodes of the mask."""
-    return _concatenate(list(_node_chunks(task)))
+    return node_elements(task.records[task.prediction.mask])
 
 
 def all_edges(task: Task, progress: Progress | None = None) -> ScoredEdges:
@@ -135,12 +140,21 @@ def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[Scored
 
 def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
     probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.edge_probs
-    for ends, positions in _kept_chunks(task, 2 * probs.shape[1], progress):
+    long = worth_compiling(probs) and worth_compiling(task.keep)  # then no (edges, C) is made
+    for ends, positions in _kept_chunks(task, 10 if long else 2 * probs.shape[1], progress):
         if joints is None:
-            p_same = (probs[ends[0]].double() * probs[ends[1]].double()).sum(1)
+            p_same = _row_products_of_ends(probs, ends)
         else:
             p_same = joints[positions].diagonal(dim1=1, dim2=2).double().sum(1)
         yield event_elements(p_same, y[ends[0]] == y[ends[1]])
+
+
+def _row_products_of_ends(probs: Tensor, ends: Int[Tensor, "2 edges"]) -> Float[Tensor, " edges"]:
+    if worth_compiling(ends) and worth_compiling(probs):
+        from edgewise.metrics import fused
+
+        return fused.row_products(probs, ends)
+    return row_products(probs[ends[0]], probs[ends[1]])
 
 
 def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -151,11 +165,6 @@ def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterat
         yield task.prediction.edge_index[:, positions].long(), positions
         if progress is not None:
             progress(part.stop, num_edges)
-
-
-def _node_chunks(task: Task) -> Iterator[Elements]:
-    for part in _slices(len(task.records), CHUNK_ELEMENTS // 10):
-        yield node_elements(task.records[part][task.prediction.mask[part]])
 
 
 def _slices(length: int, step: int) -> Iterator[slice]:

@@ -8,7 +8,7 @@ from edgewise.data.compiled import worth_compiling
 from edgewise.metrics.sums import Elements
 
 CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
-SQUARE_UNIT = 2.0**60
+PRODUCT_UNIT = 2.0**60
 
 # Columns of the per-node records. CODE is 2 · label + correct, or -1 where the label is unknown.
 CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(5)
@@ -39,13 +39,13 @@ def _fill_node_records(records: Records, probs: Float[Tensor, "nodes classes"], 
         confidence, prediction = part.max(dim=1)
         out[:, CONFIDENCE] = confidence
         out[:, P_TRUE] = part.gather(1, label.clamp(min=0).unsqueeze(1)).squeeze(1)
-        out[:, SQUARE_SUM] = sum_of_squares(part)
+        out[:, SQUARE_SUM] = row_products(part, part)
         out[:, CODE] = torch.where(label >= 0, 2 * label + (prediction == label), -1)
 
 
-def sum_of_squares(p: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
-    """Σ p², summed in integers of 2^-60 so that compiled loops and tensors agree to the bit."""
-    return (p.double().square() * SQUARE_UNIT).round().long().sum(1).double() / SQUARE_UNIT
+def row_products(p: Float[Tensor, "rows classes"], q: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
+    """Σ_c p(c) q(c) of each row, summed in integers of 2^-60 so that compiled loops and tensors agree to the bit."""
+    return (p.double() * q.double() * PRODUCT_UNIT).round().long().sum(1).double() / PRODUCT_UNIT
 
 
 def node_elements(records: Records) -> Elements:
@@ -74,7 +74,7 @@ def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records
         confidence=flat.amax(1).double(),
         correct=_both_correct(start, end),
         nll=-p_true.log(),
-        brier=_brier(p_true, sum_of_squares(flat)),
+        brier=_brier(p_true, row_products(flat, flat)),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.data.compiled import worth_compiling
 from edgewise.metrics.exact import carry, to_limbs
 
 VIEWS = ("nodewise", "edgewise", "agree", "disagree")
@@ -38,6 +39,10 @@ def sum_groups(
     elements: Elements, bins: Int[Tensor, " elements"], group: Int[Tensor, " elements"], n_groups: int, n_bins: int
 ) -> Int[Tensor, "groups rows 4"]:
     """Sum elements into the table of their group."""
+    if worth_compiling(bins):
+        from edgewise.metrics.fused import sum_elements
+
+        return carried(sum_elements(elements, bins, group, n_groups, n_bins), n_bins)
     table = torch.zeros(n_groups, n_bins + 2, 4, dtype=torch.long, device=bins.device)
     possible = elements.nll.isfinite()
     counts = torch.stack((torch.ones_like(bins), elements.correct.long()), dim=1)

@@ -1,0 +1,167 @@
+"""Arrays from tables: .csv and .parquet files."""
+
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgewise.data.files.problem import Array, FileProblem
+
+CSV_BLOCK = 16 << 20  # bytes; a line must fit in a block, and a joint of many classes makes a long line
+
+
+def read_csv(path: Path) -> Array:
+    """Read rows of numbers; a first line of names is left out."""
+    import pyarrow
+
+    first, second = _first_lines(path)
+    header = _is_header(first, second, path)
+    if header and not second:
+        return np.empty((0, len(first)), np.int64)
+    names = [f"{k}" for k in range(1, len(first) + 1)]
+    try:
+        table = _parse_csv(path, names, header, use_threads=True)
+    except pyarrow.ArrowInvalid:
+        # Either a column begins with many whole numbers and goes on with fractions, which double will do for; or there
+        # is something wrong, and a single thread can tell in which line.
+        types = dict.fromkeys(names, pyarrow.float64())
+        table = _parse_csv(path, names, header, use_threads=False, column_types=types)
+    return _from_table(table, path)
+
+
+def _parse_csv(path: Path, names: list[str], header: bool, use_threads: bool, column_types: Any = None) -> Any:
+    from pyarrow import csv as arrow
+
+    reading = arrow.ReadOptions(
+        column_names=names, skip_rows=int(header), block_size=CSV_BLOCK, use_threads=use_threads
+    )
+    # Only an empty cell is missing: "nan" is a number, and "NA" is text.
+    converting = arrow.ConvertOptions(null_values=[""], column_types=column_types)
+    return arrow.read_csv(path, read_options=reading, convert_options=converting)
+
+
+def _first_lines(path: Path) -> tuple[list[str], list[str]]:
+    """Give the cells of the first two lines."""
+    with path.open("rb") as stream:
+        lines = [stream.readline(CSV_BLOCK).decode("utf-8-sig", "replace").strip("\r\n") for _ in range(2)]
+    if not lines[0].strip():
+        raise FileProblem(f"Expected names or numbers in the first line of {path}, but it is empty.")
+    first, second = (next(csv.reader([line.replace("\0", "\ufffd")]), []) for line in lines)
+    return first, second
+
+
+def _is_header(first: list[str], second: list[str], path: Path) -> bool:
+    """Tell names from numbers; 0,1,2,… above fractions are names too, those that pandas gives."""
+    if not first[0].strip():
+        raise FileProblem(
+            f"Expected a name or a number first in {path}, but got an empty cell. Fill it in; or, above row numbers, "
+            "save the table without them (pandas: index=False)."
+        )
+    names = [cell for cell in first if not _is_number(cell)]
+    if names and len(names) < len(first):
+        # A header, or a row with a slip in it: whoever guesses loses a row in silence.
+        raise FileProblem(
+            f"Expected either names or numbers in the first line of {path}, but got both, such as {names[0][:40]!r}. "
+            "Correct it, or name every column."
+        )
+    counted = first == [str(k) for k in range(len(first))]
+    return bool(names) or (counted and any(not re.fullmatch(r"\s*[+-]?\d*\s*", cell) for cell in second))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return cell.strip().lower() in ("", "true", "false")
+    return True
+
+
+def read_parquet(path: Path) -> Array:
+    """Read columns of numbers, or one column of lists."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path, memory_map=True) as file:
+        return _from_table(file.read(), path)
+
+
+def _from_table(table: Any, path: Path) -> Array:
+    """Turn a table of Arrow into an array (rows, columns), laid out column by column."""
+    if table.num_columns == 0:
+        raise FileProblem(f"Expected a column of numbers in {path}, but it has no columns.")
+    types = [_number_type(column, name, path) for name, column in zip(table.column_names, table.columns, strict=True)]
+    if table.num_columns == 1:
+        parts = list(_chunks(table.column(0), table.column_names[0], path))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    columns = np.empty((table.num_columns, table.num_rows), np.result_type(*types))
+    for row, name, column in zip(columns, table.column_names, table.columns, strict=True):
+        start = 0
+        for part in _chunks(column, name, path):
+            if part.ndim != 1:
+                raise FileProblem(f"Expected one column in {path}, as it holds lists, but got {len(types)} columns.")
+            row[start : start + len(part)] = part
+            start += len(part)
+    return columns.T
+
+
+def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
+    from pyarrow import types
+
+    inner = column.type
+    while _is_list(inner):
+        inner = inner.value_type
+    if types.is_null(inner):
+        _check_complete(column, name, path)
+        return np.dtype(np.int64)
+    if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
+        raise FileProblem(f"Expected numbers in {path}, but column {name} holds {_example(column)}. Leave it out.")
+    number_type: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
+    return number_type
+
+
+def _chunks(column: Any, name: str, path: Path) -> Iterator[Array]:
+    """Give a column in the pieces it lies in; lists of equal length become further axes."""
+    filled = [chunk for chunk in column.chunks if len(chunk)]
+    for chunk in filled or [column.combine_chunks()]:
+        _check_complete(chunk, name, path)
+        shape, values = [len(chunk)], chunk
+        while _is_list(values.type):
+            shape.append(_common_length(values, name, path))
+            values = values.flatten()
+            _check_complete(values, name, path)
+        yield values.to_numpy(zero_copy_only=False).reshape(shape)
+
+
+def _is_list(arrow_type: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type))
+
+
+def _common_length(lists: Any, name: str, path: Path) -> int:
+    from pyarrow import compute
+
+    least, most = compute.min_max(compute.list_value_length(lists)).as_py().values()
+    if least != most:
+        raise FileProblem(
+            f"Expected lists of one length in column {name} of {path}, but got lengths from {least} to {most}."
+        )
+    return int(most or 0)
+
+
+def _check_complete(values: Any, name: str, path: Path) -> None:
+    if values.null_count:
+        row = values.is_null().index(True).as_py()
+        raise FileProblem(
+            f"Expected a number in every cell of {path}, but column {name} is empty in row {row} (counted from 0). "
+            "An unknown label is written -1."
+        )
+
+
+def _example(column: Any) -> str:
+    """Show the first cell that is no number; there is one in any column of text."""
+    cells = (cell.as_py() for cell in column)
+    text = next((cell for cell in cells if isinstance(cell, str) and cell and not _is_number(cell)), None)
+    return f"{column.type} values" if text is None else f"text such as {text[:40]!r}"
