@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from edgewise.data import Split, load_dataset, load_splits, make_splits
     from edgewise.metrics import METRICS, VIEWS, Evaluation, evaluate
     from edgewise.metrics.module import GraphCalibration
-    from edgewise.report import plot_reliability
+    from edgewise.report.reliability import plot_reliability
 
 __version__ = "0.1.0"
 
@@ -26,7 +26,7 @@ _HOMES = {
     "load_dataset": "edgewise.data",
     "load_splits": "edgewise.data",
     "make_splits": "edgewise.data",
-    "plot_reliability": "edgewise.report",
+    "plot_reliability": "edgewise.report.reliability",
 }
 
 __all__ = [

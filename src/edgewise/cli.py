@@ -1,8 +1,5 @@
 """The command line: parse, call one function, print."""
 
-import json
-import math
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,21 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from uuid import uuid4
 
 import typer
 from typer.core import TyperGroup
 
 import edgewise
+from edgewise.report.output import check_outputs, replace_file, write_json
 
 # Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
 if TYPE_CHECKING:
-    from edgewise.data import DatasetStatistics, Split
-    from edgewise.experiments.published import PublishedDataset
+    from edgewise.data import Split
     from edgewise.metrics import Evaluation
 
 PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
-PLOT_ENDINGS = (".png", ".pdf", ".svg")
 LARGEST_SEED = 2**32 - 1
 FAILED, INTERRUPTED = 2, 130
 
@@ -145,7 +140,7 @@ def evaluate(
 ) -> None:
     """Read the files, score them, write what was asked for, print the table."""
     named = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
-    _check_outputs({"--json": json_file, "--plot": plot}, named)
+    check_outputs({"--json": json_file, "--plot": plot}, named)
     from edgewise.data import files
     from edgewise.metrics import evaluate as score
 
@@ -175,7 +170,7 @@ def evaluate(
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
             settings = {"edges": edge_choice, **intervals}
-            _write_json(json_file, {"files": _as_given(named), "settings": settings, **ev.to_dict()})
+            write_json(json_file, {"files": _as_given(named), "settings": settings, **ev.to_dict()})
         if plot:
             _draw(ev, plot)
     finally:  # a full disk must not cost the answer
@@ -194,50 +189,27 @@ def datasets(
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the table as JSON.")] = None,
 ) -> None:
     """Show sizes, homophily and K indices of cora, citeseer and pubmed, with the published row beneath each."""
-    _check_outputs({"--json": json_file}, {})
+    check_outputs({"--json": json_file}, {})
     if splits_dir and not data_root:
         raise ValueError(
             "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as Planetoid's "
             "files do, and the bundled copy does not."
         )
-    lines, document = [DATASETS_HEADER], {}
     with _progress_bar():
         from edgewise.data import dataset_statistics, load_dataset
         from edgewise.experiments.published import PUBLISHED_DATASETS
+        from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line, in_percent
 
+        lines, document = [DATASETS_HEADER], {}
         for name, published in PUBLISHED_DATASETS.items():
             data = load_dataset(name, data_root)
             ours = dataset_statistics(data, _splits(data, name, splits_dir, seed))
-            lines += ["", _dataset_line(name, ours, 100.0), _dataset_line("  published", published, 1.0)]
-            document[name] = {"computed": _in_percent(ours), "published": asdict(published)}
+            lines += ["", dataset_line(name, ours, 100.0), dataset_line("  published", published, 1.0)]
+            document[name] = {"computed": in_percent(ours), "published": asdict(published)}
     if json_file:
         settings = {"seed": seed, **_as_given({"data_root": data_root, "splits_dir": splits_dir})}
-        _write_json(json_file, {"settings": settings, "unit_of_shares": "percent", "datasets": document})
+        write_json(json_file, {"settings": settings, "unit_of_shares": "percent", "datasets": document})
     typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))
-
-
-# --- the table of datasets ---
-
-COUNTS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}  # with the width of the column
-SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
-DATASETS_HEADER = (
-    f"{'':11}"
-    + "".join(f"{name.removeprefix('directed_'):>{width}}" for name, width in COUNTS.items())
-    + "".join(f"{name.replace('k_', 'K '):>14}" for name in SHARES)
-)
-DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std over the test sets of the splits."
-
-
-def _dataset_line(label: str, statistics: "DatasetStatistics | PublishedDataset", percent: float) -> str:
-    counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNTS.items())
-    shares = (getattr(statistics, name) for name in SHARES)
-    cells = (f"{percent * share.mean:.2f} ± {percent * share.std:.2f}" for share in shares)
-    return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)
-
-
-def _in_percent(statistics: "DatasetStatistics") -> dict[str, object]:
-    shares = {name: {key: 100 * value for key, value in asdict(getattr(statistics, name)).items()} for name in SHARES}
-    return {**asdict(statistics), **shares}
 
 
 def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split]":
@@ -251,80 +223,16 @@ def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split
     return load_splits(of_dataset[0], data.num_nodes)
 
 
-# --- files that are written ---
-
-
-def _check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
-    """Refuse a file that could not be written, before anything long is begun."""
-    taken = {path.resolve() for path in inputs.values() if path}
-    for option, path in outputs.items():
-        if path is None:
-            continue
-        if option == "--plot" and path.suffix.lower() not in PLOT_ENDINGS:
-            raise ValueError(f"Expected {option} to end in {', '.join(PLOT_ENDINGS)}, but got {path}.")
-        if path.is_dir():
-            raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Name a file in it.")
-        if path.resolve() in taken:
-            raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
-        if not _is_special(path):
-            _check_folder(path.resolve().parent, option)
-        taken.add(path.resolve())
-
-
-def _check_folder(folder: Path, option: str) -> None:
-    if not folder.is_dir():
-        raise ValueError(f"Expected {option} in a folder that exists, but there is no {folder}. Make it first.")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"Expected {option} in a folder to write to, but {folder} is read-only. Name another.")
-
-
-def _is_special(path: Path) -> bool:
-    """Tell /dev/stdout or a pipe, which is written to and not replaced."""
-    return path.exists() and not path.is_file()
-
-
-def _write_json(path: Path, document: Mapping[str, object]) -> None:
-    text = json.dumps(_strict({"version": edgewise.__version__, **document}), indent=2, allow_nan=False)
-    _replace(path, lambda file: file.write_text(f"{text}\n", encoding="utf-8"))
-
-
-def _strict(value: object) -> object:
-    """Put null for NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: _strict(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_strict(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _draw(ev: "Evaluation", path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")  # no screen is needed
     figure, _ = edgewise.plot_reliability(ev)
-    _replace(path, lambda file: figure.savefig(file, format=path.suffix[1:].lower(), dpi=200, bbox_inches="tight"))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the path and put the whole file in its place, so that no half of one is ever there."""
-    target = path.resolve()
-    beside = path if _is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
-    try:
-        write(beside)
-        if beside != path:
-            beside.replace(target)
-    except OSError as error:
-        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
-    finally:
-        if beside != path:
-            beside.unlink(missing_ok=True)
+    replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:].lower(), dpi=200, bbox_inches="tight"))
 
 
 def _as_given(paths: Mapping[str, Path | None]) -> dict[str, str | None]:
     return {name: str(path) if path else None for name, path in paths.items()}
-
-
-# --- while it runs ---
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from edgewise.data.files import (
     read_mask,
     read_probs,
     reading,
+    tables,
 )
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])

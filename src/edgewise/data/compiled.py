@@ -39,5 +39,6 @@ def in_slices(function: Callable[[int, int], Result], length: int) -> list[Resul
     bounds = [length * k // num for k in range(num + 1)]
     if num == 1:
         return [function(0, length)]
-    with ThreadPoolExecutor(num) as pool:
-        return list(pool.map(function, bounds[:-1], bounds[1:]))
+    with ThreadPoolExecutor(num - 1) as others:  # besides this thread
+        rest = others.map(function, bounds[1:-1], bounds[2:])
+        return [function(bounds[0], bounds[1]), *rest]

@@ -41,11 +41,12 @@ def scored_edges_of_long_list(
     inside = mask.numpy().view(np.uint8)
     keep = np.empty(start.shape[0], dtype=np.uint8)
 
-    def qualify(lo: int, hi: int) -> None:
-        _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
+    def qualify(lo: int, hi: int) -> tuple[int, int]:
+        return _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
 
-    in_slices(qualify, start.shape[0])
-    _drop_second_mentions(start, end, mask.shape[0], keep)
+    parts = in_slices(qualify, start.shape[0])
+    if all(sum(side) > 0 for side in zip(*parts, strict=True)):
+        _drop_second_mentions(start, end, mask.shape[0], keep)
     return torch.from_numpy(keep).view(torch.bool)
 
 
@@ -134,10 +135,15 @@ def _hash(low: int, high: int, seed: int) -> np.uint64:
 
 
 @compiled
-def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Array) -> None:
+def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Array) -> tuple[int, int]:
+    """Mark the edges whose ends qualify, and count those that point forward and backward."""
+    forward, total = 0, 0
     for e in range(start.shape[0]):
         i, j = start[e], end[e]
         keep[e] = (i != j) & (inside[i] + inside[j] >= ends_needed)
+        forward += keep[e] & (i < j)
+        total += keep[e]
+    return forward, total - forward
 
 
 @compiled

@@ -65,6 +65,12 @@ class Evaluation:
         return EventScores(self._tables[SAME_LABEL], self._boundaries[SAME_LABEL], self._norm)
 
     @property
+    def options(self) -> dict[str, object]:
+        """How confidences were binned and gaps summed up."""
+        binning = self._binning
+        return {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed, "norm": self._norm}
+
+    @property
     def homophily(self) -> float:
         """|E_A| / |E_U|: the share of scored edges whose true labels agree; NaN without edges."""
         return self.agree.count / self.edgewise.count if self.edgewise.count else float("nan")
@@ -106,9 +112,7 @@ class Evaluation:
             view: {metric: [interval.low, interval.high] for metric, interval in of_view.items()}
             for view, of_view in self.intervals.items()
         }
-        binning = self._binning
-        options = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed, "norm": self._norm}
-        return {**out, "options": options}
+        return {**out, "options": self.options}
 
     def __repr__(self) -> str:
         return f"Evaluation(nodes={self.nodewise.count}, edges={self.edgewise.count})"

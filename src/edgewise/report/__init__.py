@@ -1,5 +1,1 @@
-"""What a person looks at: figures drawn from evaluations."""
-
-from edgewise.report.reliability import plot_reliability
-
-__all__ = ["plot_reliability"]
+"""What a person looks at: tables, files and figures, made from scores and from nothing else."""

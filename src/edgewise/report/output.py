@@ -1,0 +1,71 @@
+"""Files that are written: refused before the work if they cannot be, and never left half done."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from edgewise import __version__
+
+PLOT_ENDINGS = (".png", ".pdf", ".svg")
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Refuse a file that could not be written, before anything long is begun."""
+    taken = {path.resolve() for path in inputs.values() if path}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if option == "--plot" and path.suffix.lower() not in PLOT_ENDINGS:
+            raise ValueError(f"Expected {option} to end in {', '.join(PLOT_ENDINGS)}, but got {path}.")
+        if path.is_dir():
+            raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Name a file in it.")
+        if path.resolve() in taken:
+            raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
+        if not _is_special(path):
+            _check_folder(path.resolve().parent, option)
+        taken.add(path.resolve())
+
+
+def _check_folder(folder: Path, option: str) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"Expected {option} in a folder that exists, but there is no {folder}. Make it first.")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"Expected {option} in a folder to write to, but {folder} is read-only. Name another.")
+
+
+def _is_special(path: Path) -> bool:
+    """Tell /dev/stdout or a pipe, which is written to and not replaced."""
+    return path.exists() and not path.is_file()
+
+
+def write_json(path: Path, document: Mapping[str, object]) -> None:
+    """Write strict JSON, with the version that wrote it."""
+    text = json.dumps(_strict({"version": __version__, **document}), indent=2, allow_nan=False)
+    replace_file(path, lambda file: file.write_text(f"{text}\n", encoding="utf-8"))
+
+
+def _strict(value: object) -> object:
+    """Put null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the path and put the whole file in its place, so that no half of one is ever there."""
+    target = path.resolve()
+    beside = path if _is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
+    try:
+        write(beside)
+        if beside != path:
+            beside.replace(target)
+    except OSError as error:
+        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
+    finally:
+        if beside != path:
+            beside.unlink(missing_ok=True)

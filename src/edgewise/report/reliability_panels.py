@@ -1,0 +1,143 @@
+"""The numbers of a reliability diagram, one panel a view."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.scores import Scores
+from edgewise.metrics.sums import VIEWS
+
+Floats = NDArray[np.float64]
+Runs = Evaluation | Iterable[Evaluation]
+
+EVENT = "same_label"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The numbers of one view: runs in rows, bins in columns, NaN where a bin of a run is empty."""
+
+    view: str
+    norm: str
+    boundaries: Floats
+    count: NDArray[np.int64]
+    confidence: Floats
+    accuracy: Floats
+    ece: Floats
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run has anything to show."""
+        return not self.count.any()
+
+    @property
+    def num_filled(self) -> NDArray[np.int64]:
+        """In how many runs each bin is filled."""
+        return np.asarray((self.count > 0).sum(axis=0), dtype=np.int64)
+
+    @property
+    def mean_line(self) -> tuple[Floats, Floats]:
+        """Mean confidence and mean accuracy of each bin over the runs in which it is filled; NaN in no run.
+
+        Not the bin's centre: against the mean confidence, the distance to the diagonal is the mean of the runs' gaps,
+        the very gaps the calibration error adds up.
+        """
+        return mean_and_std(self.confidence)[0], mean_and_std(self.accuracy)[0]
+
+    @property
+    def band(self) -> tuple[Floats, Floats]:
+        """Mean ± population std of each bin's accuracy over the runs in which it is filled; NaN in no run."""
+        mean, std = mean_and_std(self.accuracy)
+        return mean - std, mean + std
+
+    @property
+    def share(self) -> Floats:
+        """Share of the elements in each bin: the mean over the runs that have elements at all."""
+        total = self.count.sum(axis=1)
+        some = total > 0
+        return np.asarray((self.count[some] / total[some, None]).mean(axis=0))
+
+
+def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -> list[Panel]:
+    """Give the numbers of one panel a view.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from edgewise import evaluate
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> ev = evaluate(probs, torch.tensor([0, 0, 0]), torch.tensor([[0, 1], [1, 2]]), n_bins=2)
+    >>> (panel,) = prepare_reliability(ev, "nodewise")
+    >>> panel.count, panel.accuracy.round(2)
+    (array([[0, 3]]), array([[ nan, 0.67]]))
+    """
+    runs = _checked_runs(evaluations)
+    norm = str(runs[0].options["norm"])
+    return [_panel(view, norm, [_scores(run, view) for run in runs]) for view in _checked_views(views)]
+
+
+def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
+    reliabilities = [of_run.reliability for of_run in scores]
+    boundaries = reliabilities[0].boundaries.numpy()
+    # Ties leave bins of equal mass without width. Nothing lies in them, and they are no gap in the line either.
+    wide = np.diff(boundaries) > 0
+    return Panel(
+        view=view,
+        norm=norm,
+        boundaries=np.unique(boundaries),
+        count=np.stack([reliability.count.numpy() for reliability in reliabilities])[:, wide],
+        confidence=np.stack([reliability.confidence.numpy() for reliability in reliabilities])[:, wide],
+        accuracy=np.stack([reliability.accuracy.numpy() for reliability in reliabilities])[:, wide],
+        ece=np.array([of_run.ece for of_run in scores]),
+    )
+
+
+def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
+    """Give mean and population std over the runs that have a value."""
+    # Masked arrays, because np.nanmean warns of a bin that is empty in all runs.
+    known = np.ma.masked_invalid(values)
+    mean, std = np.ma.asarray(known.mean(axis=0)), np.ma.asarray(known.std(axis=0))
+    return np.asarray(mean.filled(np.nan)), np.asarray(std.filled(np.nan))
+
+
+def _scores(run: Evaluation, view: str) -> Scores:
+    if view != EVENT:
+        return run[view]
+    if run.same_label is None:
+        raise ValueError(
+            "Expected evaluations that score the event of the same label, but got one that does not. "
+            "Call evaluate(..., same_label=True)."
+        )
+    return run.same_label
+
+
+def _checked_runs(evaluations: Runs) -> list[Evaluation]:
+    runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
+    if not runs:
+        raise ValueError("Expected at least one evaluation, but got none.")
+    for place, run in enumerate(runs):
+        if not isinstance(run, Evaluation):
+            raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at place {place}.")
+    options = runs[0].options
+    for run in runs:
+        if run.options != options:
+            raise ValueError(f"Expected runs with the same options, but got {options} and {run.options}.")
+    if len(runs) > 1 and options["binning"] == "mass":
+        raise ValueError(
+            "Expected bins of equal width for many runs, but got bins of equal mass, which differ from run to run. "
+            "Use binning='width', or plot one run at a time."
+        )
+    return runs
+
+
+def _checked_views(views: str | Sequence[str]) -> list[str]:
+    names = [views] if isinstance(views, str) else list(views)
+    if not names:
+        raise ValueError("Expected at least one view, but got none.")
+    for view in names:
+        if view not in (*VIEWS, EVENT):
+            raise ValueError(f"Expected views out of {', '.join((*VIEWS, EVENT))}, but got {view!r}.")
+    return names
