@@ -21,18 +21,19 @@ class Cost:
 
 
 def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
-    """Measure a call, after nothing: whoever wants compilation left out calls once before."""
-    seconds, peak = [], 0
+    """Measure the peak memory of a first call, then the time of several more."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is allocated now
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak that the kernel keeps
+    before = _status("VmRSS")
+    function()
+    peak_bytes = max(1, _status("VmHWM") - before)
+    seconds = []
     for _ in range(repeats):
-        gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is allocated now
-        Path("/proc/self/clear_refs").write_text("5")  # resets the peak that the kernel keeps
-        before, start = _status("VmRSS"), perf_counter()
-        result = function()
+        start = perf_counter()
+        function()
         seconds.append(perf_counter() - start)
-        peak = max(peak, _status("VmHWM") - before)
-        del result
-    return Cost(min(seconds), peak)
+    return Cost(min(seconds), peak_bytes)
 
 
 def _status(field: str) -> int:

@@ -127,16 +127,17 @@ def _checked_labels(y: Tensor, mask: Tensor, num_classes: int) -> Int[Tensor, " 
     if y.shape != mask.shape:
         raise ValueError(f"Expected y of shape {tuple(mask.shape)}, one label a node, but got shape {tuple(y.shape)}.")
     y = _integers(y, "y")
-    outside = (y < -1) | (y >= num_classes)
-    if bool(outside.any()):
-        i = int(outside.nonzero()[0])
+    if y.numel() == 0:
+        return y
+    low, high = (int(limit) for limit in y.aminmax())
+    if low < -1 or high >= num_classes:
+        i = int(((y < -1) | (y >= num_classes)).nonzero()[0])
         raise ValueError(
             f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
             f"label outside the mask, but node {i} has label {int(y[i])}."
         )
-    unknown = mask & (y < 0)
-    if bool(unknown.any()):
-        i = int(unknown.nonzero()[0])
+    if low < 0 and bool((mask & (y < 0)).any()):
+        i = int((mask & (y < 0)).nonzero()[0])
         raise ValueError(
             f"Expected a known label for every scored node, but node {i} has label -1. "
             "Leave such nodes out with mask=(y >= 0)."
