@@ -198,17 +198,17 @@ def datasets(
     with _progress_bar():
         from edgewise.data import dataset_statistics, load_dataset
         from edgewise.experiments.published import PUBLISHED_DATASETS
-        from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line, in_percent
+        from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line
 
         lines, document = [DATASETS_HEADER], {}
         for name, published in PUBLISHED_DATASETS.items():
             data = load_dataset(name, data_root)
             ours = dataset_statistics(data, _splits(data, name, splits_dir, seed))
-            lines += ["", dataset_line(name, ours, 100.0), dataset_line("  published", published, 1.0)]
-            document[name] = {"computed": in_percent(ours), "published": asdict(published)}
+            lines += ["", dataset_line(name, ours), dataset_line("  published", published)]
+            document[name] = {"computed": asdict(ours), "published": asdict(published)}
     if json_file:
         settings = {"seed": seed, **_as_given({"data_root": data_root, "splits_dir": splits_dir})}
-        write_json(json_file, {"settings": settings, "unit_of_shares": "percent", "datasets": document})
+        write_json(json_file, {"settings": settings, "datasets": document})
     typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))
 
 

@@ -1,63 +1,20 @@
-"""The dataset statistics that Hsu, Shen and Cremers (2022) published, in percent, to compare ours with."""
+"""The dataset statistics that Hsu, Shen and Cremers (2022) published, to compare ours with."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
-
-@dataclass(frozen=True)
-class Published:
-    """A published mean and population standard deviation, in percent."""
-
-    mean: float
-    std: float
+from edgewise.data.statistics import DatasetStatistics, MeanStd
 
 
-@dataclass(frozen=True)
-class PublishedDataset:
-    """One row of the published table: sizes, and homophily and K indices of the test sets over 5 splits."""
-
-    nodes: int
-    directed_edges: int
-    features: int
-    classes: int
-    homophily: Published
-    k_edgewise: Published
-    k_agree: Published
-    k_disagree: Published
+def _row(sizes: tuple[int, int, int, int], *percent: tuple[float, float]) -> DatasetStatistics:
+    """Take nodes, directed edges, features and classes; then homophily and three K indices, in percent as printed."""
+    return DatasetStatistics(*sizes, *(MeanStd(mean / 100, std / 100) for mean, std in percent))
 
 
-PUBLISHED_DATASETS: Mapping[str, PublishedDataset] = MappingProxyType(
+PUBLISHED_DATASETS: Mapping[str, DatasetStatistics] = MappingProxyType(
     {
-        "cora": PublishedDataset(
-            nodes=2708,
-            directed_edges=10556,
-            features=1433,
-            classes=7,
-            homophily=Published(80.63, 0.81),
-            k_edgewise=Published(92.42, 0.37),
-            k_agree=Published(84.96, 0.67),
-            k_disagree=Published(28.77, 0.99),
-        ),
-        "citeseer": PublishedDataset(
-            nodes=3327,
-            directed_edges=9104,
-            features=3703,
-            classes=6,
-            homophily=Published(72.63, 0.83),
-            k_edgewise=Published(85.91, 0.78),
-            k_agree=Published(68.21, 0.82),
-            k_disagree=Published(33.76, 0.33),
-        ),
-        "pubmed": PublishedDataset(
-            nodes=19717,
-            directed_edges=88648,
-            features=500,
-            classes=3,
-            homophily=Published(80.38, 0.28),
-            k_edgewise=Published(85.97, 0.85),
-            k_agree=Published(74.80, 0.74),
-            k_disagree=Published(29.12, 0.52),
-        ),
+        "cora": _row((2708, 10556, 1433, 7), (80.63, 0.81), (92.42, 0.37), (84.96, 0.67), (28.77, 0.99)),
+        "citeseer": _row((3327, 9104, 3703, 6), (72.63, 0.83), (85.91, 0.78), (68.21, 0.82), (33.76, 0.33)),
+        "pubmed": _row((19717, 88648, 500, 3), (80.38, 0.28), (85.97, 0.85), (74.80, 0.74), (29.12, 0.52)),
     }
 )

@@ -1,9 +1,6 @@
-"""The statistics of datasets beside the published ones, as lines of text."""
-
-from dataclasses import asdict
+"""The statistics of datasets, as lines of text."""
 
 from edgewise.data import DatasetStatistics
-from edgewise.experiments.published import PublishedDataset
 
 COUNTS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}  # with the width of the column
 SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
@@ -15,15 +12,9 @@ DATASETS_HEADER = (
 DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std over the test sets of the splits."
 
 
-def dataset_line(label: str, statistics: DatasetStatistics | PublishedDataset, percent: float) -> str:
-    """Give one row; ``percent`` is what turns a share into percent."""
+def dataset_line(label: str, statistics: DatasetStatistics) -> str:
+    """Give one row, with shares in percent."""
     counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNTS.items())
     shares = (getattr(statistics, name) for name in SHARES)
-    cells = (f"{percent * share.mean:.2f} ± {percent * share.std:.2f}" for share in shares)
+    cells = (f"{100 * share.mean:.2f} ± {100 * share.std:.2f}" for share in shares)
     return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)
-
-
-def in_percent(statistics: DatasetStatistics) -> dict[str, object]:
-    """Give statistics as a dict, with shares in percent."""
-    shares = {name: {key: 100 * value for key, value in asdict(getattr(statistics, name)).items()} for name in SHARES}
-    return {**asdict(statistics), **shares}
