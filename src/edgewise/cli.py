@@ -33,8 +33,13 @@ class _Commands(TyperGroup):
             code = super().main(*args, **{**extra, "standalone_mode": False})
         except typer.Abort:
             code = INTERRUPTED
-        except (ValueError, OSError, MemoryError) as error:
-            code = _complain(str(error) or "Expected more memory than there is.")
+        except (ValueError, OSError) as error:
+            code = _complain(str(error))
+        except (MemoryError, RuntimeError) as error:
+            # torch has no error of its own for a lack of memory.
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            code = _complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
         except Exception as error:
             # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
             if not hasattr(error, "format_message"):

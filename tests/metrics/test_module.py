@@ -55,7 +55,7 @@ def test_merge_state_of_metrics_and_of_dicts():
     second.update(*parts[2])
     third.update(*parts[3])
     first.merge_state(second)
-    first.merge_state({"tables": third.tables})
+    first.merge_state(third.metric_state)
     assert first.compute().to_dict() == whole(parts)
 
 

@@ -14,10 +14,18 @@ Result = TypeVar("Result")
 
 
 def compiled(function: Function) -> Function:
-    """Compile a loop over NumPy arrays at its first call, keep it on disk, and let it run without the interpreter."""
+    """Compile a loop over NumPy arrays at its first call, keep it on disk, and let it run without the interpreter.
+
+    What is kept on disk is thrown away when the loop's own file changes, and only then. So a file of compiled loops
+    spells out the constants that it uses, and compares them with those of other files when it is imported.
+    """
     import numba
 
-    return cast(Function, numba.njit(nogil=True, cache=True)(function))
+    try:
+        loop = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # there is no folder to keep it in
+        loop = numba.njit(nogil=True)(function)
+    return cast(Function, loop)
 
 
 def worth_compiling(tensor: Tensor) -> bool:

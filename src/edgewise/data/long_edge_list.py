@@ -1,19 +1,19 @@
 """The edges to score in a list too long to sort: 10^8 edges in a few linear passes and 64 MiB of scratch bits.
 
-Which edges are listed in both directions? Three questions, cheapest first:
+Which edges are listed in both directions? Three steps, of which the first is enough for most lists:
 
-1. Does only one direction occur, (low, high) or (high, low)? Then every edge is listed once.
-2. Have the forward mentions (low, high) and the backward ones the same random checksum? Then the list is symmetric, and
-   the forward mentions are the answer. (Two different lists agree by chance with probability 2^-64.)
-3. Else mark every backward pair in a table of bits, at the place that a hash gives, and clear the forward mentions that
-   find their bit unset: surely they have no partner. Change sides and hash, and repeat. What remains suspect is mostly
-   true partners: either they are symmetric (question 2), or they are few, and a few can be sorted.
+1. Cut the pairs into 2^16 buckets by a hash. Where the forward mentions (low, high) of a bucket and the backward ones
+   have the same random checksum, the bucket is symmetric, and its forward mentions are the answer. (Two different sets
+   of mentions agree by chance with probability 2^-64.)
+2. Elsewhere mark every backward pair in a table of bits, at the place that a hash gives, and clear the forward mentions
+   that find their bit unset: surely they have no partner. Change sides and hash, and repeat from step 1.
+3. What remains suspect is listed in both directions, but not equally often, or is a rare accident of the hash: it is
+   sorted.
 
-Only *suspects* are cleared this way, and those that remain are resolved exactly: no answer depends on a hash, but for
-the checksum of question 2.
+A list with one direction only needs none of this. No answer depends on a hash, but for the checksums of step 1.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ Array = NDArray[Any]
 MAX_TABLE_BITS = 29  # 64 MiB of bits, of which 5 * 10^7 marks fill a tenth
 FEW = 1 << 18
 MAX_ROUNDS = 8
+BUCKET_BITS = 16
 BLOCK = 1024
 
 
@@ -52,52 +53,32 @@ def scored_edges_of_long_list(
 
 def _drop_second_mentions(start: Array, end: Array, num_nodes: int, keep: Array) -> None:
     """Set ``keep`` to 0 for the mentions of a pair that would count its edges a second time."""
-    suspect = keep.copy()
-    census = _take_census(start, end, suspect)
+    suspect, before = keep.copy(), 2 * len(keep)
     for round_ in range(MAX_ROUNDS):
-        if not census.two_sided:
+        forward, backward = _resolve_symmetric_buckets(start, end, suspect, keep)
+        if forward == 0 or backward == 0:
             return
-        if census.symmetric:
-            _in_slices_of(_drop_backward, start, end, suspect, keep)
-            return
-        if census.total <= FEW:
+        left = forward + backward
+        if left <= FEW or left > 0.9 * before:  # few enough to sort, or marks do not help any more
             break
+        before = left
         # About ten bits a suspect: sparse enough to tell strangers apart, and small tables stay in the cache.
-        table_bits = min(MAX_TABLE_BITS, max(16, (5 * census.total).bit_length()))
+        table_bits = min(MAX_TABLE_BITS, max(16, (5 * left).bit_length()))
         _clear_the_unmarked(start, end, suspect, 1, 2 * round_ + 1, table_bits)
         _clear_the_unmarked(start, end, suspect, 0, 2 * round_ + 2, table_bits)
-        total_before, census = census.total, _take_census(start, end, suspect)
-        if census.total > 0.9 * total_before and not census.symmetric:
-            break
     positions = np.flatnonzero(suspect)
     pairs = torch.from_numpy(np.stack([start[positions], end[positions]]))
     keep[positions[~listed_once(pairs, num_nodes).numpy()]] = 0
 
 
-class _Census(NamedTuple):
-    """How many suspects point forward and backward, and the checksum of the forward pairs minus the backward ones."""
-
-    num_forward: int
-    num_backward: int
-    checksum: int
-
-    @property
-    def total(self) -> int:
-        return self.num_forward + self.num_backward
-
-    @property
-    def two_sided(self) -> bool:
-        return self.num_forward > 0 and self.num_backward > 0
-
-    @property
-    def symmetric(self) -> bool:
-        return self.num_forward == self.num_backward and self.checksum == 0
-
-
-def _take_census(start: Array, end: Array, suspect: Array) -> _Census:
-    parts = _in_slices_of(_count_sides, start, end, suspect)
-    forward, backward, checksum = (sum(int(part[k]) for part in parts) for k in range(3))
-    return _Census(forward, backward, checksum % (1 << 64))
+def _resolve_symmetric_buckets(start: Array, end: Array, suspect: Array, keep: Array) -> tuple[int, int]:
+    """Clear the suspects of symmetric buckets, drop their backward mentions, and count the others by direction."""
+    checksums = np.stack(_in_slices_of(_bucket_checksums, start, end, suspect)).sum(0)
+    parts = in_slices(
+        lambda lo, hi: _resolve(start[lo:hi], end[lo:hi], suspect[lo:hi], keep[lo:hi], checksums), len(start)
+    )
+    forward, backward = (sum(side) for side in zip(*parts, strict=True))
+    return forward, backward
 
 
 def _clear_the_unmarked(start: Array, end: Array, suspect: Array, side: int, seed: int, table_bits: int) -> None:
@@ -147,21 +128,29 @@ def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Ar
 
 
 @compiled
-def _count_sides(start: Array, end: Array, suspect: Array) -> tuple[int, int, np.uint64]:
-    forward, total, checksum = 0, 0, np.uint64(0)
-    for e in range(start.shape[0]):  # no branches: which way an edge points cannot be foreseen
-        points_forward = suspect[e] * (start[e] < end[e])
-        sign = np.uint64(2 * points_forward - suspect[e])
-        checksum += sign * _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
-        forward += points_forward
-        total += suspect[e]
-    return forward, total - forward, checksum
+def _bucket_checksums(start: Array, end: Array, suspect: Array) -> Array:
+    """Sum a hash of the forward mentions of each bucket, minus that of the backward ones."""
+    checksums = np.zeros(1 << BUCKET_BITS, dtype=np.uint64)
+    for e in range(start.shape[0]):
+        if suspect[e]:
+            mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
+            # No branch for the sign: which way an edge points cannot be foreseen.
+            checksums[mixed >> np.uint64(64 - BUCKET_BITS)] += np.uint64(2 * (start[e] < end[e]) - 1) * mixed
+    return checksums
 
 
 @compiled
-def _drop_backward(start: Array, end: Array, suspect: Array, keep: Array) -> None:
+def _resolve(start: Array, end: Array, suspect: Array, keep: Array, checksums: Array) -> tuple[int, int]:
+    forward, total = 0, 0
     for e in range(start.shape[0]):
-        keep[e] &= 1 - (suspect[e] & (start[e] > end[e]))
+        if suspect[e]:
+            mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
+            symmetric = checksums[mixed >> np.uint64(64 - BUCKET_BITS)] == 0
+            keep[e] = 1 - (symmetric & (start[e] > end[e]))
+            suspect[e] = 1 - symmetric
+            forward += suspect[e] & (start[e] < end[e])
+            total += suspect[e]
+    return forward, total - forward
 
 
 @compiled

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.metrics.checks import check_option
+from edgewise.metrics.checks import check_option, check_whole_number
 
 Kind = Literal["width", "mass"]
 Closed = Literal["right", "left"]
+
+MAX_BINS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -25,22 +27,23 @@ class Binning:
     closed: Closed = "right"
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_bins, bool) or not isinstance(self.n_bins, int) or self.n_bins < 1:
-            raise ValueError(f"Expected n_bins to be a whole number of at least 1, but got {self.n_bins!r}.")
+        check_whole_number("n_bins", self.n_bins, 1, MAX_BINS)
         check_option("binning", self.kind, get_args(Kind))
         check_option("closed", self.closed, get_args(Closed))
 
     def boundaries(self, confidence: Float[Tensor, " elements"]) -> Float[Tensor, " limits"]:
         """Give the limits of the bins, 0 and 1 included; those of equal mass are quantiles of the confidences.
 
-        Boundary k of m is the smallest confidence that at least k/m of all do not exceed. Equal confidences share a
-        bin, whatever their order, so with many ties some bins stay empty.
+        Of n confidences in order, ⌈kn/m⌉ are at most boundary k of m if bins are closed on the right, and ⌊kn/m⌋ are
+        below it if they are closed on the left. Equal confidences share a bin, whatever their order, so with many
+        ties some bins stay empty.
         """
         if self.kind == "width" or confidence.numel() == 0:
             return torch.arange(self.n_bins + 1, dtype=torch.float64, device=confidence.device) / self.n_bins
         ordered = confidence.double().sort().values
         rank = torch.arange(1, self.n_bins, device=ordered.device) * ordered.numel()
-        inner = ordered[(rank + self.n_bins - 1) // self.n_bins - 1]
+        place = (rank + self.n_bins - 1) // self.n_bins - 1 if self.closed == "right" else rank // self.n_bins
+        inner = ordered[place]
         return torch.cat((inner.new_zeros(1), inner, inner.new_ones(1)))
 
     def index(

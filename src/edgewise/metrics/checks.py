@@ -55,6 +55,12 @@ def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
         raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
 
 
+def check_whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Refuse what is no whole number within limits; a NumPy integer is one, and True is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
+
+
 def checked_probs(probs: ArrayLike) -> Float[Tensor, "nodes classes"]:
     """Check that each row is a distribution over classes."""
     p = as_tensor(probs, "probs")
@@ -85,17 +91,23 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
 def as_tensor(array: ArrayLike, name: str) -> Tensor:
     """Look at an array as a tensor, without a copy where torch knows its dtype."""
     if isinstance(array, Tensor):
+        if array.layout != torch.strided or array.device.type == "meta":
+            raise ValueError(f"Expected {name} to be a dense tensor with values. For a sparse one pass .to_dense().")
         return array.detach()
     if not isinstance(array, np.ndarray):
         raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}.")
     if array.dtype.kind not in "biuf" or array.dtype == np.longdouble:
         raise ValueError(f"Expected {name} to hold numbers, but got an array of dtype {array.dtype}.")
     if array.dtype.kind == "u":  # torch compares unsigned numbers with -1 in their own ring
+        if array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"Expected {name} to hold numbers below 2^63, but got {array.max()}.")
         array = array.astype(np.int64)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
         array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
     with warnings.catch_warnings():
         # Nothing here writes into an input, so a read-only array (a memory map) is as good as any.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")

@@ -141,12 +141,19 @@ def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[Scored
 def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
     probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.edge_probs
     long = worth_compiling(probs) and worth_compiling(task.keep)  # then no (edges, C) is made
-    for ends, positions in _kept_chunks(task, 10 if long else 2 * probs.shape[1], progress):
+    of_product = 10 if long else 2 * probs.shape[1]
+    for ends, positions in _kept_chunks(task, of_product if joints is None else 2 * probs.shape[1] ** 2, progress):
+        start, end = y[ends].long()
         if joints is None:
             p_same = _row_products_of_ends(probs, ends)
+            p_differ, p_true = 1.0 - p_same, probs[ends[0], start].double() * probs[ends[1], end].double()
         else:
-            p_same = joints[positions].diagonal(dim1=1, dim2=2).double().sum(1)
-        yield event_elements(p_same, y[ends[0]] == y[ends[1]])
+            joint = joints[positions].double()
+            p_same, p_true = joint.diagonal(dim1=1, dim2=2).sum(1), joint[torch.arange(len(joint)), start, end]
+            p_differ = joint.masked_fill(torch.eye(joint.shape[1], dtype=torch.bool, device=joint.device), 0).sum(
+                (1, 2)
+            )
+        yield event_elements(p_same, p_differ, start == end, p_true)
 
 
 def _row_products_of_ends(probs: Tensor, ends: Int[Tensor, "2 edges"]) -> Float[Tensor, " edges"]:
@@ -200,9 +207,9 @@ def _touch(touched: Bool[Tensor, "2 nodes"], edges: ScoredEdges) -> None:
 def _count_touched(tables: Tensor, touched: Bool[Tensor, "2 nodes"], mask: Bool[Tensor, " nodes"]) -> None:
     """Count the nodes of the mask that have an edge in each view, for the K index."""
     inside = touched & mask
-    tables[EDGEWISE, -1, 1] = (inside[0] | inside[1]).sum()
-    tables[AGREE, -1, 1] = inside[0].sum()
-    tables[DISAGREE, -1, 1] = inside[1].sum()
+    tables[EDGEWISE, -1, 1] = (inside[0] | inside[1]).count_nonzero()
+    tables[AGREE, -1, 1] = inside[0].count_nonzero()
+    tables[DISAGREE, -1, 1] = inside[1].count_nonzero()
 
 
 def _concatenate(parts: list[Elements]) -> Elements:

@@ -1,7 +1,7 @@
 """From probabilities to what is scored: confidence, correctness, NLL and Brier score of each node and each edge."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.compiled import worth_compiling
@@ -78,10 +78,19 @@ def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records
     )
 
 
-def event_elements(p_event: Float[Tensor, " elements"], happened: Tensor) -> Elements:
-    """Score the probability of an event: two outcomes, and "correct" means that it happened."""
-    p_event = p_event.double().clamp(0.0, 1.0)
-    p_outcome = torch.where(happened, p_event, 1.0 - p_event)
+def event_elements(
+    p_event: Float[Tensor, " elements"],
+    p_other: Float[Tensor, " elements"],
+    happened: Bool[Tensor, " elements"],
+    at_least: Float[Tensor, " elements"],
+) -> Elements:
+    """Score the probability of an event: two outcomes, and "correct" means that it happened.
+
+    The outcome includes the labels that came true, so it is at least as probable as they are: a bound that matters
+    where the probability of the outcome is too small for the difference from 1 that it may have been computed as.
+    """
+    p_event = p_event.clamp(0.0, 1.0)
+    p_outcome = torch.where(happened, p_event, p_other.clamp(0.0, 1.0)).maximum(at_least)
     return Elements(p_event, happened, -p_outcome.log(), 2.0 * (1.0 - p_outcome).square())
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
 from edgewise.metrics.sums import SAME_LABEL, VIEWS, carried
@@ -47,11 +48,13 @@ class Evaluation:
         boundaries: Float[Tensor, "tables limits"],
         binning: Binning,
         norm: Norm = "l1",
+        edges: EdgeChoice = "both",
         has_same_label: bool = False,
         intervals: Intervals | None = None,
     ):
         self._tables, self._boundaries = tables.cpu(), boundaries.cpu()
         self._binning, self._norm, self._has_same_label = binning, norm, has_same_label
+        self._edges: EdgeChoice = edges
         self.intervals: Intervals = intervals or {}
         self.nodewise, self.edgewise, self.agree, self.disagree = (
             ViewScores(self._tables[view], self._boundaries[view], norm) for view in range(len(VIEWS))
@@ -66,9 +69,10 @@ class Evaluation:
 
     @property
     def options(self) -> dict[str, object]:
-        """How confidences were binned and gaps summed up."""
+        """Which edges were scored, how confidences were binned, and how gaps were summed up."""
         binning = self._binning
-        return {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed, "norm": self._norm}
+        of_bins = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed}
+        return {"edges": self._edges, **of_bins, "norm": self._norm}
 
     @property
     def homophily(self) -> float:
@@ -88,14 +92,16 @@ class Evaluation:
         return scores
 
     def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Merge the scores of two disjoint parts; a node in both would count twice."""
-        settings, others = ((ev._binning, ev._norm, ev._has_same_label) for ev in (self, other))
+        """Merge the scores of two disjoint parts; a node in both would count twice. Intervals do not add."""
+        if not isinstance(other, Evaluation):
+            return NotImplemented
+        settings, others = ({**ev.options, "same_label": ev._has_same_label} for ev in (self, other))
         if settings != others:
             raise ValueError(f"Expected evaluations with the same options, but got {settings} and {others}.")
         if self._binning.kind == "mass":
             raise ValueError("Bins of equal mass depend on all elements, so they cannot be added. Use binning='width'.")
         tables = carried(self._tables + other._tables, self._binning.n_bins)
-        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._has_same_label)
+        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._edges, self._has_same_label)
 
     def scalars(self) -> dict[str, float]:
         """Give the sixteen scores under flat names such as "edgewise/ece", as loggers like them."""

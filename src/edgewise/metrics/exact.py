@@ -6,8 +6,8 @@ rounded once to a multiple of 2^-50 (an error below 5·10^-16) and its two 30-bi
     x ≈ (high · 2^30 + low) / 2^50
 
 Integers add exactly and in any order. Terms are confidences, Brier scores (at most 2) and negative logarithms of
-probabilities (at most 1,490 for a pair of float64 numbers), so high · 2^30 fits int64. A limb overflows after 2^33
-terms without `carry`, which every finished batch gets.
+probabilities (at most 1,490 for a pair of float64 numbers), so high · 2^30 fits int64. With a `carry` after every batch
+of fewer than 2^33 terms, sums are exact up to 2^43.
 """
 
 import torch

@@ -13,15 +13,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.compiled import compiled, in_slices
+from edgewise.metrics import elements as tensors
+from edgewise.metrics import exact
 from edgewise.metrics.binning import Binning
-from edgewise.metrics.elements import CODE, CONFIDENCE, NLL, P_TRUE, PRODUCT_UNIT, SQUARE_SUM, Records
-from edgewise.metrics.exact import FRACTION_BITS, LOW_BITS, LOW_MASK
+from edgewise.metrics.elements import Records
 from edgewise.metrics.sums import Elements, carried
 
 Array = NDArray[Any]
 
 BLOCK = 1024
-ONE = 2.0**FRACTION_BITS
+
+# Spelled out here again, because they are compiled into the loops (see `edgewise.data.compiled`).
+CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(5)
+ONE, LOW_BITS, LOW_MASK, PRODUCT_UNIT = 2.0**50, 30, (1 << 30) - 1, 2.0**60
+if (
+    *(tensors.CONFIDENCE, tensors.NLL, tensors.P_TRUE, tensors.SQUARE_SUM, tensors.CODE),
+    *(2.0**exact.FRACTION_BITS, exact.LOW_BITS, exact.LOW_MASK, tensors.PRODUCT_UNIT),
+) != (CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE, ONE, LOW_BITS, LOW_MASK, PRODUCT_UNIT):
+    raise ImportError("Expected the constants of fused.py to be those of elements.py and exact.py. Change both.")
 
 
 def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:

@@ -6,7 +6,10 @@ weighs w_i · w_j. Bins stay as they are.
 
 The interval is the basic one, [2s - q(1-α/2), 2s - q(α/2)] for a score s and the quantiles q of its resamples. A
 calibration error is never negative, so noise pushes it up, and pushes its resamples up once more: quantiles alone can
-lie above the truth altogether, their mirror image does not.
+lie above the truth altogether, their mirror image does not. It may lie below the score itself.
+
+Weights w_i · w_j triple the variance of what two edges do not share, so on a graph whose edges hardly share nodes the
+intervals are too wide, by √3 at the most. On graphs with hubs the shared part is what counts.
 """
 
 import math
@@ -127,6 +130,7 @@ def _basic_intervals(
     levels = torch.tensor([1.0 - tail, tail], dtype=torch.float64)
     # A resample without a single element of a view says nothing about it: NaN, which nanquantile leaves out.
     mirrored = 2 * once - resampled.nanquantile(levels, dim=0)
+    mirrored = torch.where(once == math.inf, math.inf, mirrored)
     intervals: dict[str, dict[str, Interval]] = {}
     for v, view in enumerate(VIEWS):
         intervals[view] = {}

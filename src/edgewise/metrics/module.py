@@ -40,9 +40,8 @@ class GraphCalibration(Metric):
     """
 
     is_differentiable = False
-    higher_is_better = False
+    higher_is_better = None
     full_state_update = False
-    tables: Tensor
 
     def __init__(
         self,
@@ -61,7 +60,17 @@ class GraphCalibration(Metric):
         self.norm: Norm = norm
         self.edges: EdgeChoice = edges
         self.same_label = same_label
-        self.add_state("tables", empty_tables(n_bins), dist_reduce_fx="sum")
+        # All that decides what is summed is in the name of the state: so torchmetrics never takes two modules of a
+        # collection for one, and never merges or loads the sums of another kind.
+        event = "_same_label" if same_label else ""
+        self.state_name = f"tables_{edges}_{closed}_{n_bins}{event}"
+        self.add_state(self.state_name, empty_tables(n_bins), dist_reduce_fx="sum")
+
+    @property
+    def tables(self) -> Tensor:
+        """The sums (see `edgewise.metrics.sums`)."""
+        tables: Tensor = getattr(self, self.state_name)
+        return tables
 
     def update(
         self,
@@ -76,7 +85,17 @@ class GraphCalibration(Metric):
         tables = width_tables(task, self.binning)
         if self.same_label:
             tables[SAME_LABEL], _ = same_label_table(task, self.binning)
-        self.tables = carried(self.tables + tables.to(self.tables.device), self.binning.n_bins)
+        total = carried(self.tables + tables.to(self.tables.device), self.binning.n_bins)
+        setattr(self, self.state_name, total)
+
+    def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
+        """Add the sums of another module with the same options, or of its ``metric_state``."""
+        state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        if list(state) != [self.state_name]:
+            raise ValueError(
+                f"Expected sums with the same options, {self.state_name}, but got {', '.join(state) or 'none'}."
+            )
+        super().merge_state(incoming_state)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> "GraphCalibration":
         """Change nothing: the sums are integers, and as floating-point numbers they would be rounded."""
@@ -86,4 +105,4 @@ class GraphCalibration(Metric):
         """Give the scores of all batches so far."""
         tables = carried(self.tables, self.binning.n_bins)
         boundaries = self.binning.boundaries(torch.empty(0)).repeat(SAME_LABEL + 1, 1)
-        return Evaluation(tables, boundaries, self.binning, self.norm, self.same_label)
+        return Evaluation(tables, boundaries, self.binning, self.norm, self.edges, self.same_label)
