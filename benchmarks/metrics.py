@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import torch
 from measure import GIB, environment, measure
+from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
@@ -128,22 +129,36 @@ def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tenso
     confidence = probs.amax(1).double().numpy()
     p_true = probs[torch.arange(len(y)), y].double().numpy()
     square_sum = probs.double().square().sum(1).numpy()
-    sums = np.zeros((3, 4 + 15), dtype=np.longdouble)
+    sums = np.zeros((4, 4 + 15), dtype=np.longdouble)
+    sums[0] = node_sums(confidence, p_true, square_sum, right)
     for i, j in chunked(ends):
         correct, conf, p = right[i] & right[j], confidence[i] * confidence[j], p_true[i] * p_true[j]
         brier = (1 - p) ** 2 + square_sum[i] * square_sum[j] - p**2
         bins = np.clip(np.ceil(conf * 15) - 1, 0, 14).astype(int)
-        for view, chosen in enumerate((slice(None), label[i] == label[j], label[i] != label[j])):
+        for view, chosen in enumerate((slice(None), label[i] == label[j], label[i] != label[j]), start=1):
             gaps = np.bincount(bins[chosen], (correct - conf)[chosen], minlength=15)
             means = len(p[chosen]), correct[chosen].sum(), -np.log(p[chosen]).sum(), brier[chosen].sum()
             sums[view] += np.concatenate([means, gaps])
     worst = 0.0
-    for name, (count, *of_view) in zip(ew.VIEWS[1:], sums, strict=True):
+    for name, (count, *of_view) in zip(ew.VIEWS, sums, strict=True):
         truth = [*(total / count for total in of_view[:3]), np.abs(of_view[3:]).sum() / count]
         ours = [ev[name][metric] for metric in ew.METRICS]
         worst = max(worst, *(abs(float(a - b)) for a, b in zip(ours, truth, strict=True)))
         assert ev[name].count == count
     return worst
+
+
+def node_sums(
+    confidence: NDArray[np.float64],
+    p_true: NDArray[np.float64],
+    square_sum: NDArray[np.float64],
+    right: NDArray[np.bool_],
+) -> NDArray[np.longdouble]:
+    """Give count, Σ correct, Σ nll, Σ brier and the gaps of the bins of all nodes."""
+    bins = np.clip(np.ceil(confidence * 15) - 1, 0, 14).astype(int)
+    brier = (1 - p_true) ** 2 + square_sum - p_true**2
+    sums = len(right), right.sum(), -np.log(p_true).sum(dtype=np.longdouble), brier.sum(dtype=np.longdouble)
+    return np.concatenate([sums, np.bincount(bins, right - confidence, minlength=15)]).astype(np.longdouble)
 
 
 def unique_pairs(edge_index: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:

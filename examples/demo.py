@@ -3,7 +3,7 @@
 python examples/demo.py [FOLDER]        # writes to out/demo by default
 """
 
-import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 import edgewise as ew
+from edgewise.report.output import write_json
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13
@@ -41,7 +42,7 @@ def main() -> None:
     mean, std = (float(f([run.edgewise.ece for run in runs])) for f in (np.mean, np.std))
     print(f"\nEdgewise ECE over {len(runs)} splits and folds: {mean:.4f} ± {std:.4f}")
 
-    (folder / "scores.json").write_text(json.dumps(runs[-1].to_dict(), indent=1))
+    write_json(folder / "scores.json", runs[-1].to_dict())
     figure, _ = ew.plot_reliability(runs, title="Label propagation on Cora")
     figure.savefig(folder / "reliability.png", dpi=200)
     arrays = {"probs": probs, "labels": data.y, "edges": data.edge_index, "mask": splits[-1].test}
@@ -49,7 +50,8 @@ def main() -> None:
         np.save(folder / f"{name}.npy", tensor.numpy())
     print(f"\nWrote scores.json, reliability.png and the arrays to {folder}. The same from the command line:\n")
     options = " ".join(f"--{name} {folder / name}.npy" for name in arrays)
-    print(f"  edgewise evaluate {options}")
+    command = os.path.relpath(Path(sys.executable).with_name("edgewise"))
+    print(f"  {command} evaluate {options} --resamples 200")
 
 
 if __name__ == "__main__":

@@ -214,7 +214,11 @@ def test_a_wrong_option_is_refused(option: str, value: object, message: str, sav
     [
         ("probs", 2 * PROBS, "Expected probabilities that sum to 1 in each row, but row 0 of probs sums to 2."),
         ("probs", PROBS[:3], "Expected mask of shape (3,)"),
-        ("labels", LABELS[:3], "Expected y of shape (5,), one label a node, but got shape (3,)."),
+        (
+            "labels",
+            LABELS[:3],
+            "Expected y of shape (5,), one label a node as probs has one row a node, but got shape (3,).",
+        ),
         ("labels", LABELS + 5, "but node 0 has label 5."),
         ("edges", EDGES + 1, "Expected edge_index to hold nodes from 0 to 4, but edge 4 is [4, 5]."),
         ("mask", MASK[:3], "Expected mask of shape (5,)"),

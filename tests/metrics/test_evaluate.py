@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -144,7 +145,7 @@ def test_scores_stay_in_their_ranges(case, n_bins, kind):
         assert 0 <= scores.accuracy <= 1 and scores.nll >= 0 and -1e-12 <= scores.brier <= 2 + 1e-6
         assert -1e-12 <= scores.ece <= l2[view].ece + 1e-12 <= largest[view].ece + 2e-12 <= 1 + 3e-12
         assert scores.ece == pytest.approx(scores.overconfidence + scores.underconfidence, abs=1e-12)
-        assert 0 <= scores.debiased_ece <= l2[view].ece + 1e-12
+        assert 0 <= scores.debiased_l2 <= l2[view].ece + 1e-12
     assert l1.edgewise.count == l1.agree.count + l1.disagree.count == l1.same_label.count
     if kind == "width":
         for name in ("count", "correct_sum"):
@@ -221,6 +222,47 @@ def test_same_label_event():
     assert ew.evaluate(probs, y, torch.tensor([[0], [1]])).same_label is None
 
 
+@given(case=cases())
+@settings(max_examples=60, deadline=None)
+def test_an_outcome_is_at_least_as_probable_as_the_labels_that_came_true(case):
+    probs, y, edge_index, mask = case
+    joints, _ = symmetric_joints(probs, edge_index)
+    for edge_probs in (None, joints):
+        ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=edge_probs, same_label=True)
+        if ev.edgewise.count:
+            assert ev.same_label.nll <= ev.edgewise.nll + 1e-9
+            assert ev.same_label.zero_probability <= ev.edgewise.zero_probability
+            assert 0 <= ev.same_label.probability <= 1
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "y", "p_outcome"),
+    [
+        ([1.0, 1e-12], [1.0, 1e-12], [0, 1], 1e-12),
+        ([1.0, 1e-30], [1e-30, 1.0], [0, 0], 1e-30),
+        ([1.0, 1e-3], [1.0, 1e-3], [0, 1], 2e-3),
+    ],
+)
+def test_small_probabilities_of_an_event_are_not_zero(start, end, y, p_outcome):
+    probs = torch.tensor([start, end], dtype=torch.float64)
+    probs /= probs.sum(1, keepdim=True)
+    same = ew.evaluate(probs, torch.tensor(y), torch.tensor([[0], [1]]), same_label=True).same_label
+    assert same.zero_probability == 0
+    assert same.nll == pytest.approx(-math.log(p_outcome), abs=0.75)
+
+
+def test_same_label_in_bins_of_equal_mass():
+    probs, y, edge_index, _ = random_case(0, num_nodes=40, num_edges=60)
+    once = edge_index[:, edge_index[0] < edge_index[1]].unique(dim=1)
+    same = ew.evaluate(probs, y, once, same_label=True, binning="mass", n_bins=4).same_label
+    p = (probs[once[0]] * probs[once[1]]).sum(1)
+    happened = (y[once[0]] == y[once[1]]).double()
+    order = p.argsort()
+    limits = [math.ceil(k * len(p) / 4) for k in range(5)]
+    gaps = [abs(float((happened - p)[order[a:b]].sum())) for a, b in itertools.pairwise(limits)]
+    assert same.ece == pytest.approx(sum(gaps) / len(p), abs=1e-12)
+
+
 def test_labels_drawn_from_the_joint_are_calibrated_on_edges_but_not_given_agreement():
     """ALGORITHMS: agree and disagree condition on the truth, so even a perfect model has errors there."""
     g = torch.Generator().manual_seed(0)
@@ -259,8 +301,12 @@ def test_evaluations_of_parts_add_up():
     )
     added = ew.evaluate(whole_probs, whole_y, whole_edges) + ew.evaluate(probs, y, edges)
     assert added.to_dict() == together.to_dict()
-    with pytest.raises(ValueError, match="same options"):
-        ew.evaluate(probs, y, edges, n_bins=3) + ew.evaluate(probs, y, edges)
+    assert sum([ew.evaluate(probs, y, edges)] * 2).edgewise.count == 2 * ew.evaluate(probs, y, edges).edgewise.count
+    for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edges": "all"}, {"same_label": True}):
+        with pytest.raises(ValueError, match="same options"):
+            ew.evaluate(probs, y, edges, **other) + ew.evaluate(probs, y, edges)
+    with pytest.raises(TypeError):
+        ew.evaluate(probs, y, edges) + 3
     by_mass = ew.evaluate(probs, y, edges, binning="mass")
     with pytest.raises(ValueError, match="width"):
         by_mass + by_mass

@@ -40,6 +40,29 @@ def test_width_is_that_of_repeated_experiments_and_not_that_of_resampled_edges()
     assert by_edges < 0.3 * float(np.std([run.accuracy for run in runs]))
 
 
+@pytest.mark.parametrize("graph", ["ring", "matching"])
+def test_where_edges_hardly_share_nodes_intervals_are_wide_by_root_three_at_most(graph):
+    g = torch.Generator().manual_seed(0)
+    n = 1000
+    nodes = torch.arange(n)
+    edge_index = torch.stack([nodes, (nodes + 1) % n]) if graph == "ring" else nodes.view(2, -1)
+    runs = [ew.evaluate(*draw_prediction(n, g), edge_index).edgewise.accuracy for _ in range(300)]
+    interval = ew.evaluate(*draw_prediction(n, g), edge_index, n_resamples=400).intervals["edgewise"]["accuracy"]
+    assert 1.0 < (interval.high - interval.low) / (2 * 1.96) / float(np.std(runs)) < 2.0
+
+
+def test_a_calibrated_model_may_well_have_no_error():
+    """Plain quantiles of the resamples lie above the truth, zero, altogether."""
+    g = torch.Generator().manual_seed(0)
+    holds_zero = 0
+    for _ in range(20):
+        probs = 0.5 + 0.5 * torch.rand(400, 1, generator=g, dtype=torch.float64)
+        y = (torch.rand(400, generator=g) >= probs[:, 0]).long()
+        ev = ew.evaluate(torch.cat([probs, 1 - probs], dim=1), y, torch.arange(400).view(2, -1), n_resamples=100)
+        holds_zero += ev.intervals["nodewise"]["ece"].low < 0.01
+    assert holds_zero >= 15
+
+
 def test_coverage_is_near_the_level():
     g = torch.Generator().manual_seed(1)
     n = 600
@@ -93,7 +116,7 @@ def test_a_view_that_is_empty_or_infinite_has_no_interval():
     probs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
     ev = ew.evaluate(probs, torch.tensor([1, 1, 1]), torch.tensor([[0, 1], [1, 2]]), n_resamples=20)
     assert math.isnan(ev.intervals["disagree"]["ece"].low)
-    assert not math.isfinite(ev.intervals["agree"]["nll"].high)
+    assert (ev.intervals["agree"]["nll"].low, ev.intervals["agree"]["nll"].high) == (math.inf, math.inf)
     assert ev.intervals["nodewise"]["accuracy"].low == 0.0
 
 
@@ -104,3 +127,14 @@ def test_every_choice_of_edges_and_bins(binning):
         ev = ew.evaluate(probs, y, edge_index, mask=mask, edges=choice, binning=binning, n_resamples=50)
         interval = ev.intervals["edgewise"]["brier"]
         assert interval.low < ev.edgewise.brier < interval.high
+
+
+def test_ends_outside_the_mask_are_resampled_too():
+    """A star: its centre is scored, and its leaves bear all the uncertainty of its edges."""
+    g = torch.Generator().manual_seed(0)
+    probs, y = draw_prediction(200, g)
+    y[0] = 0
+    star = torch.stack([torch.zeros(199, dtype=torch.long), torch.arange(1, 200)])
+    mask = torch.arange(200) == 0
+    interval = ew.evaluate(probs, y, star, mask=mask, edges="any", n_resamples=200).intervals["edgewise"]["accuracy"]
+    assert interval.high - interval.low > 0.05

@@ -98,12 +98,59 @@ def test_explicit_joints_and_collections():
     assert ev.to_dict() == ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints).to_dict()
 
 
+def test_modules_with_other_options_are_never_taken_for_one():
+    """torchmetrics shares the state of metrics that look alike after a first batch."""
+    probs, y, edge_index, mask = random_case(0, num_nodes=40, num_edges=90)
+    options = {
+        "both": {},
+        "all": {"edges": "all"},
+        "left": {"closed": "left"},
+        "l2": {"norm": "l2"},
+        "event": {"same_label": True},
+    }
+    collection = MetricCollection({name: ew.GraphCalibration(**chosen) for name, chosen in options.items()})
+    collection.update(probs, y, edge_index)
+    collection.update(probs, y, edge_index, mask=mask)
+    together = collection.compute()
+    for name, chosen in options.items():
+        alone = ew.GraphCalibration(**chosen)
+        alone.update(probs, y, edge_index)
+        alone.update(probs, y, edge_index, mask=mask)
+        assert together[name].to_dict() == alone.compute().to_dict(), name
+
+
+@pytest.mark.parametrize("other", [{"edges": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": True}])
+def test_sums_of_other_options_are_neither_merged_nor_loaded(other):
+    ours, theirs = ew.GraphCalibration(), ew.GraphCalibration(**other)
+    for metric in (ours, theirs):
+        metric.update(*random_case(0))
+        metric.persistent(True)
+    with pytest.raises(ValueError, match="same options"):
+        ours.merge_state(theirs)
+    with pytest.raises(RuntimeError, match="tables"):
+        ours.load_state_dict(theirs.state_dict())
+
+
+def test_a_refused_batch_costs_nothing():
+    probs, y, edge_index, mask = random_case(0)
+    metric = ew.GraphCalibration()
+    metric(probs, y, edge_index, mask)
+    expected = metric.compute().to_dict()
+    with pytest.raises(ValueError, match="sums to 2"):
+        metric(2 * probs, y, edge_index, mask)
+    assert metric.compute().to_dict() == expected
+
+
 def _worker(rank, world_size, port, queue):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
     metric = ew.GraphCalibration(same_label=True)
     for part in batches(7)[rank::world_size]:
         metric.update(*part)
+    reductions, all_reduce = [], dist.all_reduce
+    dist.all_reduce = lambda tensor, **options: (reductions.append(tensor.shape), all_reduce(tensor, **options))
+    dist.all_gather = None  # whoever gathers fails
     result = metric.compute().to_dict()
+    assert len(reductions) == 1
     local_count = int(metric.tables[0, :-2, 0].sum())
     if rank == 0:
         queue.put((result, local_count))

@@ -30,11 +30,11 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     >>> data.num_nodes, data.num_edges, data.num_features
     (2708, 10556, 1433)
     """
-    key = name.lower()
+    key = name.lower() if isinstance(name, str) else ""
     if key not in PLANETOID_NAMES:
         raise ValueError(
             f"Expected one of the datasets {', '.join(PLANETOID_NAMES)}, but got {name!r}. "
-            "For another graph use any torch_geometric Data with x, edge_index and y in place of a name."
+            "A graph of your own needs no loading: any torch_geometric Data with x, edge_index and y does as it is."
         )
     with _quiet_pyg():
         from torch_geometric.data import Data

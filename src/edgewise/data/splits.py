@@ -98,6 +98,8 @@ def _floor_share(share: float, count: int) -> int:
 
 
 def _checked_labels(y: Tensor | np.ndarray) -> Indices:
+    if not isinstance(y, Tensor | np.ndarray):
+        raise ValueError(f"Expected y to be a tensor or an array of labels, but got {type(y).__name__}. Pass data.y.")
     labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(

@@ -14,8 +14,8 @@ from edgewise.data.compiled import worth_compiling
 
 ArrayLike = Tensor | NDArray[np.generic]
 
-# How far a row may be from 1: rounding to the dtype, and float32 probabilities stored as float64.
-SUM_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+# How far a row may be from 1: rounding to the dtype; and float64 often holds float32 numbers, or decimals.
+SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 CHECK_ELEMENTS = 1 << 22
 
 
@@ -38,15 +38,16 @@ def checked(
 ) -> Prediction:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
     p = checked_probs(probs)
-    labels, nodes = _on_device(y, "y", p.device), p.shape[0]
+    nodes = p.shape[0]
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
         chosen = _checked_mask(_on_device(mask, "mask", p.device), nodes)
+    labels = _checked_labels(_on_device(y, "y", p.device), chosen, p.shape[1])
     edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
         joints = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
-    return Prediction(p, _checked_labels(labels, chosen, p.shape[1]), edges, chosen, joints)
+    return Prediction(p, labels, edges, chosen, joints)
 
 
 def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
@@ -82,8 +83,10 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     if low < 0 or high >= num_nodes:
         outside = (edge_index < 0) | (edge_index >= num_nodes)
         e = int(outside.any(0).nonzero()[0])
+        hint = " If they are counted from 1, pass edge_index - 1." if (low, high) == (1, num_nodes) else ""
         raise ValueError(
-            f"Expected edge_index to hold nodes from 0 to {num_nodes - 1}, but edge {e} is {edge_index[:, e].tolist()}."
+            f"Expected edge_index to hold nodes from 0 to {num_nodes - 1}, but edge {e} is "
+            f"{edge_index[:, e].tolist()}.{hint}"
         )
     return edge_index
 
@@ -95,9 +98,14 @@ def as_tensor(array: ArrayLike, name: str) -> Tensor:
             raise ValueError(f"Expected {name} to be a dense tensor with values. For a sparse one pass .to_dense().")
         return array.detach()
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}.")
-    if array.dtype.kind not in "biuf" or array.dtype == np.longdouble:
-        raise ValueError(f"Expected {name} to hold numbers, but got an array of dtype {array.dtype}.")
+        raise ValueError(
+            f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. "
+            "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
+        )
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise ValueError(
+            f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}."
+        )
     if array.dtype.kind == "u":  # torch compares unsigned numbers with -1 in their own ring
         if array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
             raise ValueError(f"Expected {name} to hold numbers below 2^63, but got {array.max()}.")
@@ -120,7 +128,10 @@ def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
 
 def _integers(tensor: Tensor, name: str) -> Tensor:
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
-        raise ValueError(f"Expected {name} to hold integers, but got dtype {tensor.dtype}.")
+        raise ValueError(
+            f"Expected {name} to hold integers, but got dtype {tensor.dtype}. If they are whole, pass {name}.long() "
+            f"(NumPy: {name}.astype(int))."
+        )
     return tensor if tensor.dtype.is_signed else tensor.long()
 
 
@@ -128,16 +139,24 @@ def _checked_mask(mask: Tensor, num_nodes: int) -> Bool[Tensor, " nodes"]:
     if mask.dtype != torch.bool:
         raise ValueError(
             f"Expected mask to hold booleans, one a node, but got dtype {mask.dtype}. "
-            "For 0/1 numbers pass mask.bool(); for node indices pass torch_geometric.utils.index_to_mask(index, size)."
+            "For 0/1 numbers pass mask.bool() (NumPy: mask.astype(bool)); for node indices pass "
+            "torch_geometric.utils.index_to_mask(index, size)."
         )
     if mask.shape != (num_nodes,):
-        raise ValueError(f"Expected mask of shape ({num_nodes},), one entry a node, but got {tuple(mask.shape)}.")
+        hint = " Of several masks choose one: mask[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
+        raise ValueError(f"Expected mask of shape ({num_nodes},), one entry a node, but got {tuple(mask.shape)}.{hint}")
     return mask
 
 
 def _checked_labels(y: Tensor, mask: Tensor, num_classes: int) -> Int[Tensor, " nodes"]:
     if y.shape != mask.shape:
-        raise ValueError(f"Expected y of shape {tuple(mask.shape)}, one label a node, but got shape {tuple(y.shape)}.")
+        hint = ""
+        if y.ndim == 2:
+            hint = " Pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(1)."
+        raise ValueError(
+            f"Expected y of shape {tuple(mask.shape)}, one label a node as probs has one row a node, but got shape "
+            f"{tuple(y.shape)}.{hint}"
+        )
     y = _integers(y, "y")
     if y.numel() == 0:
         return y
@@ -200,7 +219,18 @@ def _refuse_row(values: Tensor, place: str, row: str) -> None:
         raise ValueError(
             f"Expected probabilities, but {place} holds {float(values.min()):.6g}. For logits pass logits.softmax(-1)."
         )
+    total = float(values.sum())
     raise ValueError(
-        f"Expected probabilities that sum to 1 in each {row}, but {place} sums to {float(values.sum()):.6g}. "
-        "For logits pass logits.softmax(-1)."
+        f"Expected probabilities that sum to 1 in each {row}, but {place} sums to {total:.6g}. "
+        f"{_way_to_sum_to_one(total, len(values))}"
     )
+
+
+def _way_to_sum_to_one(total: float, num_values: int) -> str:
+    if num_values == 1:
+        return "If it is the probability of class 1, pass both columns: np.column_stack([1 - p, p])."
+    if abs(total - 1.0) < 0.02:
+        return "If they are rounded, divide each row by its sum: p / p.sum(1, keepdims=True)."
+    if abs(total - 100.0) < 2.0:
+        return "For percentages pass p / 100."
+    return "For logits pass logits.softmax(-1); a column that is no class, such as an id, must be left out."

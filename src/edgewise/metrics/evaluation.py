@@ -103,6 +103,10 @@ class Evaluation:
         tables = carried(self._tables + other._tables, self._binning.n_bins)
         return Evaluation(tables, self._boundaries, self._binning, self._norm, self._edges, self._has_same_label)
 
+    def __radd__(self, other: object) -> "Evaluation":
+        """Let ``sum(evaluations)`` work, which begins with 0."""
+        return self if other == 0 else NotImplemented
+
     def scalars(self) -> dict[str, float]:
         """Give the sixteen scores under flat names such as "edgewise/ece", as loggers like them."""
         return {f"{view}/{metric}": self[view][metric] for view in VIEWS for metric in METRICS}

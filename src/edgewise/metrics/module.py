@@ -88,6 +88,11 @@ class GraphCalibration(Metric):
         total = carried(self.tables + tables.to(self.tables.device), self.binning.n_bins)
         setattr(self, self.state_name, total)
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a batch and give its own scores."""
+        checked(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
+        return super().forward(*args, **kwargs)
+
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the sums of another module with the same options, or of its ``metric_state``."""
         state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state

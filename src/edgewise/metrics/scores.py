@@ -138,8 +138,8 @@ class Scores:
         return self.reliability.calibration_error(self._norm)
 
     @property
-    def debiased_ece(self) -> float:
-        """See `Reliability.debiased_error`."""
+    def debiased_l2(self) -> float:
+        """The l2 error without the bias of finite bins, see `Reliability.debiased_error`."""
         return self.reliability.debiased_error()
 
     @property
@@ -159,7 +159,7 @@ class Scores:
 
     def to_dict(self) -> dict[str, object]:
         """Give all scores and the reliability sums as plain numbers and lists."""
-        names = ("nll", "brier", "ece", "debiased_ece", "overconfidence", "underconfidence", "zero_probability")
+        names = ("nll", "brier", "ece", "debiased_l2", "overconfidence", "underconfidence", "zero_probability")
         return {**{name: getattr(self, name) for name in names}, "reliability": _plain(self.reliability)}
 
 

@@ -194,7 +194,15 @@ def _draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
     width = np.maximum(right - left - 0.015, (right - left) / 2)
     # The outline lets a share of almost nothing be seen.
     strip_ax.bar((left + right) / 2, panel.share[filled], width, color=GREY, edgecolor=GREY, linewidth=0.8)
-    strip_ax.set(xlim=(0, 1), ylim=(0, 1.15 * highest))
+    strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
+    # The count of one bin makes counts of all shares.
+    fullest = int(panel.mean_count.argmax())
+    at = (
+        float(np.clip((panel.boundaries[fullest] + panel.boundaries[fullest + 1]) / 2, 0.12, 0.88)),
+        panel.share[fullest],
+    )
+    count = f"{panel.mean_count[fullest]:,.0f}"
+    strip_ax.annotate(count, at, (0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize="xx-small")
     tick = _round_share(0.8 * highest)  # clear of the strip's top, where the panel has its own 0
     strip_ax.set_yticks((0, tick))
     strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))

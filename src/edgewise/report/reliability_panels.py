@@ -54,6 +54,11 @@ class Panel:
         return mean - std, mean + std
 
     @property
+    def mean_count(self) -> Floats:
+        """Elements in each bin: the mean over the runs."""
+        return np.asarray(self.count.mean(axis=0))
+
+    @property
     def share(self) -> Floats:
         """Share of the elements in each bin: the mean over the runs that have elements at all."""
         total = self.count.sum(axis=1)

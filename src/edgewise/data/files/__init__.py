@@ -53,7 +53,10 @@ def read_edges(path: Path) -> Int[np.ndarray, "2 edges"]:
     """Read edges (2, edges); a table has two columns, and an array (edges, 2) is turned unless it is (2, 2)."""
     edges = read_array(path)
     if edges.ndim != 2 or 2 not in edges.shape or (is_table(path) and edges.shape[1] != 2):
-        raise FileProblem(f"Expected {path} to hold edges as two columns or (2, edges), but got shape {edges.shape}.")
+        expected = "two columns, the ends of an edge" if is_table(path) else "(2, edges)"
+        raise FileProblem(
+            f"Expected {path} to hold edges as {expected}, but got shape {edges.shape}. Leave weights and ids out."
+        )
     _check_integers(edges, path, "nodes", "Nodes are counted from 0; save them with .astype(int).")
     return edges.T if is_table(path) or edges.shape[0] != 2 else edges
 

@@ -23,7 +23,10 @@ def read_array(path: Path) -> Array:
     """
     file, ending = archive_of(path), ending_of(path)
     if ending not in READERS:
-        raise FileProblem(f"Expected a file that ends in {', '.join(READERS)}, but got {path}.")
+        raise FileProblem(
+            f"Expected a file that ends in {', '.join(READERS)}, but got {path}. Of a tensor make one by "
+            "np.save('FILE.npy', tensor.numpy())."
+        )
     try:
         _check_file(file)
         with warnings.catch_warnings():

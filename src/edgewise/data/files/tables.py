@@ -116,7 +116,10 @@ def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
         _check_complete(column, name, path)
         return np.dtype(np.int64)
     if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
-        raise FileProblem(f"Expected numbers in {path}, but column {name} holds {_example(column)}. Leave it out.")
+        raise FileProblem(
+            f"Expected numbers in {path}, but column {name} holds {_example(column)}. Separate columns by commas, "
+            "write classes and nodes as 0, 1, 2, …, and leave other columns out."
+        )
     number_type: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
     return number_type
 
@@ -156,7 +159,7 @@ def _check_complete(values: Any, name: str, path: Path) -> None:
         row = values.is_null().index(True).as_py()
         raise FileProblem(
             f"Expected a number in every cell of {path}, but column {name} is empty in row {row} (counted from 0). "
-            "An unknown label is written -1."
+            "Fill it in (an unknown label is -1), and end no line with a comma."
         )
 
 
