@@ -1,0 +1,51 @@
+import importlib
+
+import numba
+import pytest
+import torch
+
+from edgewise.data import compiled
+from edgewise.metrics import exact, fused
+
+
+def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypatch):
+    njit = numba.njit
+
+    def without_folder(*functions, **options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return njit(*functions, **options)
+
+    monkeypatch.setattr(numba, "njit", without_folder)
+    assert compiled.compiled(lambda x: x + 1)(2) == 3
+
+
+def test_a_constant_that_differs_from_the_compiled_one_is_noticed(monkeypatch):
+    monkeypatch.setattr(exact, "FRACTION_BITS", 49)
+    with pytest.raises(ImportError, match=r"fused.py"):
+        importlib.reload(fused)
+    monkeypatch.undo()
+    importlib.reload(fused)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 7])
+def test_slices_cover_the_list_in_order(monkeypatch, num_threads):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    for length in (0, 1, 5, 100):
+        slices = compiled.in_slices(lambda start, stop: list(range(start, stop)), length)
+        assert [number for part in slices for number in part] == list(range(length))
+
+
+def test_an_error_in_a_slice_is_raised():
+    def fail(start, stop):
+        raise ValueError("in a thread")
+
+    with pytest.raises(ValueError, match="in a thread"):
+        compiled.in_slices(fail, 10)
+
+
+def test_only_long_tensors_of_known_dtypes_are_worth_compiling():
+    assert compiled.worth_compiling(torch.empty(compiled.LONG))
+    assert not compiled.worth_compiling(torch.empty(compiled.LONG - 1))
+    assert not compiled.worth_compiling(torch.empty(compiled.LONG, dtype=torch.bfloat16))
+    assert not compiled.worth_compiling(torch.empty(compiled.LONG, device="meta"))
