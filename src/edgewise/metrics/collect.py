@@ -14,13 +14,13 @@ from edgewise.metrics.checks import Prediction
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
     Records,
-    event_elements,
     joint_elements,
+    joint_event_elements,
     labels_of,
     node_elements,
     node_records,
     product_elements,
-    row_products,
+    product_event_elements,
 )
 from edgewise.metrics.sums import SAME_LABEL, VIEWS, Elements, carried, empty_tables, sum_groups
 
@@ -86,7 +86,7 @@ def mass_tables(
     """Sum every view into bins of its own that hold equally many elements, and give their boundaries."""
     everything = torch.ones_like(edges.agree)
     tables = empty_tables(binning.n_bins, mask.device)
-    limits = torch.empty(len(tables), binning.n_bins + 1, dtype=torch.float64, device=mask.device)
+    limits = torch.zeros(len(tables), binning.n_bins + 1, dtype=torch.float64, device=mask.device)
     views = [nodes] + [edges.elements.select(chosen) for chosen in (everything, edges.agree, ~edges.agree)]
     for view, elements in enumerate(views):
         limits[view] = binning.boundaries(elements.confidence)
@@ -140,28 +140,15 @@ def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[Scored
 
 def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
     probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.edge_probs
-    long = worth_compiling(probs) and worth_compiling(task.keep)  # then no (edges, C) is made
-    of_product = 10 if long else 2 * probs.shape[1]
-    for ends, positions in _kept_chunks(task, of_product if joints is None else 2 * probs.shape[1] ** 2, progress):
-        start, end = y[ends].long()
+    per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
+    if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
+        per_edge = 10  # no (edges, C) is made, and longer chunks are worth compiled loops
+    for ends, positions in _kept_chunks(task, per_edge, progress):
+        labels = y[ends].long()
         if joints is None:
-            p_same = _row_products_of_ends(probs, ends)
-            p_differ, p_true = 1.0 - p_same, probs[ends[0], start].double() * probs[ends[1], end].double()
+            yield product_event_elements(probs, ends, labels)
         else:
-            joint = joints[positions].double()
-            p_same, p_true = joint.diagonal(dim1=1, dim2=2).sum(1), joint[torch.arange(len(joint)), start, end]
-            p_differ = joint.masked_fill(torch.eye(joint.shape[1], dtype=torch.bool, device=joint.device), 0).sum(
-                (1, 2)
-            )
-        yield event_elements(p_same, p_differ, start == end, p_true)
-
-
-def _row_products_of_ends(probs: Tensor, ends: Int[Tensor, "2 edges"]) -> Float[Tensor, " edges"]:
-    if worth_compiling(ends) and worth_compiling(probs):
-        from edgewise.metrics import fused
-
-        return fused.row_products(probs, ends)
-    return row_products(probs[ends[0]], probs[ends[1]])
+            yield joint_event_elements(joints[positions], labels)
 
 
 def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -78,7 +78,30 @@ def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records
     )
 
 
-def event_elements(
+def product_event_elements(
+    probs: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"], labels: Int[Tensor, "2 edges"]
+) -> Elements:
+    """Score the event of the same label, P = Σ_l p_i(l) p_j(l), on edges with product joints."""
+    if worth_compiling(ends) and worth_compiling(probs):
+        from edgewise.metrics import fused
+
+        p_same = fused.row_products(probs, ends)
+    else:
+        p_same = row_products(probs[ends[0]], probs[ends[1]])
+    return _event_elements(p_same, 1.0 - p_same, labels[0] == labels[1], probs[ends, labels].double().prod(0))
+
+
+def joint_event_elements(joint: Float[Tensor, "edges classes classes"], labels: Int[Tensor, "2 edges"]) -> Elements:
+    """Score the event of the same label, P = Σ_l q(l, l), on edges with joints of their own."""
+    joint = joint.double()
+    diagonal = torch.eye(joint.shape[1], dtype=torch.bool, device=joint.device)
+    p_same, p_differ = (joint.masked_fill(left_out, 0.0).sum((1, 2)) for left_out in (~diagonal, diagonal))
+    pair = (labels[0] * joint.shape[1] + labels[1]).unsqueeze(1)
+    p_true = joint.flatten(1).gather(1, pair).squeeze(1)
+    return _event_elements(p_same, p_differ, labels[0] == labels[1], p_true)
+
+
+def _event_elements(
     p_event: Float[Tensor, " elements"],
     p_other: Float[Tensor, " elements"],
     happened: Bool[Tensor, " elements"],
