@@ -2,9 +2,10 @@
 
 from typing import get_args
 
+from edgewise.data.arrays import ArrayLike, check_option, check_whole_number
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning, Closed, Kind
-from edgewise.metrics.checks import ArrayLike, check_option, check_whole_number, checked
+from edgewise.metrics.checks import checked
 from edgewise.metrics.collect import (
     Progress,
     all_edges,

@@ -7,9 +7,10 @@ import torch.distributed
 from torch import Tensor
 from torchmetrics import Metric
 
+from edgewise.data.arrays import ArrayLike, check_option
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning, Closed
-from edgewise.metrics.checks import ArrayLike, check_option, checked
+from edgewise.metrics.checks import checked
 from edgewise.metrics.collect import prepare, same_label_table, width_tables
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm

@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from uuid import uuid4
 
 from edgewise import __version__
+from edgewise.data.replace_file import is_special, replace_file
 
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
@@ -24,7 +24,7 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
             raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Name a file in it.")
         if path.resolve() in taken:
             raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
-        if not _is_special(path):
+        if not is_special(path):
             _check_folder(path.resolve().parent, option)
         taken.add(path.resolve())
 
@@ -34,11 +34,6 @@ def _check_folder(folder: Path, option: str) -> None:
         raise ValueError(f"Expected {option} in a folder that exists, but there is no {folder}. Make it first.")
     if not os.access(folder, os.W_OK):
         raise ValueError(f"Expected {option} in a folder to write to, but {folder} is read-only. Name another.")
-
-
-def _is_special(path: Path) -> bool:
-    """Tell /dev/stdout or a pipe, which is written to and not replaced."""
-    return path.exists() and not path.is_file()
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
@@ -54,18 +49,3 @@ def _strict(value: object) -> object:
     if isinstance(value, list):
         return [_strict(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside the path and put the whole file in its place, so that no half of one is ever there."""
-    target = path.resolve()
-    beside = path if _is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
-    try:
-        write(beside)
-        if beside != path:
-            beside.replace(target)
-    except OSError as error:
-        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
-    finally:
-        if beside != path:
-            beside.unlink(missing_ok=True)

@@ -1,0 +1,85 @@
+"""Arrays and options at the door: what they must be before anything looks at their values."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+ArrayLike = Tensor | NDArray[np.generic]
+
+
+def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse an option that does not exist, and list those that do."""
+    if value not in allowed:
+        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
+
+
+def check_whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Refuse what is no whole number within limits; a NumPy integer is one, and True is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
+
+
+def as_tensor(array: ArrayLike, name: str) -> Tensor:
+    """Look at an array as a tensor, without a copy where torch knows its dtype."""
+    if isinstance(array, Tensor):
+        if array.layout != torch.strided or array.device.type == "meta":
+            raise ValueError(f"Expected {name} to be a dense tensor with values. For a sparse one pass .to_dense().")
+        return array.detach()
+    if not isinstance(array, np.ndarray):
+        raise ValueError(
+            f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. "
+            "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
+        )
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise ValueError(
+            f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}."
+        )
+    if array.dtype.kind == "u":  # torch compares unsigned numbers with -1 in their own ring
+        if array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"Expected {name} to hold numbers below 2^63, but got {array.max()}.")
+        array = array.astype(np.int64)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        # Nothing here writes into an input, so a read-only array (a memory map) is as good as any.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def integers(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor holds integers, and give it signed."""
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError(
+            f"Expected {name} to hold integers, but got dtype {tensor.dtype}. If they are whole, pass {name}.long() "
+            f"(NumPy: {name}.astype(int))."
+        )
+    return tensor if tensor.dtype.is_signed else tensor.long()
+
+
+def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+    """Check that edges are pairs of existing nodes."""
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+        hint = " Pass edge_index.T." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
+        raise ValueError(f"Expected edge_index of shape (2, edges), but got shape {tuple(edge_index.shape)}.{hint}")
+    edge_index = integers(edge_index, "edge_index")
+    if edge_index.shape[1] == 0:
+        return edge_index
+    low, high = (int(limit) for limit in edge_index.aminmax())
+    if low < 0 or high >= num_nodes:
+        outside = (edge_index < 0) | (edge_index >= num_nodes)
+        e = int(outside.any(0).nonzero()[0])
+        hint = " If they are counted from 1, pass edge_index - 1." if (low, high) == (1, num_nodes) else ""
+        raise ValueError(
+            f"Expected edge_index to hold nodes from 0 to {num_nodes - 1}, but edge {e} is "
+            f"{edge_index[:, e].tolist()}.{hint}"
+        )
+    return edge_index

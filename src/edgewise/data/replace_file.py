@@ -1,0 +1,25 @@
+"""Files that are never left half written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write beside the path and put the whole file in its place, so that no half of one is ever there."""
+    target = path.resolve()
+    beside = path if is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
+    try:
+        write(beside)
+        if beside != path:
+            beside.replace(target)
+    except OSError as error:
+        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
+    finally:
+        if beside != path:
+            beside.unlink(missing_ok=True)
+
+
+def is_special(path: Path) -> bool:
+    """Tell /dev/stdout or a pipe, which is written to and not replaced."""
+    return path.exists() and not path.is_file()
