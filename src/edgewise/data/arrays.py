@@ -25,11 +25,16 @@ def check_whole_number(name: str, value: object, low: int, high: int) -> None:
 
 
 def as_tensor(array: ArrayLike, name: str) -> Tensor:
-    """Look at an array as a tensor, without a copy where torch knows its dtype."""
+    """Look at an array as a tensor that no gradient flows to, without a copy where torch knows its dtype."""
+    return dense_tensor(array, name).detach()
+
+
+def dense_tensor(array: ArrayLike, name: str) -> Tensor:
+    """Look at an array as a tensor; a tensor keeps its gradient."""
     if isinstance(array, Tensor):
         if array.layout != torch.strided or array.device.type == "meta":
             raise ValueError(f"Expected {name} to be a dense tensor with values. For a sparse one pass .to_dense().")
-        return array.detach()
+        return array
     if not isinstance(array, np.ndarray):
         raise ValueError(
             f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. "
@@ -83,3 +88,23 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
             f"{edge_index[:, e].tolist()}.{hint}"
         )
     return edge_index
+
+
+def checked_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set sets"]:
+    """Check that the columns of a (k, M) index are sets of existing, distinct nodes."""
+    if nodes.ndim != 2 or nodes.shape[0] == 0:
+        raise ValueError(f"Expected {name} of shape (nodes in a set, sets), but got shape {tuple(nodes.shape)}.")
+    nodes = integers(nodes, name).long()
+    outside = ((nodes < 0) | (nodes >= num_nodes)).any(0)
+    if bool(outside.any()):
+        s = int(outside.nonzero()[0])
+        raise ValueError(
+            f"Expected {name} to hold nodes from 0 to {num_nodes - 1}, but set {s} is {nodes[:, s].tolist()}."
+        )
+    ordered = nodes.sort(0).values
+    repeated = (ordered[1:] == ordered[:-1]).any(0)
+    if bool(repeated.any()):
+        s = int(repeated.nonzero()[0])
+        hint = f" Sets are columns: pass {name}.T." if nodes.shape[0] > nodes.shape[1] else " Leave such sets out."
+        raise ValueError(f"Expected distinct nodes in each set, but set {s} is {nodes[:, s].tolist()}.{hint}")
+    return nodes

@@ -14,7 +14,7 @@ def check_distributions(p: Tensor, name: str, row: str) -> None:
     """Check that p[i] is not negative and sums to 1, for each i."""
     if p.dtype not in SUM_TOLERANCE:
         raise ValueError(f"Expected {name} to hold floating-point probabilities, but got dtype {p.dtype}.")
-    bad = first_bad_row(p.flatten(1), SUM_TOLERANCE[p.dtype])
+    bad = first_bad_row(p.detach().flatten(1), SUM_TOLERANCE[p.dtype])
     if bad is not None:
         _refuse_row(p[bad].flatten().double(), f"{row} {bad} of {name}", row)
 

@@ -1,5 +1,6 @@
 """The door: what is wrong with an input is said here, once, and never again."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,10 @@ from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, integers
 from edgewise.data.distributions import check_distributions
+from edgewise.posterior import IndependentPosterior, Posterior
+
+# Joints of listed edges, asked for by (ends, positions in the list).
+Joints = Callable[[Int[Tensor, "2 edges"], Int[Tensor, " edges"]], Float[Tensor, "edges classes classes"]]
 
 
 class Prediction(NamedTuple):
@@ -17,18 +22,18 @@ class Prediction(NamedTuple):
     y: Int[Tensor, " nodes"]
     edge_index: Int[Tensor, "2 edges"]
     mask: Bool[Tensor, " nodes"]
-    edge_probs: Float[Tensor, "edges classes classes"] | None
+    joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
 
 
 def checked(
-    probs: ArrayLike,
+    probs: ArrayLike | Posterior,
     y: ArrayLike,
     edge_index: ArrayLike,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
 ) -> Prediction:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
-    p = checked_probs(probs)
+    p = _checked_belief(probs, edge_probs) if isinstance(probs, Posterior) else checked_probs(probs)
     nodes = p.shape[0]
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
@@ -37,7 +42,10 @@ def checked(
     edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
-        joints = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
+        given = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
+        joints = _listed(given)
+    elif isinstance(probs, Posterior) and not isinstance(probs, IndependentPosterior):
+        joints = _believed(probs)
     return Prediction(p, labels, edges, chosen, joints)
 
 
@@ -48,6 +56,26 @@ def checked_probs(probs: ArrayLike) -> Float[Tensor, "nodes classes"]:
         raise ValueError(f"Expected probs of shape (nodes, classes), but got shape {tuple(p.shape)}.")
     check_distributions(p, "probs", "row")
     return p
+
+
+def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
+    """Give joints by their place in the list."""
+    return lambda ends, positions: joints[positions]
+
+
+def _believed(posterior: Posterior) -> Joints:
+    """Give joints by the ends of edges; a belief was checked when it was made."""
+    return lambda ends, positions: posterior.joint(ends).detach()
+
+
+def _checked_belief(posterior: Posterior, edge_probs: ArrayLike | None) -> Float[Tensor, "nodes classes"]:
+    if edge_probs is not None:
+        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
+    if posterior.batch_shape:
+        raise ValueError(
+            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Score each alone: posterior[b]."
+        )
+    return posterior.node.detach()
 
 
 def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:

@@ -68,7 +68,7 @@ def width_tables(task: Task, binning: Binning, progress: Progress | None = None)
         tables[NODEWISE] = _sum_one(all_nodes(task), binning, boundaries)
     touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
     by_agreement = tables[AGREE : DISAGREE + 1]
-    if task.prediction.edge_probs is None and worth_compiling(task.keep):
+    if task.prediction.joints is None and worth_compiling(task.keep):
         _sum_long_list(task, binning, by_agreement, touched, progress)
     else:
         for edges in edge_chunks(task, progress):
@@ -130,16 +130,18 @@ def all_edges(task: Task, progress: Progress | None = None) -> ScoredEdges:
 
 def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[ScoredEdges]:
     """Go through the scored edges in chunks that fit the outer cache."""
-    joints = task.prediction.edge_probs
-    per_edge = 10 if joints is None else joints.shape[1] ** 2
+    joints = task.prediction.joints
+    per_edge = 10 if joints is None else task.prediction.probs.shape[1] ** 2
     for ends, positions in _kept_chunks(task, per_edge, progress):
         start, end = task.records[ends[0]], task.records[ends[1]]
-        elements = product_elements(start, end) if joints is None else joint_elements(joints[positions], start, end)
+        elements = (
+            product_elements(start, end) if joints is None else joint_elements(joints(ends, positions), start, end)
+        )
         yield ScoredEdges(ends, elements, labels_of(start) == labels_of(end))
 
 
 def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
-    probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.edge_probs
+    probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.joints
     per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
     if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
         per_edge = 10  # no (edges, C) is made, and longer chunks are worth compiled loops
@@ -148,7 +150,7 @@ def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elemen
         if joints is None:
             yield product_event_elements(probs, ends, labels)
         else:
-            yield joint_event_elements(joints[positions], labels)
+            yield joint_event_elements(joints(ends, positions), labels)
 
 
 def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:

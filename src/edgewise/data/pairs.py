@@ -1,0 +1,41 @@
+"""Finding the edges of a graph among pairs of nodes."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+class Found(NamedTuple):
+    """Which edge each pair is, or -1; and whether the edge runs from the pair's second node to its first."""
+
+    edge: Int[Tensor, " pairs"]
+    backward: Bool[Tensor, " pairs"]
+
+
+class EdgeLookup:
+    """The undirected edges of a graph, sorted so that any pair is found in about log E steps.
+
+    >>> EdgeLookup(torch.tensor([[0, 2], [1, 1]]), 3).find(torch.tensor([[1, 0], [2, 2]])).edge.tolist()
+    [1, -1]
+    """
+
+    def __init__(self, edge_index: Int[Tensor, "2 edges"], num_nodes: int):
+        self._start, self._num_nodes = edge_index[0], num_nodes
+        self._keys, self._order = pair_keys(edge_index, num_nodes).sort()
+
+    def find(self, pairs: Int[Tensor, "2 pairs"]) -> Found:
+        """Find pairs, in either direction."""
+        if len(self._keys) == 0:
+            return Found(torch.full_like(pairs[0], -1), torch.zeros_like(pairs[0], dtype=torch.bool))
+        wanted = pair_keys(pairs, self._num_nodes)
+        place = torch.searchsorted(self._keys, wanted).clamp(max=len(self._keys) - 1)
+        edge = torch.where(self._keys[place] == wanted, self._order[place], -1)
+        return Found(edge, (edge >= 0) & (self._start[edge] != pairs[0]))
+
+
+def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pairs"]:
+    """Give pairs of nodes numbers, both directions of a pair the same."""
+    low, high = torch.minimum(pairs[0], pairs[1]), torch.maximum(pairs[0], pairs[1])
+    return low.long() * num_nodes + high

@@ -1,0 +1,36 @@
+"""What a solver says about its answer."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Whether an iteration came to rest.
+
+    ``residual`` is the largest change in the last sweep: of a log-message, relative to its size where that is more than
+    1, or of a probability (mean field). ``advice`` says what to do about an iteration that did not converge; it is
+    empty where there is nothing to say.
+    """
+
+    converged: bool
+    sweeps: int
+    residual: float
+    advice: str = ""
+
+
+EXACT = Convergence(converged=True, sweeps=0, residual=0.0)
+
+
+def verdict(residuals: list[float], tolerance: float, damping: float) -> Convergence:
+    """Judge an iteration by the residuals of its sweeps."""
+    last = residuals[-1] if residuals else 0.0
+    if last <= tolerance:
+        return Convergence(True, len(residuals), last)
+    words = f"Did not converge in {len(residuals)} sweeps: the residual is {last:.2g}, the tolerance {tolerance:.2g}."
+    earlier = min(residuals[: max(1, len(residuals) // 2)])
+    if last < 0.5 * earlier:
+        return Convergence(False, len(residuals), last, f"{words} It is still falling: raise max_sweeps.")
+    more = max(0.5, (1.0 + damping) / 2)
+    return Convergence(
+        False, len(residuals), last, f"{words} It does not fall: try damping={more:g}, or weaker couplings."
+    )

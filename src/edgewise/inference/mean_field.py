@@ -1,0 +1,64 @@
+"""Mean field: the independent nodes that are nearest to a field."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from edgewise.inference.convergence import Convergence, verdict
+from edgewise.inference.fixed_point import attach
+from edgewise.inference.messages import CHUNK_ELEMENTS
+from edgewise.inference.mrf import PairwiseMRF
+from edgewise.inference.options import check_options
+from edgewise.posterior import IndependentPosterior
+
+
+def mean_field(
+    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
+) -> tuple[IndependentPosterior, Convergence]:
+    """Infer independent nodes by parallel sweeps q_i ← softmax(U_i + Σ_j T_ij q_j), from q_i = softmax(U_i).
+
+    The joint of an edge is the product of its ends, by definition. Arguments as in `sum_product`; the residual is the
+    largest change of a probability.
+    """
+    small = check_options(mrf, max_sweeps, damping, tolerance)
+    residuals: list[float] = []
+    with torch.no_grad():
+        field = mrf.detach()
+        q = field.unary.softmax(-1)
+        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > small):
+            following = mean_field_sweep(field, q)
+            residuals.append(float((following - q).abs().max()) if q.numel() else 0.0)
+            q = q.lerp(following, 1.0 - damping)
+    convergence = verdict(residuals, small, damping)
+    if mrf.requires_grad and convergence.converged:
+        q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q)
+    elif mrf.requires_grad:
+        q = mrf.unary.softmax(-1)
+        for _ in residuals:
+            q = q.lerp(mean_field_sweep(mrf, q), 1.0 - damping)
+    return IndependentPosterior(q), convergence
+
+
+def mean_field_sweep(
+    mrf: PairwiseMRF, q: Float[Tensor, "*batch nodes classes"]
+) -> Float[Tensor, "*batch nodes classes"]:
+    """Update all nodes at once; sums over neighbours are float64."""
+    fields = mrf.unary.double()
+    start, end = mrf.edge_index
+    entries = mrf.num_classes if mrf.pairwise.shape[-3] == 1 else mrf.num_classes**2
+    for lo in range(0, mrf.num_edges, max(1, CHUNK_ELEMENTS // entries)):
+        part = slice(lo, lo + max(1, CHUNK_ELEMENTS // entries))
+        fields = fields.index_add(-2, start[part], _pull(mrf, q[..., end[part], :], part, backward=True))
+        fields = fields.index_add(-2, end[part], _pull(mrf, q[..., start[part], :], part, backward=False))
+    return fields.softmax(-1).to(q.dtype)
+
+
+def _pull(mrf: PairwiseMRF, q: Float[Tensor, "*batch some classes"], part: slice, backward: bool) -> Tensor:
+    """Σ_l q(l) s T(l, m) in float64, with T turned round for messages that run against the edge."""
+    coupling = mrf.pairwise.double()
+    coupling = coupling.transpose(-1, -2) if backward else coupling
+    if coupling.shape[-3] == 1:
+        pulled = q.double() @ coupling.squeeze(-3)
+    else:
+        pulled = (q.double().unsqueeze(-2) @ coupling[..., part, :, :]).squeeze(-2)
+    return pulled if mrf.edge_scale is None else pulled * mrf.edge_scale[..., part, None].double()

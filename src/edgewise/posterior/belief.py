@@ -1,0 +1,161 @@
+"""What all kinds of beliefs have in common.
+
+What a belief holds is checked once, when it is made. Dimensions before the nodes are a batch: several beliefs about one
+graph.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_sets
+from edgewise.data.replace_file import replace_file
+
+MAX_SET = 6  # nodes in a set whose joint can be asked for
+MAX_ENTRIES = 1 << 20  # entries in the joint of one set
+CHUNK_ELEMENTS = 1 << 21
+FORMAT = "edgewise posterior 1"
+
+
+class Posterior(ABC):
+    """A belief about the labels of all nodes."""
+
+    @property
+    @abstractmethod
+    def node(self) -> Float[Tensor, "*batch nodes classes"]:
+        """The marginal of each node."""
+
+    @abstractmethod
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Give what the belief is made of, under the names of the constructor's arguments."""
+
+    @abstractmethod
+    def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
+        """Give the flat joints of a chunk of sets, each of distinct nodes."""
+
+    @property
+    def _copies(self) -> int:
+        """How many copies of a chunk's joints are made on the way to them."""
+        return 1
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return self.node.shape[-2]
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels a node may have."""
+        return self.node.shape[-1]
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The dimensions before the nodes: () for one belief, (B,) for several about one graph."""
+        return tuple(self.node.shape[:-2])
+
+    def joint(self, edge_index: ArrayLike) -> Float[Tensor, "*batch edges classes classes"]:
+        """Give P(y_i = l, y_j = m) of each pair (i, j); that of a node with itself has its marginal on the diagonal."""
+        pairs = checked_edges(as_tensor(edge_index, "edge_index").to(self.node.device), self.num_nodes).long()
+        loop = pairs[0] == pairs[1]
+        if not bool(loop.any()):
+            return self._in_chunks(pairs)
+        joints = self.node.new_zeros(*self.batch_shape, pairs.shape[1], self.num_classes, self.num_classes)
+        joints[..., ~loop, :, :] = self._in_chunks(pairs[:, ~loop])
+        joints[..., loop, :, :] = self.node[..., pairs[0, loop], :].diag_embed()
+        return joints
+
+    def marginal(self, nodes: ArrayLike) -> Float[Tensor, "*shape"]:
+        """Give the joint of each set of nodes: for ``nodes`` (k, M) it is (M, C, …, C) with k dimensions of classes.
+
+        k may be 1 to 6, as long as the C^k entries of a joint are at most 2^20.
+
+        >>> from edgewise.posterior import IndependentPosterior
+        >>> coins = IndependentPosterior(torch.full((4, 2), 0.5))
+        >>> coins.marginal(torch.tensor([[0], [1], [3]])).shape
+        torch.Size([1, 2, 2, 2])
+        """
+        return self._in_chunks(checked_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes"))
+
+    def _in_chunks(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*shape"]:
+        (size, num_sets), entries = nodes.shape, self.num_classes ** nodes.shape[0]
+        if size > MAX_SET or entries > MAX_ENTRIES:
+            raise ValueError(
+                f"Expected sets of at most {MAX_SET} nodes, whose joint has at most {MAX_ENTRIES} entries, but got "
+                f"{size} nodes of {self.num_classes} classes: {entries} entries. Ask for smaller sets."
+            )
+        step = max(1, CHUNK_ELEMENTS // (entries * self._copies * max(1, math.prod(self.batch_shape))))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in self.tensors().values()):
+            joints = torch.cat([self._joints(part) for part in nodes.split(step, dim=1)], dim=-2)
+        else:
+            joints = self.node.new_empty(*self.batch_shape, num_sets, entries)
+            for lo in range(0, num_sets, step):
+                joints[..., lo : lo + step, :] = self._joints(nodes[:, lo : lo + step])
+        return joints.view(*joints.shape[:-1], *[self.num_classes] * size)
+
+    def save(self, path: Path | str) -> None:
+        """Write the belief to a safetensors file."""
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}
+        metadata = {"format": FORMAT, "kind": type(self).__name__}
+        replace_file(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
+
+    @staticmethod
+    def load(path: Path | str) -> "Posterior":
+        """Read what `save` wrote."""
+        from safetensors import SafetensorError, safe_open
+
+        from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"Expected a posterior at {path}, but there is no such file.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        except SafetensorError as error:
+            raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
+        kinds: dict[str | None, Callable[..., Posterior]] = {
+            kind.__name__: kind for kind in (IndependentPosterior, MixturePosterior, PairwisePosterior)
+        }
+        if metadata.get("format") != FORMAT or metadata.get("kind") not in kinds:
+            raise ValueError(
+                f"Expected a file that Posterior.save wrote ({FORMAT}), but {path} says {metadata or 'nothing'}."
+            )
+        try:
+            return kinds[metadata["kind"]](**tensors)
+        except TypeError as error:  # tensors are missing, or are too many
+            kind, names = metadata["kind"], ", ".join(sorted(tensors))
+            raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
+
+    def to(self, device: torch.device | str) -> "Posterior":
+        """Give the same belief on another device."""
+        return self._remade(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
+
+    def __getitem__(self, index: int) -> "Posterior":
+        """Choose one belief of a batch."""
+        if not self.batch_shape:
+            raise TypeError("Expected a batch of beliefs to choose from, but this is a single one. Use it as it is.")
+        return self._chosen(index)
+
+    def _chosen(self, index: int) -> "Posterior":
+        return self._remade(**{name: tensor[index] for name, tensor in self.tensors().items()})
+
+    def _remade(self, **tensors: Tensor) -> "Posterior":
+        make: Callable[..., Posterior] = type(self)
+        return make(**tensors)
+
+    def __repr__(self) -> str:
+        batch = f"batch={self.batch_shape}, " if self.batch_shape else ""
+        return f"{type(self).__name__}({batch}nodes={self.num_nodes}, classes={self.num_classes})"
+
+
+def check_node_shape(node: Tensor, name: str) -> None:
+    """Refuse what has no dimensions of nodes and classes."""
+    if node.ndim < 2 or node.shape[-1] == 0:
+        raise ValueError(f"Expected {name} of shape (nodes, classes), but got shape {tuple(node.shape)}.")

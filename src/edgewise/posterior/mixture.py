@@ -1,0 +1,58 @@
+"""A mixture of samples: nodes are independent in each, and dependent over all."""
+
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike, dense_tensor
+from edgewise.data.distributions import check_distributions
+from edgewise.posterior.belief import Posterior
+
+
+class MixturePosterior(Posterior):
+    """P(y) = Σ_s w_s Π_i p_s(y_i): samples (S, N, C) of node probabilities, equally weighted unless weights are given.
+
+    The joint of a pair is Σ_s w_s p_s(y_i) p_s(y_j), a real joint whose marginals are the node marginals: what an
+    ensemble, dropout at test time, or sampled neighbours say about pairs. With a batch, (B, S, N, C) and (B, S).
+    """
+
+    def __init__(self, samples: ArrayLike, weights: ArrayLike | None = None):
+        self._samples = dense_tensor(samples, "samples")
+        shape = tuple(self._samples.shape)
+        if len(shape) < 3 or 0 in (shape[-3], shape[-1]):
+            raise ValueError(f"Expected samples of shape (samples, nodes, classes), but got shape {shape}.")
+        check_distributions(self._samples.flatten(0, -2), "samples", "row")
+        if weights is None:
+            self._weights = self._samples.new_full(shape[:-2], 1.0 / shape[-3])
+        else:
+            self._weights = dense_tensor(weights, "weights").to(self._samples)
+        if self._weights.shape != shape[:-2]:
+            raise ValueError(
+                f"Expected weights of shape {shape[:-2]}, one a sample, but got shape {tuple(self._weights.shape)}."
+            )
+        check_distributions(self._weights.reshape(-1, shape[-3]), "weights", "row")
+
+    @cached_property
+    def node(self) -> Float[Tensor, "*batch nodes classes"]:
+        """The marginal of each node, Σ_s w_s p_s(y_i)."""
+        return torch.einsum("...s,...snc->...nc", self._weights, self._samples)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give samples and weights."""
+        return {"samples": self._samples, "weights": self._weights}
+
+    @property
+    def _copies(self) -> int:
+        return max(1, self._samples.shape[-3] // self.num_classes)
+
+    def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
+        # The last node is summed over samples by a matrix product, so no (samples, sets, entries) is made.
+        first = self._samples[..., nodes[0], :] * self._weights[..., None, None]
+        if len(nodes) == 1:
+            return first.sum(-3)
+        for other in nodes[1:-1]:
+            first = (first.unsqueeze(-1) * self._samples[..., other, :].unsqueeze(-2)).flatten(-2)
+        last = self._samples[..., nodes[-1], :]
+        return (first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2)

@@ -1,0 +1,173 @@
+"""A pairwise field: beliefs of nodes and edges, as belief propagation leaves them."""
+
+from functools import cached_property
+from itertools import combinations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, dense_tensor
+from edgewise.data.distributions import check_distributions
+from edgewise.data.pairs import EdgeLookup, Found
+from edgewise.posterior.belief import Posterior, check_node_shape
+
+
+class PairwisePosterior(Posterior):
+    """Beliefs b_i of nodes, messages between the ends of edges, and couplings T of edges; all in logarithms.
+
+    The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): each end's
+    belief without what the other end told it, and their coupling. So a coupling that edges share costs (E, C) and not
+    (E, C, C). Larger sets of nodes that hang together are joined in the same way, which is exact on a tree.
+
+    Parameters
+    ----------
+    log_node
+        b (N, C), up to a constant in each row; -inf where a label is impossible.
+    edge_index
+        Edges (2, E), each undirected edge once.
+    messages
+        μ (2, E, C): into the start of each edge, and into its end.
+    pairwise
+        T (1, C, C) for all edges, or (E, C, C), oriented as ``edge_index``.
+    edge_scale
+        A factor (E,) of the coupling of each edge.
+
+    With a batch, all but ``edge_index`` have the dimensions of the batch first.
+    """
+
+    def __init__(
+        self,
+        log_node: ArrayLike,
+        edge_index: ArrayLike,
+        messages: ArrayLike,
+        pairwise: ArrayLike,
+        edge_scale: ArrayLike | None = None,
+    ):
+        self._log_node = dense_tensor(log_node, "log_node")
+        check_node_shape(self._log_node, "log_node")
+        *batch, nodes, classes = self._log_node.shape
+        self._edge_index = checked_edges(as_tensor(edge_index, "edge_index"), nodes).long()
+        edges = self._edge_index.shape[1]
+        self._messages, self._pairwise = dense_tensor(messages, "messages"), dense_tensor(pairwise, "pairwise")
+        _check_shape("messages", self._messages, (*batch, 2, edges, classes))
+        if self._pairwise.shape != (*batch, 1, classes, classes):
+            _check_shape("pairwise", self._pairwise, (*batch, edges, classes, classes))
+        self._edge_scale = None
+        if edge_scale is not None:
+            self._edge_scale = dense_tensor(edge_scale, "edge_scale")
+            _check_shape("edge_scale", self._edge_scale, (*batch, edges))
+        possible = (
+            self.node.sum(-1).isfinite().all() & self._messages.isfinite().all() & (self._pairwise < torch.inf).all()
+        )
+        if not bool(possible):
+            raise ValueError("Expected finite messages and a possible label for each node, but got NaN or infinity.")
+
+    @classmethod
+    def from_joints(cls, node: ArrayLike, edge_index: ArrayLike, joints: ArrayLike) -> "PairwisePosterior":
+        """Make a field of node marginals (N, C) and joints (E, C, C) that are known already.
+
+        Sets of more than two nodes are then joined by Π_edges b_ij Π_nodes b_i^(1 - degree), normalised.
+        """
+        marginals, pairs = dense_tensor(node, "node"), dense_tensor(joints, "joints")
+        check_node_shape(marginals, "node")
+        check_distributions(marginals.flatten(0, -2), "node", "row")
+        edges = checked_edges(as_tensor(edge_index, "edge_index"), marginals.shape[-2]).long()
+        *batch, _, classes = marginals.shape
+        _check_shape("joints", pairs, (*batch, edges.shape[1], classes, classes))
+        check_distributions(pairs.flatten(0, -3), "joints", "edge")
+        # What is impossible for a node is impossible in its joints, which say so; here it must only be finite.
+        told = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
+        return cls(marginals.log(), edges, told[..., edges, :], pairs.log())
+
+    @cached_property
+    def node(self) -> Float[Tensor, "*batch nodes classes"]:
+        """The marginal of each node."""
+        return self._log_node.softmax(-1).to(self._messages.dtype)
+
+    @property
+    def edge_index(self) -> Int[Tensor, "2 edges"]:
+        """The edges whose joints are known, each once."""
+        return self._edge_index
+
+    @property
+    def messages(self) -> Float[Tensor, "*batch 2 edges classes"]:
+        """What the ends of each edge told each other: into its start, and into its end."""
+        return self._messages
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give beliefs, edges, messages and couplings."""
+        tensors = {"log_node": self._log_node, "edge_index": self._edge_index, "messages": self._messages}
+        scale = {} if self._edge_scale is None else {"edge_scale": self._edge_scale}
+        return {**tensors, "pairwise": self._pairwise, **scale}
+
+    def _chosen(self, index: int) -> Posterior:
+        chosen = {name: tensor[index] for name, tensor in self.tensors().items() if name != "edge_index"}
+        return self._remade(edge_index=self._edge_index, **chosen)
+
+    @property
+    def _copies(self) -> int:
+        return 4  # sums are made in float64
+
+    @cached_property
+    def _lookup(self) -> EdgeLookup:
+        return EdgeLookup(self._edge_index, self.num_nodes)
+
+    def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
+        """Join the sets: Σ_i (b_i - what other nodes of the set told it) + the couplings among them."""
+        size = len(nodes)
+        fields = [self._log_node[..., node, :].double() for node in nodes]
+        found = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
+        _check_connected(nodes, found)
+        couplings = {}
+        for (a, b), (edge, backward) in found.items():
+            into_a, into_b, coupling = self._between(edge, backward)
+            fields[a], fields[b] = fields[a] - into_a, fields[b] - into_b
+            couplings[a, b] = coupling
+        total = torch.zeros((), dtype=torch.float64, device=nodes.device)
+        for a, field in enumerate(fields):
+            field = field - field.amax(-1, keepdim=True)
+            total = total + field.reshape(*field.shape[:-1], *(self.num_classes if k == a else 1 for k in range(size)))
+        for (a, b), coupling in couplings.items():
+            sides = (self.num_classes if k in (a, b) else 1 for k in range(size))
+            total = total + coupling.reshape(*coupling.shape[:-2], *sides)
+        return total.flatten(-size).softmax(-1).to(self._messages.dtype)
+
+    def _between(
+        self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
+    ) -> tuple[Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c c"]]:
+        """Give the messages into both nodes of a pair and their coupling; zero where they share no edge."""
+        known, direction = (edge >= 0).double(), backward.long()
+        if len(self._edge_index[0]) == 0:
+            zero = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
+            return zero, zero, zero.unsqueeze(-1).expand(*zero.shape, self.num_classes)
+        into_a = self._messages[..., direction, edge, :].double() * known[:, None]
+        into_b = self._messages[..., 1 - direction, edge, :].double() * known[:, None]
+        coupling = self._pairwise[..., edge if self._pairwise.shape[-3] > 1 else torch.zeros_like(edge), :, :].double()
+        if self._edge_scale is not None:
+            coupling = coupling * self._edge_scale[..., edge, None, None].double()
+        coupling = torch.where(backward[:, None, None], coupling.transpose(-1, -2), coupling)
+        return into_a, into_b, torch.where(edge[:, None, None] >= 0, coupling, 0.0)
+
+
+def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
+    if tensor.shape != expected:
+        raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
+
+
+def _check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], Found]) -> None:
+    """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
+    size, num_sets = nodes.shape
+    reached = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
+    for (a, b), (edge, _) in found.items():
+        reached[:, a, b] = reached[:, b, a] = edge >= 0
+    for through in range(size):  # Warshall
+        reached |= reached[:, :, through, None] & reached[:, None, through, :]
+    apart = ~reached[:, 0].all(-1)
+    if bool(apart.any()):
+        lonely = nodes[:, int(apart.nonzero()[0])].tolist()
+        what = f"the pair {tuple(lonely)} is no edge" if size == 2 else f"no edges connect the nodes {lonely}"
+        raise ValueError(
+            f"Expected nodes that the field's edges connect, but {what}. A pairwise field knows the joints of its "
+            "edges and of connected sets; a mixture or independent nodes know any."
+        )
