@@ -1,6 +1,6 @@
 """Structured uncertainty on graphs: whether probabilities are right, for nodes and for pairs of neighbours.
 
-dataset → split → probabilities → evaluate → scores → table, JSON, reliability diagram
+dataset → split → probabilities, or a posterior → evaluate → scores → table, JSON, reliability diagram
 """
 
 from importlib import import_module
@@ -8,8 +8,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from edgewise.data import Split, load_dataset, load_splits, make_splits
+    from edgewise.inference import (
+        Convergence,
+        PairwiseMRF,
+        bethe_free_energy,
+        exact_marginals,
+        max_product,
+        mean_field,
+        sum_product,
+    )
     from edgewise.metrics import METRICS, VIEWS, Evaluation, evaluate
     from edgewise.metrics.module import GraphCalibration
+    from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
     from edgewise.report.reliability import plot_reliability
 
 __version__ = "0.1.0"
@@ -19,27 +29,49 @@ __version__ = "0.1.0"
 _HOMES = {
     "METRICS": "edgewise.metrics",
     "VIEWS": "edgewise.metrics",
+    "Convergence": "edgewise.inference",
     "Evaluation": "edgewise.metrics",
     "GraphCalibration": "edgewise.metrics.module",
+    "IndependentPosterior": "edgewise.posterior",
+    "MixturePosterior": "edgewise.posterior",
+    "PairwiseMRF": "edgewise.inference",
+    "PairwisePosterior": "edgewise.posterior",
+    "Posterior": "edgewise.posterior",
     "Split": "edgewise.data",
+    "bethe_free_energy": "edgewise.inference",
     "evaluate": "edgewise.metrics",
+    "exact_marginals": "edgewise.inference",
     "load_dataset": "edgewise.data",
     "load_splits": "edgewise.data",
     "make_splits": "edgewise.data",
+    "max_product": "edgewise.inference",
+    "mean_field": "edgewise.inference",
     "plot_reliability": "edgewise.report.reliability",
+    "sum_product": "edgewise.inference",
 }
 
 __all__ = [
     "METRICS",
     "VIEWS",
+    "Convergence",
     "Evaluation",
     "GraphCalibration",
+    "IndependentPosterior",
+    "MixturePosterior",
+    "PairwiseMRF",
+    "PairwisePosterior",
+    "Posterior",
     "Split",
+    "bethe_free_energy",
     "evaluate",
+    "exact_marginals",
     "load_dataset",
     "load_splits",
     "make_splits",
+    "max_product",
+    "mean_field",
     "plot_reliability",
+    "sum_product",
 ]
 
 

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import edgewise
-from edgewise.data.replace_file import replace_file
+from edgewise.replace_file import replace_file
 from edgewise.report.output import check_outputs, write_json
 
 # Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.

@@ -46,11 +46,14 @@ def worth_compiling(tensor: Tensor) -> bool:
     return known and tensor.device.type == "cpu" and tensor.numel() >= LONG
 
 
-def in_slices(function: Callable[[int, int], Result], length: int) -> list[Result]:
+def in_slices(
+    function: Callable[[int, int], Result], length: int, others: ThreadPoolExecutor | None = None
+) -> list[Result]:
     """Call ``function(start, stop)`` on slices that cover ``range(length)``, one for each of torch's threads.
 
     The results come in order. Compiled loops release the interpreter lock, so plain threads are enough; unlike an
-    OpenMP pool they survive a fork, and a user who limits torch's threads limits these too.
+    OpenMP pool they survive a fork, and a user who limits torch's threads limits these too. Who calls often brings
+    ``other_threads()`` along.
 
     >>> sum(in_slices(lambda start, stop: stop - start, 10))
     10
@@ -59,6 +62,13 @@ def in_slices(function: Callable[[int, int], Result], length: int) -> list[Resul
     bounds = [length * k // num for k in range(num + 1)]
     if num == 1:
         return [function(0, length)]
-    with ThreadPoolExecutor(num - 1) as others:  # besides this thread
-        rest = others.map(function, bounds[1:-1], bounds[2:])
-        return [function(bounds[0], bounds[1]), *rest]
+    if others is None:
+        with other_threads() as brief:
+            return in_slices(function, length, brief)
+    rest = others.map(function, bounds[1:-1], bounds[2:])
+    return [function(bounds[0], bounds[1]), *rest]
+
+
+def other_threads() -> ThreadPoolExecutor:
+    """Give the threads that work beside the caller's."""
+    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1))

@@ -14,7 +14,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.compiled import compiled, in_slices, vectorised
+from edgewise.data.compiled import compiled, in_slices, other_threads, vectorised
 from edgewise.inference.convergence import Convergence, verdict
 from edgewise.inference.messages import MATRIX_RANGE, Messages
 from edgewise.inference.mrf import PairwiseMRF
@@ -34,6 +34,34 @@ class Slots(NamedTuple):
     edge: Array  # (2E,) the edge
     forward: Array  # (2E,) whether the receiver is the edge's start, so that its own message runs along the edge
     order: Array  # (2E,) the place of each slot's message among those into starts, then into ends
+
+
+class Potentials(NamedTuple):
+    """What the sweeps of one field need to know of it."""
+
+    unary: Array  # (N, C)
+    couplings: Array  # (1 or E, C, C)
+    scale: Array  # (1 or E,)
+    matrix: Array  # exp(T) where nodes tell by a matrix product
+
+
+class Lanes(NamedTuple):
+    """Room for 64 messages side by side, class by class; ``bits`` are the same memory as integers."""
+
+    field: Array
+    told: Array
+    told_bits: Array
+    term: Array
+    term_bits: Array
+    spare: Array
+    spare_bits: Array
+
+
+def lanes_for(classes: int, dtype: np.dtype[Any]) -> Lanes:
+    """Make room."""
+    bits = np.zeros((4, classes * LANES), dtype=np.int32 if dtype == np.float32 else np.int64)
+    field, told, term, spare = bits.view(dtype)
+    return Lanes(field, told, bits[1], term, bits[2], spare, bits[3])
 
 
 def slots_of(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Slots:
@@ -101,22 +129,19 @@ def _run_one(
     num_slots, classes = len(slots.edge), unary.shape[1]
     old, new = np.zeros((2, num_slots * classes), dtype=unary.dtype)
     method, matrix = _method(couplings, scale, rule)
-    forward = slots.forward.astype(unary.dtype)
-    integers = np.int32 if unary.dtype == np.float32 else np.int64
-    keep = unary.dtype.type(damping)
+    potentials, keep = Potentials(unary, couplings, scale, matrix), unary.dtype.type(damping)
 
     def tell(lo: int, hi: int, heard: Array, told: Array) -> None:
         nodes = np.searchsorted(slots.first[:-1], (lo, hi if hi < num_slots else num_slots + 1))
-        lanes = np.zeros((4, classes * LANES), dtype=integers)
-        graph = slots.first, slots.reverse, slots.edge, forward
-        potentials = unary, couplings, scale, matrix
-        _sweep(method, nodes[0], nodes[1], *graph, *potentials, *lanes, *lanes.view(unary.dtype), heard, told)
+        _sweep(method, nodes[0], nodes[1], slots, potentials, lanes_for(classes, unary.dtype), heard, told)
 
     residuals: list[float] = []
-    while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
-        in_slices(partial(tell, heard=old, told=new), num_slots)
-        residuals.append(float(max(in_slices(partial(_settle, old=old, new=new, keep=keep), len(new)))))
-        old, new = new, old
+    with other_threads() as others:
+        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
+            in_slices(partial(tell, heard=old, told=new), num_slots, others)
+            changes = in_slices(partial(_settle, old=old, new=new, keep=keep), len(new), others)
+            residuals.append(float(max(changes)))
+            old, new = new, old
     return old.reshape(num_slots, classes), residuals
 
 
@@ -136,15 +161,21 @@ def _method(couplings: Array, scale: Array, rule: Literal["sum", "max"]) -> tupl
 @vectorised
 def _settle(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
     """Keep a share of the old messages, and give the largest change before that."""
-    largest = np.zeros(16, dtype=old.dtype)
+    largest = np.zeros(LANES, dtype=old.dtype)
     one = old.dtype.type(1.0)
-    for first in range(lo, hi, 16):
-        for k in range(min(16, hi - first)):
+    whole = lo + (hi - lo) // LANES * LANES
+    for first in range(lo, whole, LANES):
+        for k in range(LANES):
             message, before = new[first + k], old[first + k]
             change = abs(message - before) / max(one, -message)
             largest[k] = change if change > largest[k] else largest[k]
             new[first + k] = message + keep * (before - message)
-    return largest.max()
+    for k in range(whole, hi):
+        message, before = new[k], old[k]
+        largest[0] = max(largest[0], abs(message - before) / max(one, -message))
+        new[k] = message + keep * (before - message)
+    highest: float = largest.max()
+    return highest
 
 
 @vectorised
@@ -152,29 +183,16 @@ def _sweep(
     method: int,
     node: int,
     last_node: int,
-    first: Array,
-    reverse: Array,
-    edge: Array,
-    forward: Array,
-    unary: Array,
-    couplings: Array,
-    scale: Array,
-    matrix: Array,
-    field_bits: Array,
-    told_bits: Array,
-    term_bits: Array,
-    spare_bits: Array,
-    field: Array,
-    told: Array,
-    term: Array,
-    spare: Array,
+    slots: Slots,
+    potentials: Potentials,
+    lanes: Lanes,
     old: Array,
     new: Array,
 ) -> None:
-    """Let nodes tell their neighbours what they believe without what these told them.
-
-    The arrays named ``bits`` are the same memory as those without, as integers.
-    """
+    """Let nodes tell their neighbours what they believe without what these told them."""
+    first, reverse, edge, forward, _ = slots
+    unary, couplings, scale, matrix = potentials
+    field, told, told_bits, term, _, spare, spare_bits = lanes
     classes = unary.shape[1]
     totals = np.empty((LANES, classes))
     lane_edge = np.zeros(LANES, dtype=np.int64)
@@ -199,7 +217,7 @@ def _sweep(
                 row, place = at - from_node, (slot + lane) * classes
                 for c in range(classes):
                     field[c * LANES + lane] = totals[row, c] - old[place + c]
-                along[lane] = forward[slot + lane]
+                along[lane] = 1 if forward[slot + lane] else 0
             _shift_to_zero(field, classes)
             if method == PRODUCT:
                 _exp(field, spare, spare_bits, classes * LANES)
@@ -213,10 +231,10 @@ def _sweep(
                 _exp(field, spare, spare_bits, classes * LANES)
                 _multiply_scaled(couplings, lane_scale, along, field, told, term, spare, spare_bits)
                 _log(told, told_bits, spare_bits, classes * LANES)
-            elif method != PRODUCT:
-                _combine(
-                    method, couplings, lane_edge, lane_scale, along, field, told, term, term_bits, spare, spare_bits
-                )
+            elif method == LOG_SUM:
+                _log_sum(couplings, lane_edge, lane_scale, along, lanes)
+            elif method == LOG_MAX:
+                _log_max(couplings, lane_edge, lane_scale, along, field, told, term)
             _shift_to_zero(told, classes)
             for lane in range(num):
                 place = reverse[slot + lane] * classes
@@ -290,7 +308,7 @@ def _multiply_scaled(
 
 @vectorised
 def _fill_scaled(forth: float, back: float, lane_scale: Array, along: Array, term: Array, row: int) -> None:
-    """Write s T(l, m), oriented as each lane runs."""
+    """Write s T(l, m) of a coupling that edges share, oriented as each lane runs."""
     if forth == back:
         for lane in range(LANES):
             term[row + lane] = lane_scale[lane] * forth
@@ -300,53 +318,52 @@ def _fill_scaled(forth: float, back: float, lane_scale: Array, along: Array, ter
 
 
 @vectorised
-def _combine(
-    method: int,
-    couplings: Array,
-    lane_edge: Array,
-    lane_scale: Array,
-    along: Array,
-    field: Array,
-    told: Array,
-    term: Array,
-    term_bits: Array,
-    spare: Array,
-    spare_bits: Array,
+def _fill(
+    couplings: Array, c: int, m: int, lane_edge: Array, lane_scale: Array, along: Array, term: Array, row: int
 ) -> None:
-    """max_l, or log Σ_l exp, of h(l) + s T(l, m), term by term: right for couplings of any size."""
+    """Write s T(l, m) of each lane's edge."""
+    if len(couplings) == 1:
+        _fill_scaled(couplings[0, c, m], couplings[0, m, c], lane_scale, along, term, row)
+    else:
+        for lane in range(LANES):
+            e = lane_edge[lane]
+            term[row + lane] = lane_scale[lane] * (couplings[e, c, m] if along[lane] > 0 else couplings[e, m, c])
+
+
+@vectorised
+def _log_max(
+    couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, field: Array, told: Array, term: Array
+) -> None:
+    """max_l h(l) + s T(l, m)."""
     classes = couplings.shape[1]
-    highest, total = np.empty((2, LANES), dtype=field.dtype)
+    for m in range(classes):
+        for lane in range(LANES):
+            told[m * LANES + lane] = -np.inf
+        for c in range(classes):
+            _fill(couplings, c, m, lane_edge, lane_scale, along, term, 0)
+            for lane in range(LANES):
+                value = term[lane] + field[c * LANES + lane]
+                told[m * LANES + lane] = value if value > told[m * LANES + lane] else told[m * LANES + lane]
+
+
+@vectorised
+def _log_sum(couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, lanes: Lanes) -> None:
+    """Give log Σ_l exp(h(l) + s T(l, m)), from the largest term on: right for couplings of any size."""
+    field, told, _, term, term_bits, spare, spare_bits = lanes
+    classes = couplings.shape[1]
+    _log_max(couplings, lane_edge, lane_scale, along, field, told, term)
     for m in range(classes):
         for c in range(classes):
-            if len(couplings) == 1:
-                _fill_scaled(couplings[0, c, m], couplings[0, m, c], lane_scale, along, term, c * LANES)
-                for lane in range(LANES):
-                    term[c * LANES + lane] += field[c * LANES + lane]
-            else:
-                for lane in range(LANES):
-                    e = lane_edge[lane]
-                    coupling = couplings[e, c, m] if along[lane] > 0 else couplings[e, m, c]
-                    term[c * LANES + lane] = lane_scale[lane] * coupling + field[c * LANES + lane]
-        for lane in range(LANES):
-            highest[lane] = term[lane]
-        for c in range(1, classes):
+            _fill(couplings, c, m, lane_edge, lane_scale, along, term, c * LANES)
             for lane in range(LANES):
-                value = term[c * LANES + lane]
-                highest[lane] = value if value > highest[lane] else highest[lane]
-        if method == LOG_MAX:
-            for lane in range(LANES):
-                told[m * LANES + lane] = highest[lane]
-            continue
-        for c in range(classes):
-            for lane in range(LANES):
-                term[c * LANES + lane] -= highest[lane]
+                term[c * LANES + lane] += field[c * LANES + lane] - told[m * LANES + lane]
         _exp(term, spare, spare_bits, classes * LANES)
         for c in range(1, classes):
             for lane in range(LANES):
                 term[lane] += term[c * LANES + lane]
         _log(term, term_bits, spare_bits, LANES)
         for lane in range(LANES):
-            told[m * LANES + lane] = term[lane] + highest[lane]
+            told[m * LANES + lane] += term[lane]
 
 
 @vectorised

@@ -11,8 +11,8 @@ from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, integers
 from edgewise.data.distributions import check_distributions
 from edgewise.posterior import IndependentPosterior, Posterior
 
-# Joints of listed edges, asked for by (ends, positions in the list).
-Joints = Callable[[Int[Tensor, "2 edges"], Int[Tensor, " edges"]], Float[Tensor, "edges classes classes"]]
+# Joints of listed edges or sets of nodes, asked for by (ends, positions in the list): (elements, classes, classes, …).
+Joints = Callable[[Int[Tensor, "ends elements"], Int[Tensor, " elements"]], Tensor]
 
 
 class Prediction(NamedTuple):
@@ -64,8 +64,8 @@ def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
 
 
 def _believed(posterior: Posterior) -> Joints:
-    """Give joints by the ends of edges; a belief was checked when it was made."""
-    return lambda ends, positions: posterior.joint(ends).detach()
+    """Give joints by nodes; a belief was checked when it was made."""
+    return lambda ends, positions: posterior.marginal(ends).detach()
 
 
 def _checked_belief(posterior: Posterior, edge_probs: ArrayLike | None) -> Float[Tensor, "nodes classes"]:

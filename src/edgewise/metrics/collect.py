@@ -51,7 +51,7 @@ def prepare(prediction: Prediction, edges: EdgeChoice) -> Task:
     keep = scored_edges(prediction.edge_index, prediction.mask, edges)
     if edges != "both":
         known = prediction.y >= 0
-        for part in _slices(len(keep), CHUNK_ELEMENTS):
+        for part in slices(len(keep), CHUNK_ELEMENTS):
             keep[part] &= known[prediction.edge_index[:, part].long()].all(0)
     return Task(prediction, node_records(prediction.probs, prediction.y), keep)
 
@@ -65,7 +65,7 @@ def width_tables(task: Task, binning: Binning, progress: Progress | None = None)
 
         tables[NODEWISE] = sum_nodes(task.records, task.prediction.mask, binning)
     else:
-        tables[NODEWISE] = _sum_one(all_nodes(task), binning, boundaries)
+        tables[NODEWISE] = sum_one(all_nodes(task), binning, boundaries)
     touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
     by_agreement = tables[AGREE : DISAGREE + 1]
     if task.prediction.joints is None and worth_compiling(task.keep):
@@ -90,7 +90,7 @@ def mass_tables(
     views = [nodes] + [edges.elements.select(chosen) for chosen in (everything, edges.agree, ~edges.agree)]
     for view, elements in enumerate(views):
         limits[view] = binning.boundaries(elements.confidence)
-        tables[view] = _sum_one(elements, binning, limits[view])
+        tables[view] = sum_one(elements, binning, limits[view])
     touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
     _touch(touched, edges)
     _count_touched(tables, touched, mask)
@@ -106,13 +106,13 @@ def same_label_table(
     parts = []
     for elements in _same_label_chunks(task, progress):
         if binning.kind == "width":
-            table += _sum_one(elements, binning, boundaries)
+            table += sum_one(elements, binning, boundaries)
         else:
             parts.append(elements)
     if parts:
-        elements = _concatenate(parts)
+        elements = concatenate(parts)
         boundaries = binning.boundaries(elements.confidence)
-        table = _sum_one(elements, binning, boundaries)
+        table = sum_one(elements, binning, boundaries)
     return carried(table, binning.n_bins), boundaries
 
 
@@ -125,7 +125,7 @@ def all_edges(task: Task, progress: Progress | None = None) -> ScoredEdges:
     """Give all scored edges at once: about 50 bytes an edge."""
     parts = list(edge_chunks(task, progress))
     ends = torch.cat([part.ends for part in parts], dim=1)
-    return ScoredEdges(ends, _concatenate([part.elements for part in parts]), torch.cat([part.agree for part in parts]))
+    return ScoredEdges(ends, concatenate([part.elements for part in parts]), torch.cat([part.agree for part in parts]))
 
 
 def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[ScoredEdges]:
@@ -156,14 +156,14 @@ def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elemen
 def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Give (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
     num_edges = len(task.keep)
-    for part in _slices(num_edges, CHUNK_ELEMENTS // per_edge):
+    for part in slices(num_edges, CHUNK_ELEMENTS // per_edge):
         positions = part.start + task.keep[part].nonzero().squeeze(1)
         yield task.prediction.edge_index[:, positions].long(), positions
         if progress is not None:
             progress(part.stop, num_edges)
 
 
-def _slices(length: int, step: int) -> Iterator[slice]:
+def slices(length: int, step: int) -> Iterator[slice]:
     """Cut ``range(length)``; an empty one gives one empty slice, so that whoever concatenates has something."""
     step = max(1, step)
     for lo in range(0, max(1, length), step):
@@ -176,13 +176,14 @@ def _sum_long_list(
     from edgewise.metrics.fused import sum_product_edges
 
     num_edges, edge_index = len(task.keep), task.prediction.edge_index
-    for part in _slices(num_edges, FUSED_SLICE):
+    for part in slices(num_edges, FUSED_SLICE):
         by_agreement += sum_product_edges(task.records, edge_index[:, part], task.keep[part], touched, binning)
         if progress is not None:
             progress(part.stop, num_edges)
 
 
-def _sum_one(elements: Elements, binning: Binning, boundaries: Float[Tensor, " limits"]) -> Int[Tensor, "rows 4"]:
+def sum_one(elements: Elements, binning: Binning, boundaries: Float[Tensor, " limits"]) -> Int[Tensor, "rows 4"]:
+    """Sum elements into one table."""
     bins = binning.index(elements.confidence, boundaries)
     return sum_groups(elements, bins, torch.zeros_like(bins), 1, binning.n_bins)[0]
 
@@ -201,5 +202,6 @@ def _count_touched(tables: Tensor, touched: Bool[Tensor, "2 nodes"], mask: Bool[
     tables[DISAGREE, -1, 1] = inside[1].count_nonzero()
 
 
-def _concatenate(parts: list[Elements]) -> Elements:
+def concatenate(parts: list[Elements]) -> Elements:
+    """Put elements one after another."""
     return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))

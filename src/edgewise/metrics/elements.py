@@ -54,25 +54,24 @@ def node_elements(records: Records) -> Elements:
     return Elements(confidence, code.long() % 2 == 1, nll, _brier(p_true, square_sum))
 
 
-def product_elements(start: Records, end: Records) -> Elements:
-    """Score edges whose joint is the product of the marginals of their ends."""
-    return Elements(
-        confidence=start[:, CONFIDENCE] * end[:, CONFIDENCE],
-        correct=_both_correct(start, end),
-        nll=start[:, NLL] + end[:, NLL],
-        brier=_brier(start[:, P_TRUE] * end[:, P_TRUE], start[:, SQUARE_SUM] * end[:, SQUARE_SUM]),
-    )
+def product_elements(*ends: Records) -> Elements:
+    """Score edges, or larger sets of nodes, whose joint is the product of the marginals of their ends."""
+    confidence, nll, p_true, square_sum, _ = ends[0].unbind(1)
+    for end in ends[1:]:
+        confidence, nll = confidence * end[:, CONFIDENCE], nll + end[:, NLL]
+        p_true, square_sum = p_true * end[:, P_TRUE], square_sum * end[:, SQUARE_SUM]
+    return Elements(confidence, _all_correct(*ends), nll, _brier(p_true, square_sum))
 
 
-def joint_elements(joint: Float[Tensor, "edges classes classes"], start: Records, end: Records) -> Elements:
-    """Score edges by their own joints; what is predicted for an end is still the argmax of its node marginal."""
-    num_classes = joint.shape[1]
-    flat = joint.flatten(1)
-    pair = labels_of(start) * num_classes + labels_of(end)
-    p_true = flat.gather(1, pair.unsqueeze(1)).squeeze(1).double()
+def joint_elements(joint: Float[Tensor, "elements ..."], *ends: Records) -> Elements:
+    """Score edges, or larger sets, by their own joints; what is predicted for an end is the argmax of its marginal."""
+    flat, truth = joint.flatten(1), torch.zeros_like(labels_of(ends[0]))
+    for end in ends:
+        truth = truth * joint.shape[1] + labels_of(end)
+    p_true = flat.gather(1, truth.unsqueeze(1)).squeeze(1).double()
     return Elements(
         confidence=flat.amax(1).double(),
-        correct=_both_correct(start, end),
+        correct=_all_correct(*ends),
         nll=-p_true.log(),
         brier=_brier(p_true, row_products(flat, flat)),
     )
@@ -122,8 +121,8 @@ def labels_of(records: Records) -> Int[Tensor, " nodes"]:
     return records[:, CODE].long() >> 1
 
 
-def _both_correct(start: Records, end: Records) -> Tensor:
-    return (start[:, CODE].long() & end[:, CODE].long() & 1) == 1
+def _all_correct(*ends: Records) -> Bool[Tensor, " elements"]:
+    return torch.stack([end[:, CODE].long() & 1 == 1 for end in ends]).all(0)
 
 
 def _brier(p_true: Float[Tensor, " elements"], square_sum: Float[Tensor, " elements"]) -> Float[Tensor, " elements"]:

@@ -2,7 +2,7 @@
 
 from typing import get_args
 
-from edgewise.data.arrays import ArrayLike, check_option, check_whole_number
+from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_sets
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning, Closed, Kind
 from edgewise.metrics.checks import checked
@@ -17,12 +17,14 @@ from edgewise.metrics.collect import (
 )
 from edgewise.metrics.evaluation import Evaluation, Intervals
 from edgewise.metrics.intervals import node_resampling_intervals
+from edgewise.metrics.node_sets import node_set_table
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.sums import SAME_LABEL
+from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL
+from edgewise.posterior import Posterior
 
 
 def evaluate(
-    probs: ArrayLike,
+    probs: ArrayLike | Posterior,
     y: ArrayLike,
     edge_index: ArrayLike,
     *,
@@ -34,6 +36,7 @@ def evaluate(
     closed: Closed = "right",
     edges: EdgeChoice = "both",
     same_label: bool = False,
+    node_sets: ArrayLike | None = None,
     n_resamples: int = 0,
     confidence_level: float = 0.95,
     seed: int = 0,
@@ -44,7 +47,8 @@ def evaluate(
     Parameters
     ----------
     probs
-        Probabilities (N, C), each row summing to 1. Never logits.
+        Probabilities (N, C), each row summing to 1, never logits; the joint of an edge is then the product of its ends.
+        Or a `Posterior`, which has joints of its own.
     y
         True labels (N,); -1 where unknown, which is allowed outside the mask.
     edge_index
@@ -65,6 +69,10 @@ def evaluate(
     same_label
         Also score the event "both ends have the same label". It looks at all classes of every edge, which the sixteen
         scores do not: on 10^8 edges that takes several times as long.
+    node_sets
+        Also score sets of k nodes, given as an index (k, M): wedges, triangles, whatever is of interest. A set counts
+        as often as it is listed, when all its nodes are in the mask (``edges`` says otherwise). A pairwise field knows
+        sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
     n_resamples, confidence_level, seed
         Give confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
         calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
@@ -89,7 +97,7 @@ def evaluate(
         raise ValueError(f"Expected confidence_level between 0 and 1, but got {confidence_level!r}.")
     prediction = checked(probs, y, edge_index, mask, edge_probs)
     task = prepare(prediction, edges)
-    boundaries = bins.boundaries(task.records[:0, 0]).repeat(SAME_LABEL + 1, 1)
+    boundaries = bins.boundaries(task.records[:0, 0]).repeat(NUM_TABLES, 1)
     elements = None
     if bins.kind == "mass" or n_resamples:
         elements = all_nodes(task), all_edges(task, progress)
@@ -99,9 +107,14 @@ def evaluate(
         tables = width_tables(task, bins, progress)
     if same_label:
         tables[SAME_LABEL], boundaries[SAME_LABEL] = same_label_table(task, bins, progress)
+    if node_sets is not None:
+        if edge_probs is not None:
+            raise ValueError("Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only.")
+        sets = checked_sets(as_tensor(node_sets, "node_sets").to(prediction.y.device), len(prediction.y), "node_sets")
+        tables[NODE_SETS], boundaries[NODE_SETS] = node_set_table(task, sets, edges, bins)
     intervals: Intervals = {}
     if elements is not None and n_resamples:
         intervals = node_resampling_intervals(
             *elements, prediction.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
         )
-    return Evaluation(tables, boundaries, bins, norm, edges, same_label, intervals)
+    return Evaluation(tables, boundaries, bins, norm, edges, same_label, node_sets is not None, intervals)

@@ -9,7 +9,7 @@ from torch import Tensor
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
-from edgewise.metrics.sums import SAME_LABEL, VIEWS, carried
+from edgewise.metrics.sums import NODE_SETS, SAME_LABEL, VIEWS, carried
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ Intervals = Mapping[str, Mapping[str, Interval]]
 class Evaluation:
     """The scores of a prediction in the four views; a value made of sums, so evaluations of parts add up with ``+``.
 
-    ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number. ``ev.same_label`` is None unless it was asked
-    for, ``ev.intervals`` is empty unless resamples were.
+    ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number. ``ev.same_label`` and ``ev.node_sets`` are
+    None unless they were asked for, ``ev.intervals`` is empty unless resamples were.
     """
 
     def __init__(
@@ -50,10 +50,12 @@ class Evaluation:
         norm: Norm = "l1",
         edges: EdgeChoice = "both",
         has_same_label: bool = False,
+        has_node_sets: bool = False,
         intervals: Intervals | None = None,
     ):
         self._tables, self._boundaries = tables.cpu(), boundaries.cpu()
-        self._binning, self._norm, self._has_same_label = binning, norm, has_same_label
+        self._binning, self._norm = binning, norm
+        self._has_same_label, self._has_node_sets = has_same_label, has_node_sets
         self._edges: EdgeChoice = edges
         self.intervals: Intervals = intervals or {}
         self.nodewise, self.edgewise, self.agree, self.disagree = (
@@ -66,6 +68,13 @@ class Evaluation:
         if not self._has_same_label:
             return None
         return EventScores(self._tables[SAME_LABEL], self._boundaries[SAME_LABEL], self._norm)
+
+    @property
+    def node_sets(self) -> ViewScores | None:
+        """The scores of the sets of nodes that were given."""
+        if not self._has_node_sets:
+            return None
+        return ViewScores(self._tables[NODE_SETS], self._boundaries[NODE_SETS], self._norm)
 
     @property
     def options(self) -> dict[str, object]:
@@ -95,13 +104,16 @@ class Evaluation:
         """Merge the scores of two disjoint parts; a node in both would count twice. Intervals do not add."""
         if not isinstance(other, Evaluation):
             return NotImplemented
-        settings, others = ({**ev.options, "same_label": ev._has_same_label} for ev in (self, other))
+        settings, others = (
+            {**ev.options, "same_label": ev._has_same_label, "node_sets": ev._has_node_sets} for ev in (self, other)
+        )
         if settings != others:
             raise ValueError(f"Expected evaluations with the same options, but got {settings} and {others}.")
         if self._binning.kind == "mass":
             raise ValueError("Bins of equal mass depend on all elements, so they cannot be added. Use binning='width'.")
         tables = carried(self._tables + other._tables, self._binning.n_bins)
-        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._edges, self._has_same_label)
+        has = self._has_same_label, self._has_node_sets
+        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._edges, *has)
 
     def __radd__(self, other: object) -> "Evaluation":
         """Let ``sum(evaluations)`` work, which begins with 0."""
@@ -118,6 +130,7 @@ class Evaluation:
         out["homophily"] = self.homophily
         out["k_index"] = {view: k_index[view] for view in VIEWS[1:]}
         out["same_label"] = self.same_label.to_dict() if self.same_label else None
+        out["node_sets"] = self.node_sets.to_dict() if self.node_sets else None
         out["intervals"] = {
             view: {metric: [interval.low, interval.high] for metric, interval in of_view.items()}
             for view, of_view in self.intervals.items()
@@ -164,4 +177,8 @@ def _graph_lines(ev: Evaluation) -> list[str]:
             f"same label: predicted {same.probability:.4f}, observed {same.frequency:.4f}, "
             f"ece {same.ece:.4f}, nll {same.nll:.4f}, brier {same.brier:.4f}"
         )
+    if ev.node_sets is not None:
+        sets = ev.node_sets
+        scores = ", ".join(f"{metric} {sets[metric]:.4f}" for metric in METRICS)
+        lines.append(f"node sets: {sets.count:,}, {scores}")
     return lines

@@ -14,7 +14,7 @@ from edgewise.metrics.checks import checked
 from edgewise.metrics.collect import prepare, same_label_table, width_tables
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.sums import SAME_LABEL, carried, empty_tables
+from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, carried, empty_tables
 
 
 def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
@@ -110,5 +110,5 @@ class GraphCalibration(Metric):
     def compute(self) -> Evaluation:
         """Give the scores of all batches so far."""
         tables = carried(self.tables, self.binning.n_bins)
-        boundaries = self.binning.boundaries(torch.empty(0)).repeat(SAME_LABEL + 1, 1)
+        boundaries = self.binning.boundaries(torch.empty(0)).repeat(NUM_TABLES, 1)
         return Evaluation(tables, boundaries, self.binning, self.norm, self.edges, self.same_label)

@@ -19,7 +19,9 @@ from edgewise.data.compiled import worth_compiling
 from edgewise.metrics.exact import carry, to_limbs
 
 VIEWS = ("nodewise", "edgewise", "agree", "disagree")
-SAME_LABEL = len(VIEWS)  # the event "both ends have the same label" has a table of its own behind the views'
+# Behind the tables of the views are those of the event "both ends have the same label" and of sets of nodes.
+SAME_LABEL, NODE_SETS = len(VIEWS), len(VIEWS) + 1
+NUM_TABLES = len(VIEWS) + 2
 
 
 class Elements(NamedTuple):
@@ -68,5 +70,5 @@ def carried(tables: Int[Tensor, "*tables rows 4"], n_bins: int) -> Int[Tensor, "
 
 
 def empty_tables(n_bins: int, device: torch.device | str = "cpu") -> Int[Tensor, "tables rows 4"]:
-    """Give the sums of nothing: one table a view, and one for the event of the same label."""
-    return torch.zeros(len(VIEWS) + 1, n_bins + 2, 4, dtype=torch.long, device=device)
+    """Give the sums of nothing."""
+    return torch.zeros(NUM_TABLES, n_bins + 2, 4, dtype=torch.long, device=device)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_sets
-from edgewise.data.replace_file import replace_file
+from edgewise.replace_file import replace_file
 
 MAX_SET = 6  # nodes in a set whose joint can be asked for
 MAX_ENTRIES = 1 << 20  # entries in the joint of one set

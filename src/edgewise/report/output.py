@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edgewise import __version__
-from edgewise.data.replace_file import is_special, replace_file
+from edgewise.replace_file import is_special, replace_file
 
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 

@@ -1,0 +1,52 @@
+"""Sets of nodes beyond edges: wedges, triangles, and what else is given as a (k, M) index."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.data.edges import EdgeChoice
+from edgewise.metrics.binning import Binning
+from edgewise.metrics.collect import Task, concatenate, slices, sum_one
+from edgewise.metrics.elements import CHUNK_ELEMENTS, joint_elements, product_elements
+from edgewise.metrics.sums import NODE_SETS, Elements, carried, empty_tables
+
+
+def node_set_table(
+    task: Task, sets: Int[Tensor, "set sets"], choice: EdgeChoice, binning: Binning
+) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+    """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint."""
+    boundaries = binning.boundaries(task.records[:0, 0])
+    table = empty_tables(binning.n_bins, task.records.device)[NODE_SETS]
+    parts = []
+    for elements in _chunks(task, sets[:, _scored(task, sets, choice)]):
+        if binning.kind == "width":
+            table += sum_one(elements, binning, boundaries)
+        else:
+            parts.append(elements)
+    if parts:
+        elements = concatenate(parts)
+        boundaries = binning.boundaries(elements.confidence)
+        table = sum_one(elements, binning, boundaries)
+    return carried(table, binning.n_bins), boundaries
+
+
+def _scored(task: Task, sets: Int[Tensor, "set sets"], choice: EdgeChoice) -> Bool[Tensor, " sets"]:
+    """Choose sets as edges are chosen: by how many of their nodes are in the mask; all labels must be known."""
+    inside, known = task.prediction.mask[sets], (task.prediction.y >= 0)[sets].all(0)
+    if choice == "both":
+        return known & inside.all(0)
+    return known & inside.any(0) if choice == "any" else known
+
+
+def _chunks(task: Task, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
+    joints, num_classes = task.prediction.joints, task.prediction.probs.shape[1]
+    per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
+    for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
+        ends = [task.records[node] for node in sets[:, part]]
+        if joints is None:
+            yield product_elements(*ends)
+        else:
+            positions = torch.arange(part.start, part.stop, device=sets.device)
+            yield joint_elements(joints(sets[:, part], positions), *ends)
