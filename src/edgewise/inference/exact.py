@@ -26,7 +26,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     >>> triangle = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2), evidence={0: 1})
     >>> posterior, _ = exact_marginals(triangle)
     >>> round(float(posterior.node[1, 1]), 4)
-    0.7573
+    0.8075
     """
     check_options(mrf, 1, 0.0, None)
     decided = mrf.decided

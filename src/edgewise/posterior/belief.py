@@ -99,11 +99,11 @@ class Posterior(ABC):
 
     def save(self, path: Path | str) -> None:
         """Write the belief to a safetensors file."""
-        from safetensors.torch import save_file
+        from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}
         metadata = {"format": FORMAT, "kind": type(self).__name__}
-        replace_file(Path(path), lambda file: save_file(tensors, file, metadata=metadata))
+        replace_file(Path(path), lambda file: file.write_bytes(save(tensors, metadata=metadata)))
 
     @staticmethod
     def load(path: Path | str) -> "Posterior":

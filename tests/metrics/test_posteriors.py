@@ -1,0 +1,198 @@
+"""`evaluate` takes beliefs of every kind, and sets of nodes."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import edgewise as ew
+from edgewise.data import compiled
+from edgewise.metrics import collect, node_sets
+from metrics.graphs import random_case
+
+
+def mrf_case(seed=0, dtype=torch.float64):
+    """A field on a random graph, with labels and a mask."""
+    _, y, edge_index, mask = random_case(seed, num_nodes=30, num_edges=60)
+    once = edge_index.sort(0).values.unique(dim=1)
+    once = once[:, once[0] != once[1]]
+    g = torch.Generator().manual_seed(seed)
+    unary = torch.randn(30, 3, generator=g, dtype=torch.float64).to(dtype)
+    mrf = ew.PairwiseMRF(unary, once, 0.5 * torch.eye(3, dtype=dtype))
+    return mrf, y, edge_index, mask
+
+
+def kinds(dtype=torch.float64):
+    mrf, y, edge_index, mask = mrf_case(dtype=dtype)
+    g = torch.Generator().manual_seed(1)
+    samples = torch.randn(6, 30, 3, generator=g, dtype=torch.float64).softmax(-1).to(dtype)
+    beliefs = {
+        "independent": ew.IndependentPosterior(samples[0]),
+        "mixture": ew.MixturePosterior(samples),
+        "field": ew.sum_product(mrf)[0],
+    }
+    return beliefs, y, edge_index, mask
+
+
+@pytest.mark.parametrize("kind", ["independent", "mixture", "field"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"binning": "mass"}, {"edges": "any"}, {"n_resamples": 5}])
+def test_kinds_agree_with_explicit_joints(kind, dtype, options):
+    beliefs, y, edge_index, mask = kinds(dtype)
+    posterior = beliefs[kind]
+    ev = ew.evaluate(posterior, y, edge_index, mask=mask, same_label=True, **options)
+    joints = posterior.joint(edge_index)
+    explicit = ew.evaluate(posterior.node, y, edge_index, mask=mask, edge_probs=joints, same_label=True, **options)
+    assert ev.edgewise.count == explicit.edgewise.count > 0
+    for name, value in explicit.scalars().items():
+        assert ev.scalars()[name] == pytest.approx(value, abs=1e-6, nan_ok=True), name
+    assert ev.same_label.ece == pytest.approx(explicit.same_label.ece, abs=1e-6)
+
+
+def test_independent_nodes_take_the_cheap_path(monkeypatch):
+    beliefs, y, edge_index, mask = kinds()
+    monkeypatch.setattr(collect, "joint_elements", None)  # calling it would fail
+    ev = ew.evaluate(beliefs["independent"], y, edge_index, mask=mask)
+    assert ev.scalars() == ew.evaluate(beliefs["independent"].node, y, edge_index, mask=mask).scalars()
+    with pytest.raises(TypeError):
+        ew.evaluate(beliefs["mixture"], y, edge_index, mask=mask)
+
+
+def test_a_belief_is_not_checked_again(monkeypatch):
+    beliefs, y, edge_index, mask = kinds()
+    monkeypatch.setattr("edgewise.metrics.checks.check_distributions", None)
+    ew.evaluate(beliefs["field"], y, edge_index, mask=mask)
+
+
+def test_only_scored_edges_must_be_known():
+    mrf, y, edge_index, _ = mrf_case()
+    field, _ = ew.sum_product(mrf)
+    stranger = torch.tensor([[0], [1]])
+    listed = {tuple(pair) for pair in mrf.edge_index.T.tolist()}
+    assert (0, 1) not in listed
+    mask = torch.ones(30, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"pair \(0, 1\) is no edge"):
+        ew.evaluate(field, y, torch.cat([edge_index, stranger], 1), mask=mask)
+    mask[0] = False
+    ew.evaluate(field, y, torch.cat([edge_index, stranger], 1), mask=mask)
+
+
+def test_the_module_takes_beliefs():
+    beliefs, y, edge_index, mask = kinds()
+    metric = ew.GraphCalibration()
+    metric.update(beliefs["mixture"], y, edge_index, mask)
+    assert metric.compute().scalars() == ew.evaluate(beliefs["mixture"], y, edge_index, mask=mask).scalars()
+
+
+def test_refusals():
+    beliefs, y, edge_index, mask = kinds()
+    joints = beliefs["field"].joint(edge_index)
+    with pytest.raises(ValueError, match="Leave out edge_probs"):
+        ew.evaluate(beliefs["field"], y, edge_index, mask=mask, edge_probs=joints)
+    batch = ew.IndependentPosterior(beliefs["independent"].node.expand(2, 30, 3))
+    with pytest.raises(ValueError, match=r"batch of shape \(2,\).*posterior\[b\]"):
+        ew.evaluate(batch, y, edge_index)
+    with pytest.raises(ValueError, match="joints of edges only"):
+        ew.evaluate(
+            beliefs["field"].node, y, edge_index, mask=mask, edge_probs=joints, node_sets=torch.tensor([[0], [1], [2]])
+        )
+    with pytest.raises(ValueError, match=r"distinct nodes in each set, but set 0 is \[1, 1, 2\]"):
+        ew.evaluate(beliefs["mixture"], y, edge_index, node_sets=torch.tensor([[1], [1], [2]]))
+    with pytest.raises(ValueError, match=r"node_sets to hold nodes from 0 to 29, but set 1"):
+        ew.evaluate(beliefs["mixture"], y, edge_index, node_sets=torch.tensor([[1, 30], [0, 1]]))
+
+
+def loop_over_sets(posterior, y, sets, n_bins=15):
+    """The definitions, one set after another."""
+    prediction = posterior.node.argmax(-1)
+    correct, nll, brier, confidence = [], [], [], []
+    for column in sets.T.tolist():
+        joint = posterior.marginal(torch.tensor(column)[:, None])[0]
+        truth = tuple(int(y[node]) for node in column)
+        correct.append(all(int(prediction[node]) == int(y[node]) for node in column))
+        nll.append(-float(joint[truth].log()))
+        square = sum(float(joint[labels]) ** 2 for labels in product(range(joint.shape[0]), repeat=len(column)))
+        brier.append(1 - 2 * float(joint[truth]) + square)
+        confidence.append(float(joint.max()))
+    bins = [min(max(int(np.ceil(c * n_bins)) - 1, 0), n_bins - 1) for c in confidence]
+    ece = sum(
+        abs(sum(correct[s] - confidence[s] for s in range(len(bins)) if bins[s] == k)) for k in range(n_bins)
+    ) / len(bins)
+    return {"accuracy": np.mean(correct), "nll": np.mean(nll), "brier": np.mean(brier), "ece": ece}
+
+
+def wedges_of(edge_index):
+    """Some paths of three nodes."""
+    found = []
+    pairs = edge_index.T.tolist()
+    for i, j in pairs:
+        found += [(i, j, k) for a, k in pairs if a == j and k not in (i, j)][:2]
+    return torch.tensor(found).T
+
+
+@pytest.mark.parametrize("kind", ["independent", "mixture", "field"])
+def test_sets_follow_the_definitions(kind, monkeypatch):
+    beliefs, y, _, mask = kinds()
+    posterior = beliefs[kind]
+    edge_index = beliefs["field"].edge_index
+    sets = wedges_of(edge_index)
+    inside = mask[sets].all(0)
+    assert 5 < int(inside.sum()) < len(inside)
+    ev = ew.evaluate(posterior, y, edge_index, mask=mask, node_sets=sets)
+    assert ev.node_sets.count == int(inside.sum())
+    expected = loop_over_sets(posterior, y, sets[:, inside])
+    for metric, value in expected.items():
+        assert ev.node_sets[metric] == pytest.approx(value, abs=1e-9), metric
+    monkeypatch.setattr(node_sets, "CHUNK_ELEMENTS", 100)
+    assert ew.evaluate(posterior, y, edge_index, mask=mask, node_sets=sets).node_sets.nll == ev.node_sets.nll
+
+
+def test_edges_as_sets_score_as_edges():
+    beliefs, y, _, mask = kinds()
+    once = beliefs["field"].edge_index
+    for posterior in beliefs.values():
+        ev = ew.evaluate(posterior, y, once, mask=mask, node_sets=once)
+        assert {m: ev.node_sets[m] for m in ew.METRICS} == {m: ev.edgewise[m] for m in ew.METRICS}
+        assert ev.node_sets.count == ev.edgewise.count
+
+
+def test_sets_of_products_may_be_large_and_choices_apply():
+    beliefs, y, edge_index, mask = kinds()
+    y = y.clone()
+    y[~mask] = -1
+    sets = torch.arange(30)[:, None].repeat(1, 2)
+    sets[:, 0] = sets[:, 0].roll(3)
+    assert ew.evaluate(beliefs["independent"], y, edge_index, mask=mask, node_sets=sets).node_sets.count == 0
+    known = mask.nonzero().T
+    ev = ew.evaluate(beliefs["independent"], y, edge_index, mask=mask, node_sets=known.T, edges="any")
+    assert ev.node_sets.count == 1
+    log_p = beliefs["independent"].node.log()[mask].gather(1, y[mask][:, None])
+    assert ev.node_sets.nll == pytest.approx(-float(log_p.sum()))
+
+
+def test_sets_in_print_dict_sum_and_bins_of_equal_mass():
+    beliefs, y, edge_index, mask = kinds()
+    sets = wedges_of(beliefs["field"].edge_index)
+    options = {"mask": mask, "node_sets": sets}
+    ev = ew.evaluate(beliefs["mixture"], y, edge_index, **options)
+    assert f"node sets: {ev.node_sets.count}, accuracy" in str(ev)
+    assert ev.to_dict()["node_sets"]["nll"] == ev.node_sets.nll
+    assert (ev + ev).node_sets.count == 2 * ev.node_sets.count
+    plain = ew.evaluate(beliefs["mixture"], y, edge_index, mask=mask)
+    assert plain.node_sets is None
+    assert plain.to_dict()["node_sets"] is None
+    with pytest.raises(ValueError, match="same options"):
+        ev + plain
+    mass = ew.evaluate(beliefs["mixture"], y, edge_index, **options, binning="mass", n_bins=4)
+    counts = mass.node_sets.reliability.count
+    assert int(counts.max() - counts.min()) <= 1
+    assert mass.node_sets.nll == ev.node_sets.nll
+
+
+def test_long_lists_take_compiled_sums_and_agree(monkeypatch):
+    beliefs, y, edge_index, mask = kinds()
+    before = ew.evaluate(beliefs["field"], y, edge_index, mask=mask, node_sets=wedges_of(beliefs["field"].edge_index))
+    monkeypatch.setattr(compiled, "LONG", 1)
+    after = ew.evaluate(beliefs["field"], y, edge_index, mask=mask, node_sets=wedges_of(beliefs["field"].edge_index))
+    assert before.to_dict() == after.to_dict()

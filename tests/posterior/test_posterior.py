@@ -1,0 +1,272 @@
+"""The three kinds of beliefs: what they say about nodes, pairs and sets, and how they are kept."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import edgewise as ew
+from edgewise.posterior import belief
+
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 0, 2]])  # a triangle with a tail: 3 hangs on 2
+
+
+def random_probs(*shape, seed=0, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    return (2 * torch.randn(*shape, generator=g, dtype=torch.float64)).softmax(-1).to(dtype)
+
+
+def field(seed=0, num_classes=3, dtype=torch.float64, batch=(), shared=True, scaled=True):
+    """What belief propagation leaves behind, after a few sweeps."""
+    g = torch.Generator().manual_seed(seed)
+    unary = torch.randn(*batch, 5, num_classes, generator=g, dtype=torch.float64).to(dtype)
+    coupling = torch.randn(*batch, 1 if shared else 4, num_classes, num_classes, generator=g, dtype=torch.float64)
+    scale = torch.randn(*batch, 4, generator=g, dtype=torch.float64).to(dtype) if scaled else None
+    coupling = coupling if batch else coupling.squeeze(0)
+    mrf = ew.PairwiseMRF(unary, EDGES, coupling.to(dtype), edge_scale=scale)
+    return ew.sum_product(mrf)[0]
+
+
+KINDS = {
+    "independent": lambda: ew.IndependentPosterior(random_probs(5, 3)),
+    "mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3)),
+    "weighted mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3), torch.tensor([0.1, 0.2, 0.3, 0.4])),
+    "field": field,
+    "field with joints": lambda: ew.PairwisePosterior.from_joints(
+        random_probs(5, 3), EDGES, random_probs(4, 9, seed=1).view(4, 3, 3)
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def posterior(request):
+    return KINDS[request.param]()
+
+
+def test_nodes_and_joints_are_distributions(posterior):
+    assert posterior.node.shape == (5, 3)
+    torch.testing.assert_close(posterior.node.sum(-1), torch.ones(5, dtype=torch.float64))
+    joint = posterior.joint(EDGES)
+    assert joint.shape == (4, 3, 3)
+    torch.testing.assert_close(joint.sum((-1, -2)), torch.ones(4, dtype=torch.float64))
+
+
+def test_the_other_direction_is_the_transpose(posterior):
+    torch.testing.assert_close(posterior.joint(EDGES.flip(0)), posterior.joint(EDGES).transpose(-1, -2))
+
+
+def test_a_node_with_itself_has_its_marginal_on_the_diagonal(posterior):
+    pairs = torch.tensor([[2, 0, 1], [2, 1, 1]])
+    joint = posterior.joint(pairs)
+    torch.testing.assert_close(joint[0], posterior.node[2].diag())
+    torch.testing.assert_close(joint[1:2], posterior.joint(pairs[:, 1:2]))
+
+
+def test_pairs_and_single_nodes_are_sets(posterior):
+    assert torch.equal(posterior.marginal(EDGES), posterior.joint(EDGES))
+    torch.testing.assert_close(posterior.marginal(torch.tensor([[3, 0]])), posterior.node[[3, 0]])
+
+
+def test_the_order_of_a_set_is_the_order_of_its_axes(posterior):
+    wedge = torch.tensor([[0], [2], [3]])
+    torch.testing.assert_close(
+        posterior.marginal(wedge[[2, 0, 1]]), posterior.marginal(wedge).permute(0, 3, 1, 2), rtol=1e-12, atol=1e-12
+    )
+
+
+def test_chunks_change_nothing(posterior, monkeypatch):
+    wedges = torch.tensor([[0, 1, 3, 0], [1, 2, 2, 2], [2, 3, 0, 1]])
+    whole, joints = posterior.marginal(wedges), posterior.joint(EDGES)
+    monkeypatch.setattr(belief, "CHUNK_ELEMENTS", 1)
+    torch.testing.assert_close(posterior.marginal(wedges), whole)
+    torch.testing.assert_close(posterior.joint(EDGES), joints)
+
+
+def test_no_pairs_are_legal(posterior):
+    assert posterior.joint(torch.empty(2, 0, dtype=torch.long)).shape == (0, 3, 3)
+    assert posterior.marginal(np.empty((3, 0), dtype=np.int64)).shape == (0, 3, 3, 3)
+
+
+def test_saved_and_loaded_it_is_the_same(posterior, tmp_path):
+    path = tmp_path / "belief.safetensors"
+    posterior.save(path)
+    again = ew.Posterior.load(path)
+    assert type(again) is type(posterior)
+    assert torch.equal(again.node, posterior.node)
+    assert torch.equal(again.joint(EDGES), posterior.joint(EDGES))
+    assert [file.name for file in tmp_path.iterdir()] == ["belief.safetensors"]
+
+
+def test_to_gives_the_same_belief(posterior):
+    assert torch.equal(posterior.to("cpu").joint(EDGES), posterior.joint(EDGES))
+
+
+def test_repr_tells_the_size(posterior):
+    assert "nodes=5, classes=3" in repr(posterior)
+
+
+def test_independent_nodes_multiply():
+    probs = random_probs(4, 3)
+    joint = ew.IndependentPosterior(probs).marginal(torch.tensor([[0], [3], [1]]))[0]
+    for a, b, c in product(range(3), repeat=3):
+        assert float(joint[a, b, c]) == pytest.approx(float(probs[0, a] * probs[3, b] * probs[1, c]))
+
+
+def test_a_mixture_multiplies_within_samples():
+    samples, weights = random_probs(4, 5, 3), random_probs(4, seed=2)
+    posterior = ew.MixturePosterior(samples, weights)
+    joint = posterior.marginal(torch.tensor([[0], [3], [1]]))[0]
+    for a, b, c in product(range(3), repeat=3):
+        expected = sum(
+            float(weights[s] * samples[s, 0, a] * samples[s, 3, b] * samples[s, 1, c]) for s in range(len(samples))
+        )
+        assert float(joint[a, b, c]) == pytest.approx(expected, abs=1e-14)
+    torch.testing.assert_close(joint.sum((1, 2)), posterior.node[0])
+
+
+def test_a_mixture_is_no_product():
+    posterior = ew.MixturePosterior(torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]]))
+    assert posterior.node.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+    assert posterior.joint(torch.tensor([[0], [1]])).tolist() == [[[0.5, 0.0], [0.0, 0.5]]]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_wedges_and_tails_of_a_field_follow_the_chain_rule(shared, scaled):
+    tail = field(shared=shared, scaled=scaled)
+    b02, b32 = tail.joint(torch.tensor([[0, 3], [2, 2]]))
+    expected = b02[:, None, :] * b32[None, :, :] / tail.node[2]  # b(0, 2) b(3, 2) / b(2)
+    torch.testing.assert_close(tail.marginal(torch.tensor([[0], [3], [2]]))[0], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_known_joints_come_back_and_join_by_the_chain_rule():
+    node, joints = random_probs(5, 3), random_probs(4, 9, seed=1).view(4, 3, 3)
+    joints[0, 0] = 0.0  # impossible pairs stay impossible
+    joints[0] /= joints[0].sum()
+    posterior = ew.PairwisePosterior.from_joints(node, EDGES, joints)
+    torch.testing.assert_close(posterior.node, node)
+    torch.testing.assert_close(posterior.joint(EDGES), joints)
+    wedge = joints[2][:, :, None] * joints[3].T[:, None, :] / node[2][:, None, None]
+    torch.testing.assert_close(
+        posterior.marginal(torch.tensor([[2], [0], [3]]))[0], wedge / wedge.sum(), rtol=1e-9, atol=1e-12
+    )
+
+
+def test_a_batch_is_each_belief_alone():
+    both = field(batch=(2,))
+    for b in range(2):
+        assert torch.equal(both[b].joint(EDGES), both.joint(EDGES)[b])
+        assert torch.equal(both[b].node, both.node[b])
+    samples = random_probs(2, 4, 5, 3)
+    mixtures = ew.MixturePosterior(samples)
+    assert mixtures.batch_shape == (2,)
+    torch.testing.assert_close(mixtures.joint(EDGES)[1], ew.MixturePosterior(samples[1]).joint(EDGES))
+    assert ew.IndependentPosterior(samples[:, 0])[1].batch_shape == ()
+    with pytest.raises(TypeError, match="single one"):
+        ew.IndependentPosterior(samples[0, 0])[0]
+
+
+def test_gradients_flow_through_joints():
+    probs = random_probs(4, 5, 3).requires_grad_()
+    ew.MixturePosterior(probs).joint(EDGES).square().sum().backward()
+    assert float(probs.grad.abs().sum()) > 0
+
+
+def test_numpy_is_welcome_and_float32_stays():
+    posterior = ew.IndependentPosterior(random_probs(5, 3, dtype=torch.float32).numpy())
+    assert posterior.joint(EDGES.numpy()).dtype == torch.float32
+    assert field(dtype=torch.float32).joint(EDGES).dtype == torch.float32
+
+
+def test_a_field_without_edges_knows_its_nodes():
+    mrf = ew.PairwiseMRF(torch.zeros(3, 2), torch.empty(2, 0, dtype=torch.long), torch.eye(2))
+    posterior, convergence = ew.sum_product(mrf)
+    assert posterior.node.tolist() == [[0.5, 0.5]] * 3
+    assert convergence.converged
+    with pytest.raises(ValueError, match=r"pair \(0, 1\) is no edge"):
+        posterior.joint(torch.tensor([[0], [1]]))
+
+
+UNKNOWN = {
+    "no edge": (lambda p: p.joint(torch.tensor([[0, 0], [1, 3]])), r"the pair \(0, 3\) is no edge.*mixture"),
+    "apart": (lambda p: p.marginal(torch.tensor([[0], [1], [3]])), r"no edges connect the nodes \[0, 1, 3\]"),
+    "isolated": (lambda p: p.marginal(torch.tensor([[0], [1], [4]])), r"no edges connect"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_a_field_says_what_it_does_not_know(name):
+    ask, message = UNKNOWN[name]
+    with pytest.raises(ValueError, match=message):
+        ask(field())
+
+
+REFUSED = {
+    "node sums": (lambda: ew.IndependentPosterior(torch.ones(3, 2)), "row 0 of node sums to 2"),
+    "node shape": (lambda: ew.IndependentPosterior(torch.ones(3)), r"node of shape \(nodes, classes\)"),
+    "samples shape": (lambda: ew.MixturePosterior(random_probs(3, 2)), r"samples of shape \(samples, nodes, classes\)"),
+    "sample sums": (lambda: ew.MixturePosterior(torch.ones(2, 3, 2)), "row 0 of samples sums to 2"),
+    "no samples": (lambda: ew.MixturePosterior(torch.ones(0, 3, 2)), "samples of shape"),
+    "weights shape": (
+        lambda: ew.MixturePosterior(random_probs(2, 3, 2), torch.ones(3) / 3),
+        r"weights of shape \(2,\)",
+    ),
+    "weight sums": (lambda: ew.MixturePosterior(random_probs(2, 3, 2), torch.ones(2)), "weights sums to 2"),
+    "joint shape": (
+        lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, random_probs(4, 3)),
+        r"joints of shape \(4, 3, 3\)",
+    ),
+    "joint sums": (
+        lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, torch.ones(4, 3, 3)),
+        "edge 0 of joints sums to 9",
+    ),
+    "messages": (
+        lambda: ew.PairwisePosterior(torch.zeros(5, 3), EDGES, torch.zeros(4, 3), torch.zeros(1, 3, 3)),
+        r"messages of shape \(2, 4, 3\)",
+    ),
+    "NaN": (
+        lambda: ew.PairwisePosterior(torch.full((5, 3), torch.nan), EDGES, torch.zeros(2, 4, 3), torch.zeros(1, 3, 3)),
+        "NaN or infinity",
+    ),
+    "coupling": (
+        lambda: ew.PairwisePosterior(torch.zeros(5, 3), EDGES, torch.zeros(2, 4, 3), torch.full((1, 3, 3), torch.nan)),
+        "NaN or infinity",
+    ),
+    "pair outside": (lambda: KINDS["mixture"]().joint(torch.tensor([[0], [5]])), "nodes from 0 to 4"),
+    "set outside": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [5]])), r"set 0 is \[0, 1, 5\]"),
+    "set repeats": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [0]])), "distinct nodes"),
+    "set turned": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0, 0], [1, 1], [0, 2]])), "distinct.*nodes.T"),
+    "set shape": (lambda: KINDS["mixture"]().marginal(torch.tensor([0, 1])), r"shape \(nodes in a set, sets\)"),
+    "large set": (lambda: ew.IndependentPosterior(random_probs(9, 2)).marginal(torch.arange(7)[:, None]), "at most 6"),
+    "large joint": (
+        lambda: ew.IndependentPosterior(random_probs(9, 99)).marginal(torch.arange(4)[:, None]),
+        "at most 1048576 entries",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    make, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_files_that_are_no_posteriors(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        ew.Posterior.load(path)
+    path.write_bytes(b"something else")
+    with pytest.raises(ValueError, match="Expected a safetensors file"):
+        ew.Posterior.load(path)
+    save_file({"node": torch.ones(1, 1)}, path)
+    with pytest.raises(ValueError, match=r"that Posterior.save wrote .* says nothing"):
+        ew.Posterior.load(path)
+    save_file({"x": torch.ones(1, 1)}, path, metadata={"format": belief.FORMAT, "kind": "IndependentPosterior"})
+    with pytest.raises(ValueError, match="tensors of a IndependentPosterior"):
+        ew.Posterior.load(path)
+    with pytest.raises(ValueError, match="Expected to write"):
+        KINDS["field"]().save(tmp_path / "no folder" / "x.safetensors")
