@@ -30,8 +30,15 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed
+# PGMax asks for far more than it imports, so it comes without its dependencies.
+$(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps pgmax==0.6.1
+	@touch $@
+
+bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/inference.py
 
 data: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth

@@ -1,0 +1,155 @@
+"""How fast belief propagation is, beside what one would otherwise run.
+
+    python benchmarks/inference.py               # what `make bench` runs: some minutes, 12 GiB
+    python benchmarks/inference.py --only a      # one of a (Pubmed), b (10^6 edges, C = 10), c (10^7 edges, C = 5)
+
+All times are from one process and are the best of a few repeats; compilation is left out. One sweep is the difference
+between a call with several sweeps and a call with one, so that what is done once a call does not count.
+"""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+import pgmax_rival
+import torch
+from measure import GIB, environment, measure
+from torch import Tensor
+
+import edgewise as ew
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph with potentials, and how many sweeps are worth waiting for."""
+
+    name: str
+    edge_index: Tensor
+    num_nodes: int
+    num_classes: int
+    sweeps: int
+
+    def potentials(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw unaries, a symmetric coupling, and a scale for each edge."""
+        g = torch.Generator().manual_seed(0)
+        unary = torch.randn(self.num_nodes, self.num_classes, generator=g)
+        pairwise = 0.2 * torch.randn(self.num_classes, self.num_classes, generator=g)
+        return unary, pairwise + pairwise.T, torch.rand(self.edge_index.shape[1], generator=g)
+
+
+def power_law(num_nodes: int, num_edges: int) -> Tensor:
+    """Draw both ends of edges with probability ∝ rank^-0.6, each pair once, in any order and direction."""
+    rng = np.random.default_rng(0)
+    weight = np.arange(1, num_nodes + 1) ** -0.6
+    ends = np.searchsorted(np.cumsum(weight / weight.sum()), rng.random((2, int(1.4 * num_edges))))
+    ends = rng.permutation(num_nodes)[np.minimum(ends, num_nodes - 1)]
+    keys = np.unique((ends.min(0) * num_nodes + ends.max(0))[ends[0] != ends[1]])
+    keys = rng.permutation(keys)[:num_edges]
+    edges = np.stack([keys // num_nodes, keys % num_nodes])
+    turned = rng.random(edges.shape[1]) < 0.5
+    edges[:, turned] = edges[::-1, turned]
+    return torch.from_numpy(edges)
+
+
+def make_case(letter: str) -> Case:
+    if letter == "a":
+        data = ew.load_dataset("pubmed")
+        once = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
+        return Case("(a) Pubmed, C = 3", once, int(data.num_nodes), 3, 100)
+    if letter == "b":
+        return Case("(b) 10^6 edges, power law, C = 10", power_law(100_000, 1_000_000), 100_000, 10, 100)
+    return Case("(c) 10^7 edges, power law, C = 5", power_law(1_000_000, 10_000_000), 1_000_000, 5, 100)
+
+
+def direct(unary: Tensor, edge_index: Tensor, pairwise: Tensor, scale: Tensor | None, sweeps: int) -> Tensor:
+    """Follow the definition with (E, C, C) tensors, and give the node beliefs."""
+    start, end = edge_index
+    coupling = pairwise if scale is None else scale[:, None, None] * pairwise
+    into_start, into_end = torch.zeros(2, edge_index.shape[1], unary.shape[1])
+    for _ in range(sweeps):
+        total = unary.index_add(0, start, into_start).index_add(0, end, into_end)
+        at_start, at_end = total[start] - into_start, total[end] - into_end
+        into_end = (at_start[:, :, None] + coupling).logsumexp(1)
+        into_start = (at_end[:, None, :] + coupling).logsumexp(2)
+        into_start, into_end = into_start.log_softmax(-1), into_end.log_softmax(-1)
+    return unary.index_add(0, start, into_start).index_add(0, end, into_end).softmax(-1)
+
+
+def per_sweep(run: Callable[[int], object], sweeps: int, repeats: int) -> float:
+    """Give the seconds of one sweep."""
+    run(1)
+    best = []
+    for num in (1, 1 + sweeps):
+        seconds = []
+        for _ in range(repeats):
+            begin = perf_counter()
+            run(num)
+            seconds.append(perf_counter() - begin)
+        best.append(min(seconds))
+    return (best[1] - best[0]) / sweeps
+
+
+def swept(mrf: ew.PairwiseMRF, sweeps: int) -> ew.PairwisePosterior:
+    return ew.sum_product(mrf, max_sweeps=sweeps, tolerance=0.0)[0]
+
+
+def compare(case: Case) -> None:
+    unary, pairwise, scale = case.potentials()
+    edges = case.edge_index
+    building = measure(lambda: ew.PairwiseMRF(unary, edges, pairwise), repeats=3)
+    shared = ew.PairwiseMRF(unary, edges, pairwise)
+    scaled = ew.PairwiseMRF(unary, edges, pairwise, edge_scale=scale)
+    for mrf, factor in ((shared, None), (scaled, scale)):
+        difference = (swept(mrf, 3).node - direct(unary, edges, pairwise, factor, 3)).abs().max()
+        assert float(difference) < 1e-3, difference  # float32 sums over the neighbours of hubs
+    large = edges.shape[1] > 10**5
+    ours = {name: per_sweep(partial(swept, mrf), 10, 3) for name, mrf in (("shared", shared), ("scaled", scaled))}
+    theirs = {
+        name: per_sweep(partial(direct, unary, edges, pairwise, factor), 2 if large else 10, 2)
+        for name, factor in (("shared", None), ("scaled", scale))
+    }
+    whole = measure(lambda: swept(shared, case.sweeps), repeats=1)
+    one, one_direct = measure(lambda: swept(shared, 1), 1), measure(lambda: direct(unary, edges, pairwise, None, 1), 1)
+    messages = torch.zeros(2, edges.shape[1], case.num_classes)
+    target = torch.zeros_like(messages)
+    copy, clone = measure(lambda: target.copy_(messages), 9).seconds, measure(messages.clone, 9).seconds
+    print(f"\n{case.name}: {case.num_nodes:,} nodes, largest degree {int(edges.flatten().bincount().max()):,}")
+    print(
+        f"  building the field {1e3 * building.seconds:.0f} ms; a call with one sweep {1e3 * one.seconds:.0f} ms, "
+        f"with {case.sweeps} sweeps {whole.seconds:.2f} s"
+    )
+    print(
+        f"  peak memory of a call {one.peak_bytes / GIB:.2f} GiB, of a direct one {one_direct.peak_bytes / GIB:.2f} GiB"
+    )
+    print(f"  {'one sweep':34}{'ms':>10}{'of ours':>10}{'of a copy':>11}{'of a clone':>11}")
+    rows = [("edgewise, shared coupling", ours["shared"], ours["shared"])]
+    rows += [("direct, shared coupling", theirs["shared"], ours["shared"])]
+    rows += [("edgewise, scaled per edge", ours["scaled"], ours["scaled"])]
+    rows += [("direct, scaled per edge", theirs["scaled"], ours["scaled"])]
+    if pgmax_rival.is_installed() and edges.shape[1] <= 2 * 10**6:
+        run, seconds = pgmax_rival.pgmax_runner(unary, edges, pairwise)
+        rows += [(f"PGMax, shared (built in {seconds:.0f} s)", per_sweep(run, 10, 2), ours["shared"])]
+    rows += [("bare copy of the messages", copy, ours["shared"]), ("the same into new memory", clone, ours["shared"])]
+    for name, seconds, ratio_to in rows:
+        print(
+            f"  {name:34}{1e3 * seconds:10.2f}{seconds / ratio_to:10.2f}{seconds / copy:11.1f}{seconds / clone:11.1f}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=list("abc"), help="one case")
+    only = parser.parse_args().only
+    packages = ["edgewise", "torch", "numba", *(["pgmax", "jax"] if pgmax_rival.is_installed() else [])]
+    print(environment(*packages), f"{torch.get_num_threads()} threads", sep=", ")
+    if not pgmax_rival.is_installed():
+        print("PGMax is not installed and left out: pip install -r benchmarks/requirements.txt")
+    for letter in [only] if only else "abc":
+        compare(make_case(letter))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""The same sweeps by PGMax, where it is installed (`make bench` installs it; the package does not depend on it)."""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor
+
+
+def is_installed() -> bool:
+    return find_spec("pgmax") is not None and find_spec("jax") is not None
+
+
+def pgmax_runner(unary: Tensor, edge_index: Tensor, pairwise: Tensor) -> tuple[Callable[[int], Any], float]:
+    """Give a function that runs so many sweeps and waits for the beliefs, and the seconds that building took."""
+    import jax
+    from pgmax import fgraph, fgroup, infer, vgroup
+
+    start = perf_counter()
+    num_nodes, num_classes = unary.shape
+    variables = vgroup.NDVarArray(num_states=num_classes, shape=(num_nodes,))
+    graph = fgraph.FactorGraph(variable_groups=variables)
+    pairs = [[variables[i], variables[j]] for i, j in edge_index.T.tolist()]
+    graph.add_factors(fgroup.PairwiseFactorGroup(variables_for_factors=pairs, log_potential_matrix=pairwise.numpy()))
+    inferer = infer.build_inferer(graph.bp_state, backend="bp")
+    arrays = inferer.init(evidence_updates={variables: unary.numpy()})
+    seconds = perf_counter() - start
+    step = jax.jit(lambda state, num: inferer.run(state, num_iters=num, damping=0.0, temperature=1.0), static_argnums=1)
+
+    def run(num_sweeps: int) -> Any:
+        return jax.block_until_ready(inferer.get_beliefs(step(arrays, num_sweeps))[variables])
+
+    return run, seconds
