@@ -101,6 +101,18 @@ def test_every_format_gives_the_numbers_of_python(save: Callable[[Path, np.ndarr
     assert result.stdout == f"{expected}\n"
 
 
+def test_a_posterior_is_scored_with_its_own_joints(saved: dict[str, Path], tmp_path: Path) -> None:
+    belief = ew.MixturePosterior(np.stack([PROBS, PROBS[:, ::-1]]))
+    saved["probs"] = tmp_path / "belief.safetensors"
+    belief.save(saved["probs"])
+    result = run("evaluate", *options(saved))
+    assert result.stdout == f"{ew.evaluate(belief, LABELS, EDGES, mask=MASK, same_label=True)}\n", result.stderr
+    saved["probs"].write_bytes(b"nothing of the kind")
+    assert_refused(run("evaluate", *options(saved)), "Expected a safetensors file")
+    saved["probs"].unlink()
+    assert_refused(run("evaluate", *options(saved)), "no such file")
+
+
 def strict(value: Any) -> Any:
     """Say independently what JSON should hold: the same, but null for NaN and infinity."""
     if isinstance(value, dict):

@@ -111,7 +111,10 @@ def _start(
 
 @app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
 def evaluate(
-    probs: Annotated[Path, typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits.")],
+    probs: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits; or a .safetensors posterior."),
+    ],
     labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one a node; -1 for unknown.")],
     edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns, nodes from 0.")],
     mask: Annotated[
@@ -149,9 +152,11 @@ def evaluate(
     check_outputs({"--json": json_file, "--plot": plot}, named)
     from edgewise.data import files
     from edgewise.metrics import evaluate as score
+    from edgewise.posterior import Posterior
 
     with _progress_bar() as progress:
-        p, y, edge_index = files.read_probs(probs), files.read_labels(labels), files.read_edges(edges)
+        p = Posterior.load(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
+        y, edge_index = files.read_labels(labels), files.read_edges(edges)
         chosen = files.read_mask(mask) if mask else None
         joints = files.read_edge_probs(edge_probs) if edge_probs else None
         with _complaints_name(probs=probs, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
