@@ -135,19 +135,25 @@ class PairwisePosterior(Posterior):
 
     def _between(
         self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
-    ) -> tuple[Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c c"]]:
+    ) -> tuple[Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c"], Float[Tensor, "*b couplings c c"]]:
         """Give the messages into both nodes of a pair and their coupling; zero where they share no edge."""
-        known, direction = (edge >= 0).double(), backward.long()
-        if len(self._edge_index[0]) == 0:
-            zero = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
-            return zero, zero, zero.unsqueeze(-1).expand(*zero.shape, self.num_classes)
-        into_a = self._messages[..., direction, edge, :].double() * known[:, None]
-        into_b = self._messages[..., 1 - direction, edge, :].double() * known[:, None]
-        coupling = self._pairwise[..., edge if self._pairwise.shape[-3] > 1 else torch.zeros_like(edge), :, :].double()
+        unknown = edge < 0
+        if self._edge_index.shape[1] == 0:
+            silence = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
+            return silence, silence, silence.new_zeros(1, self.num_classes, self.num_classes)
+        direction = backward.long()
+        into_a, into_b = self._messages[..., direction, edge, :], self._messages[..., 1 - direction, edge, :]
+        coupling = self._pairwise if self._pairwise.shape[-3] == 1 else self._pairwise[..., edge, :, :]
+        turned = coupling.transpose(-1, -2)
+        if not torch.equal(coupling, turned):
+            coupling = torch.where(backward[:, None, None], turned, coupling)
+        coupling = coupling.double()
         if self._edge_scale is not None:
             coupling = coupling * self._edge_scale[..., edge, None, None].double()
-        coupling = torch.where(backward[:, None, None], coupling.transpose(-1, -2), coupling)
-        return into_a, into_b, torch.where(edge[:, None, None] >= 0, coupling, 0.0)
+        if bool(unknown.any()):
+            into_a, into_b = (told.masked_fill(unknown[:, None], 0.0) for told in (into_a, into_b))
+            coupling = torch.where(unknown[:, None, None], 0.0, coupling)
+        return into_a, into_b, coupling
 
 
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
