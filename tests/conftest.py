@@ -3,7 +3,8 @@
 from jaxtyping import install_import_hook
 
 # All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
-# datasets, splits, arrays, posterior, mrf), and the compiled loops, which cannot be wrapped (fused, forest, long_edge_list).
+# datasets, splits, arrays, posterior, mrf), and the compiled loops, which cannot be wrapped (fused, forest,
+# long_edge_list).
 CHECKED = [
     "edgewise.data.edges",
     "edgewise.data.pairs",

@@ -1,7 +1,8 @@
-"""Finding the edges of a graph among pairs of nodes."""
+"""Pairs of nodes: which of them are edges, and what edges connect."""
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -39,3 +40,17 @@ def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pa
     """Give pairs of nodes numbers, both directions of a pair the same."""
     low, high = torch.minimum(pairs[0], pairs[1]), torch.maximum(pairs[0], pairs[1])
     return low.long() * num_nodes + high
+
+
+def connected_parts(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:
+    """Give each node the number of the connected part of the graph that it is in.
+
+    >>> connected_parts(torch.tensor([[0], [2]]), 3).tolist()
+    [0, 1, 0]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    start, end = edge_index.cpu().numpy()
+    graph = coo_array((np.ones(len(start), dtype=np.int8), (start, end)), shape=(num_nodes, num_nodes))
+    return torch.from_numpy(connected_components(graph, directed=False)[1]).long().to(edge_index.device)

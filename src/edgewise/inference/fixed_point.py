@@ -20,11 +20,18 @@ def attach(step: Callable[[Tensor], Tensor], fixed: Tensor) -> Tensor:
         again = step(inside)
     attached: Tensor = step(fixed.detach())
 
-    def solve(gradient: Tensor) -> Tensor:
+    def solve(gradient: Tensor | None) -> Tensor | None:
+        if gradient is None:
+            return None
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "Expected a first derivative, but a second one of a fixed point is not available. Ask for fewer sweeps "
+                "than it takes to converge: then the derivatives are those of the sweeps."
+            )
         adjoint = gradient
         for _ in range(ADJOINT_SWEEPS):
-            (pulled,) = torch.autograd.grad(again, inside, adjoint, retain_graph=True)
-            following = gradient + pulled
+            (pulled,) = torch.autograd.grad(again, inside, adjoint, retain_graph=True, allow_unused=True)
+            following = gradient if pulled is None else gradient + pulled
             change = float((following - adjoint).abs().max())
             adjoint = following
             if change <= ADJOINT_TOLERANCE[gradient.dtype] * float(gradient.abs().max()):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.compiled import compiled
+from edgewise.data.pairs import connected_parts
 from edgewise.inference.messages import Messages, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
 
@@ -27,8 +28,10 @@ class Rooted(NamedTuple):
 def is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
     """Tell whether the edges between undecided nodes form no loop."""
     edges = _open_edges(mrf, decided)
-    components = _num_components(mrf.num_nodes, mrf.edge_index[:, edges])
-    return len(edges) == mrf.num_nodes - components
+    if mrf.num_nodes == 0:
+        return True
+    parts = int(connected_parts(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
+    return len(edges) == mrf.num_nodes - parts
 
 
 def forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messages:
@@ -59,28 +62,17 @@ def _open_edges(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Tensor:
     return (~decided[mrf.edge_index].any(0)).nonzero().squeeze(1)
 
 
-def _adjacency(num_nodes: int, start: Array, end: Array) -> Any:
-    from scipy.sparse import coo_array
-
-    return coo_array((np.ones(len(start), dtype=np.int8), (start, end)), shape=(num_nodes, num_nodes)).tocsr()
-
-
-def _num_components(num_nodes: int, edge_index: Tensor) -> int:
-    from scipy.sparse.csgraph import connected_components
-
-    start, end = edge_index.cpu().numpy()
-    return int(connected_components(_adjacency(num_nodes, start, end), directed=False)[0])
-
-
 def _rooted(num_nodes: int, edge_index: Array, ids: Array) -> Rooted:
     """Hang every tree on a root: all roots are neighbours of an additional node, from which the search starts."""
-    from scipy.sparse.csgraph import breadth_first_order, connected_components
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import breadth_first_order
 
     start, end = edge_index
-    _, tree = connected_components(_adjacency(num_nodes, start, end), directed=False)
+    tree = connected_parts(torch.from_numpy(edge_index), num_nodes).numpy()
     roots = np.unique(tree, return_index=True)[1]
     above = np.full(len(roots), num_nodes)
-    graph = _adjacency(num_nodes + 1, np.concatenate([start, above]), np.concatenate([end, roots]))
+    ends = np.concatenate([start, above]), np.concatenate([end, roots])
+    graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(num_nodes + 1, num_nodes + 1)).tocsr()
     order, parent = breadth_first_order(graph, num_nodes, directed=False)
     order, parent = order[1:].astype(np.int64), parent[:num_nodes].astype(np.int64)
     parent[parent == num_nodes] = -1

@@ -151,7 +151,7 @@ def _method(couplings: Array, scale: Array, rule: Literal["sum", "max"]) -> tupl
     nothing = couplings[0, :0]
     if rule == "max":
         return LOG_MAX, nothing
-    if len(couplings) == 1 and len(scale) == 1 and np.ptp(couplings) <= widest:
+    if len(couplings) == 1 and len(scale) == 1 and scale[0] == 1.0 and np.ptp(couplings) <= widest:
         return PRODUCT, np.exp(couplings[0] - couplings.max())
     if len(couplings) == 1 and 2 * np.abs(couplings).max() * np.abs(scale).max(initial=0.0) <= widest:
         return SCALED_PRODUCT, nothing
@@ -207,6 +207,12 @@ def _sweep(
             for slot in range(first[node], first[node + 1]):
                 for c in range(classes):
                     totals[row, c] += old[slot * classes + c]
+            # At a hub totals are large: what matters of them must survive the rounding of cavities.
+            highest = totals[row, 0]
+            for c in range(1, classes):
+                highest = max(highest, totals[row, c])
+            for c in range(classes):
+                totals[row, c] -= highest
             node += 1
         at = from_node
         for slot in range(begin, first[node], LANES):

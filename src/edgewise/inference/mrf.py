@@ -64,7 +64,7 @@ class PairwiseMRF:
         if edge_scale is not None:
             scale = _checked_scale(dense_tensor(edge_scale, "edge_scale").to(potentials), batch, num_edges)
         _check_size(potentials, couplings, scale)
-        object.__setattr__(self, "unary", _clamped(potentials, evidence or {}))
+        object.__setattr__(self, "unary", _clamped(potentials, {} if evidence is None else evidence))
         object.__setattr__(self, "edge_index", edges)
         object.__setattr__(self, "pairwise", couplings)
         object.__setattr__(self, "edge_scale", scale)
@@ -218,16 +218,19 @@ def _check_size(unary: Tensor, pairwise: Tensor, edge_scale: Tensor | None) -> N
 
 def _clamped(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int, int]) -> Tensor:
     """Leave a node with evidence the one label that it is known to have."""
+    if not isinstance(evidence, Mapping):
+        raise ValueError(
+            f"Expected evidence as a dict of node: label, but got {type(evidence).__name__}. Of labels y of the nodes "
+            "that are known make one: dict(zip(nodes.tolist(), y[nodes].tolist()))."
+        )
     if not evidence:
         return unary
-    if not isinstance(evidence, Mapping):
-        raise ValueError(f"Expected evidence as a dict of node: label, but got {type(evidence).__name__}.")
     nodes, classes = unary.shape[-2:]
     for node, label in evidence.items():
         _check_evidence("node", node, nodes, node)
         _check_evidence("label", label, classes, node)
-    known = torch.tensor(list(evidence), device=unary.device)
-    labels = torch.tensor(list(evidence.values()), device=unary.device)
+    known = torch.tensor([int(node) for node in evidence], device=unary.device)
+    labels = torch.tensor([int(label) for label in evidence.values()], device=unary.device)
     impossible = unary.detach()[..., known, labels] == -torch.inf
     if bool(impossible.any()):
         k = int(impossible.nonzero()[0, -1])

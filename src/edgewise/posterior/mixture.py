@@ -37,7 +37,7 @@ class MixturePosterior(Posterior):
     @cached_property
     def node(self) -> Float[Tensor, "*batch nodes classes"]:
         """The marginal of each node, Σ_s w_s p_s(y_i)."""
-        return torch.einsum("...s,...snc->...nc", self._weights, self._samples)
+        return _normalised(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
 
     def tensors(self) -> dict[str, Tensor]:
         """Give samples and weights."""
@@ -51,8 +51,13 @@ class MixturePosterior(Posterior):
         # The last node is summed over samples by a matrix product, so no (samples, sets, entries) is made.
         first = self._samples[..., nodes[0], :] * self._weights[..., None, None]
         if len(nodes) == 1:
-            return first.sum(-3)
+            return _normalised(first.sum(-3))
         for other in nodes[1:-1]:
             first = (first.unsqueeze(-1) * self._samples[..., other, :].unsqueeze(-2)).flatten(-2)
         last = self._samples[..., nodes[-1], :]
-        return (first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2)
+        return _normalised((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
+
+
+def _normalised(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:
+    """Divide rows by their sums, so that what all samples are sure of has probability 1 to the last bit."""
+    return p / p.sum(-1, keepdim=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, dense_tensor
 from edgewise.data.distributions import check_distributions
-from edgewise.data.pairs import EdgeLookup, Found
+from edgewise.data.pairs import EdgeLookup, Found, connected_parts
 from edgewise.posterior.belief import Posterior, check_node_shape
 
 
@@ -113,12 +113,25 @@ class PairwisePosterior(Posterior):
     def _lookup(self) -> EdgeLookup:
         return EdgeLookup(self._edge_index, self.num_nodes)
 
+    @cached_property
+    def _decided(self) -> Bool[Tensor, " nodes"]:
+        """Nodes whose label is certain."""
+        certain: Tensor = (self.node.detach() == 1.0).any(-1)
+        return certain.flatten(0, -2).any(0) if self.batch_shape else certain
+
+    @cached_property
+    def _part(self) -> Int[Tensor, " nodes"]:
+        """Which part of the graph each node is in, when nodes whose label is certain are taken out."""
+        return connected_parts(self._edge_index[:, ~self._decided[self._edge_index].any(0)], self.num_nodes)
+
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         """Join the sets: Σ_i (b_i - what other nodes of the set told it) + the couplings among them."""
         size = len(nodes)
         fields = [self._log_node[..., node, :].double() for node in nodes]
         found = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
         _check_connected(nodes, found)
+        if size > 2 and bool(self._decided[nodes].any()):
+            _check_joined(nodes, found, self._decided[nodes], self._part[nodes])
         couplings = {}
         for (a, b), (edge, backward) in found.items():
             into_a, into_b, coupling = self._between(edge, backward)
@@ -161,19 +174,45 @@ def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
 
 
-def _check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], Found]) -> None:
-    """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
+def _connections(
+    nodes: Int[Tensor, "set sets"], links: dict[tuple[int, int], Bool[Tensor, " sets"]]
+) -> Bool[Tensor, "sets set set"]:
+    """Tell which nodes of a set are connected by links between nodes of the set (Warshall)."""
     size, num_sets = nodes.shape
     reached = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
-    for (a, b), (edge, _) in found.items():
-        reached[:, a, b] = reached[:, b, a] = edge >= 0
-    for through in range(size):  # Warshall
+    for (a, b), linked in links.items():
+        reached[:, a, b] = reached[:, b, a] = linked
+    for through in range(size):
         reached |= reached[:, :, through, None] & reached[:, None, through, :]
-    apart = ~reached[:, 0].all(-1)
+    return reached
+
+
+def _check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], Found]) -> None:
+    """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
+    apart = ~_connections(nodes, {pair: edge >= 0 for pair, (edge, _) in found.items()}).flatten(1).all(1)
     if bool(apart.any()):
         lonely = nodes[:, int(apart.nonzero()[0])].tolist()
-        what = f"the pair {tuple(lonely)} is no edge" if size == 2 else f"no edges connect the nodes {lonely}"
+        what = f"the pair {tuple(lonely)} is no edge" if len(nodes) == 2 else f"no edges connect the nodes {lonely}"
         raise ValueError(
             f"Expected nodes that the field's edges connect, but {what}. A pairwise field knows the joints of its "
             "edges and of connected sets; a mixture or independent nodes know any."
+        )
+
+
+def _check_joined(
+    nodes: Int[Tensor, "set sets"],
+    found: dict[tuple[int, int], Found],
+    decided: Bool[Tensor, "set sets"],
+    part: Int[Tensor, "set sets"],
+) -> None:
+    """Refuse sets that hang together only through a node whose label is certain, but depend on each other elsewhere."""
+    links = {(a, b): (edge >= 0) & ~decided[a] & ~decided[b] for (a, b), (edge, _) in found.items()}
+    certain, parts = decided.T, part.T
+    independent = certain[:, :, None] | certain[:, None, :] | (parts[:, :, None] != parts[:, None, :])
+    unknown = ~(_connections(nodes, links) | independent).flatten(1).all(1)
+    if bool(unknown.any()):
+        lonely = nodes[:, int(unknown.nonzero()[0])].tolist()
+        raise ValueError(
+            f"Expected nodes that the field's edges connect, but the nodes {lonely} are connected only through one whose "
+            "label is certain, and depend on each other along other ways. Add the nodes between them to the set."
         )
