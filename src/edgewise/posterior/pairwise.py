@@ -213,6 +213,6 @@ def _check_joined(
     if bool(unknown.any()):
         lonely = nodes[:, int(unknown.nonzero()[0])].tolist()
         raise ValueError(
-            f"Expected nodes that the field's edges connect, but the nodes {lonely} are connected only through one whose "
+            f"Expected nodes that edges connect, but the nodes {lonely} are connected only through one whose "
             "label is certain, and depend on each other along other ways. Add the nodes between them to the set."
         )
