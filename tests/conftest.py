@@ -3,15 +3,12 @@
 from jaxtyping import install_import_hook
 
 # All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
-# datasets, splits, arrays, posterior, mrf), and the compiled loops, which cannot be wrapped (fused, forest,
-# long_edge_list).
+# datasets, splits, arrays, posterior, inference without its messages), and the compiled loops, which cannot be wrapped
+# (fused, forest, long_edge_list).
 CHECKED = [
     "edgewise.data.edges",
     "edgewise.data.pairs",
     "edgewise.data.statistics",
-    "edgewise.inference.bethe",
-    "edgewise.inference.exact",
-    "edgewise.inference.mean_field",
     "edgewise.inference.messages",
     "edgewise.metrics.collect",
     "edgewise.metrics.elements",

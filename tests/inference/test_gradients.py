@@ -226,3 +226,35 @@ def test_second_derivatives_are_right_or_refused():
     step[2, 0] = 1e-4
     above, below = (slope((field.unary + sign * step).requires_grad_()) for sign in (1, -1))
     assert float(second[2, 0]) == pytest.approx(float(above - below) / 2e-4, abs=1e-6)
+
+
+def test_a_coarse_tolerance_gives_the_gradient_of_the_sweeps():
+    field = field_on(LOOPY, "shared", 0)
+    unary = field.unary.clone().requires_grad_()
+    options = {"tolerance": 0.3, "max_sweeps": 50}
+    posterior, convergence = sum_product(PairwiseMRF(unary, LOOPY, field.pairwise), **options)
+    assert convergence.converged and convergence.residual > 1e-4
+    (coarse,) = torch.autograd.grad(posterior.node[0, 0], unary)
+    truncated, _ = sum_product(PairwiseMRF(unary, LOOPY, field.pairwise), tolerance=0.0, max_sweeps=convergence.sweeps)
+    (expected,) = torch.autograd.grad(truncated.node[0, 0], unary)
+    assert torch.equal(coarse, expected)
+
+
+def test_beliefs_made_without_gradients_have_none():
+    field = field_on(LOOPY, "shared", 0)
+    pairwise = field.pairwise.clone().requires_grad_()
+    with torch.no_grad():
+        posterior, _ = sum_product(PairwiseMRF(field.unary, LOOPY, pairwise))
+    assert not posterior.joint(LOOPY).requires_grad
+
+
+def test_strong_couplings_along_a_chain():
+    """The adjoint of a forest ends after as many sweeps as the longest path, not before."""
+    num_nodes = 300
+    chain = torch.stack([torch.arange(num_nodes - 1), torch.arange(1, num_nodes)])
+    unary = torch.zeros(num_nodes, 2, dtype=torch.float64, requires_grad=True)
+    posterior, _ = exact_marginals(PairwiseMRF(unary, chain, 20.0 * torch.eye(2, dtype=torch.float64)))
+    (gradient,) = torch.autograd.grad(posterior.node[0, 0], unary)
+    # The covariance of the two ends of a symmetric binary chain: tanh(w/2)^(n-1) / 4.
+    expected = 0.25 * torch.tanh(torch.tensor(10.0, dtype=torch.float64)) ** torch.arange(num_nodes)
+    torch.testing.assert_close(gradient[:, 0], expected, rtol=1e-9, atol=0)

@@ -18,8 +18,8 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
     """
     if not isinstance(posterior, PairwisePosterior) or not torch.equal(posterior.edge_index, mrf.edge_index):
         raise ValueError(
-            "Expected the posterior that sum_product gave for this field, but it has other edges. "
-            "Pass the two together: bethe_free_energy(mrf, sum_product(mrf)[0])."
+            f"Expected the posterior that sum_product gave for this field, but got {posterior!r}, of another kind or "
+            "with other edges. Pass the two together: bethe_free_energy(mrf, sum_product(mrf)[0])."
         )
     messages, edge_index = posterior.messages, mrf.edge_index
     totals = node_totals(mrf, messages)

@@ -27,9 +27,8 @@ def verdict(residuals: list[float], tolerance: float, damping: float) -> Converg
     if last <= tolerance:
         return Convergence(True, len(residuals), last)
     words = f"Did not converge in {len(residuals)} sweeps: the residual is {last:.2g}, the tolerance {tolerance:.2g}."
-    earlier = min(residuals[: max(1, len(residuals) // 2)])
-    if last < 0.5 * earlier:
-        return Convergence(False, len(residuals), last, f"{words} It is still falling: raise max_sweeps.")
+    if len(residuals) < 4 or last < 0.95 * min(residuals[: len(residuals) // 2]):
+        return Convergence(False, len(residuals), last, f"{words} It may still fall: raise max_sweeps.")
     more = max(0.5, (1.0 + damping) / 2)
     return Convergence(
         False, len(residuals), last, f"{words} It does not fall: try damping={more:g}, or weaker couplings."

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from edgewise.inference.convergence import EXACT, Convergence
-from edgewise.inference.fixed_point import attach
+from edgewise.inference.fixed_point import ADJOINT_SWEEPS, attach
 from edgewise.inference.forest import forest_messages, is_forest
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.inference.mrf import PairwiseMRF
@@ -35,7 +35,8 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     with torch.no_grad():
         messages = forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
-        messages = attach(lambda told: sweep(mrf, told, log_sum), messages)
+        # On a forest the adjoint is done after as many sweeps as the longest path has edges, however strong they are.
+        messages = attach(lambda told: sweep(mrf, told, log_sum), messages, max(ADJOINT_SWEEPS, mrf.num_nodes))
     return as_posterior(mrf, messages), EXACT
 
 
@@ -43,7 +44,7 @@ def _enumerated(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePos
     """Mix over all labellings of a vertex cover; nodes that are decided belong to it with their one label."""
     cover = _vertex_cover(mrf, decided)
     num_samples = mrf.num_classes ** len(cover)
-    if num_samples * mrf.num_nodes * mrf.num_classes > MAX_NUMBERS:
+    if num_samples * mrf.unary.numel() > MAX_NUMBERS:
         raise ValueError(
             f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes of "
             f"{mrf.num_classes} classes in a graph of {mrf.num_nodes} nodes are too many. Use sum_product."

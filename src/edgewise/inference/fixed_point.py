@@ -5,11 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+SETTLED = 1e-4  # the residual below which messages count as a fixed point; the error of the gradient is of its order
 ADJOINT_SWEEPS = 10_000
 ADJOINT_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
 
 
-def attach(step: Callable[[Tensor], Tensor], fixed: Tensor) -> Tensor:
+def attach(step: Callable[[Tensor], Tensor], fixed: Tensor, max_sweeps: int = ADJOINT_SWEEPS) -> Tensor:
     """Give a fixed point of ``step`` a gradient with respect to all that ``step`` depends on.
 
     For x = f(x, θ) the gradient g of x becomes λ ∂f/∂θ with λ = g + λ ∂f/∂x, which is solved by iterating: it takes
@@ -29,7 +30,7 @@ def attach(step: Callable[[Tensor], Tensor], fixed: Tensor) -> Tensor:
                 "than it takes to converge: then the derivatives are those of the sweeps."
             )
         adjoint = gradient
-        for _ in range(ADJOINT_SWEEPS):
+        for _ in range(max_sweeps):
             (pulled,) = torch.autograd.grad(again, inside, adjoint, retain_graph=True, allow_unused=True)
             following = gradient if pulled is None else gradient + pulled
             change = float((following - adjoint).abs().max())

@@ -99,8 +99,8 @@ def run_compiled(
 ) -> tuple[Messages, Convergence]:
     """Sweep each field of a batch until it converges."""
     slots = slots_of(mrf.edge_index, mrf.num_nodes)
-    fields = mrf.unary.reshape(-1, mrf.num_nodes, mrf.num_classes).numpy()
-    couplings = mrf.pairwise.reshape(len(fields), -1, mrf.num_classes, mrf.num_classes).numpy()
+    fields = mrf.unary.reshape(-1, mrf.num_nodes, mrf.num_classes).contiguous().numpy()
+    couplings = mrf.pairwise.reshape(len(fields), -1, mrf.num_classes, mrf.num_classes).contiguous().numpy()
     scales = np.ones((len(fields), 1)) if mrf.edge_scale is None else mrf.edge_scale.reshape(len(fields), -1).numpy()
     messages = mrf.unary.new_empty(len(fields), 2 * mrf.num_edges, mrf.num_classes)
     verdicts = []

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.inference.convergence import Convergence, verdict
-from edgewise.inference.fixed_point import attach
+from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import CHUNK_ELEMENTS
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.options import check_options
@@ -30,7 +30,7 @@ def mean_field(
             residuals.append(float((following - q).abs().max()) if q.numel() else 0.0)
             q = q.lerp(following, 1.0 - damping)
     convergence = verdict(residuals, small, damping)
-    if mrf.requires_grad and convergence.converged:
+    if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
         q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q)
     elif mrf.requires_grad:
         q = mrf.unary.softmax(-1)

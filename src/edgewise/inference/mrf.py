@@ -137,7 +137,7 @@ def _floating(tensor: Tensor, name: str) -> Tensor:
 
 
 def _checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
-    if unary.ndim not in (2, 3) or unary.shape[-1] == 0:
+    if unary.ndim not in (2, 3) or unary.shape[-1] == 0 or (unary.ndim == 3 and len(unary) == 0):
         raise ValueError(
             f"Expected unary of shape (nodes, classes), or (batch, nodes, classes), but got shape {tuple(unary.shape)}."
         )
@@ -183,7 +183,7 @@ def _checked_pairwise(
     pairwise: Tensor, batch: list[int], num_edges: int, num_classes: int
 ) -> Float[Tensor, "*batch couplings classes classes"]:
     square = (num_classes, num_classes)
-    allowed = {square: (1, *square), (num_edges, *square): (num_edges, *square)}
+    allowed = {square: (1, *square), (1, *square): (1, *square), (num_edges, *square): (num_edges, *square)}
     allowed |= {(*batch, 1, *square): (1, *square), (*batch, num_edges, *square): (num_edges, *square)}
     shape = tuple(pairwise.shape)
     if shape not in allowed:
@@ -208,7 +208,7 @@ def _check_size(unary: Tensor, pairwise: Tensor, edge_scale: Tensor | None) -> N
     scale = torch.ones(1) if edge_scale is None else edge_scale.detach()
     finite = unary.detach()[unary.detach() > -torch.inf]
     largest = [float(part.abs().max()) if part.numel() else 0.0 for part in (finite, pairwise.detach(), scale)]
-    if not np.isfinite(largest).all() or largest[0] > LARGEST or largest[1] * max(1.0, largest[2]) > LARGEST:
+    if not np.isfinite(largest).all() or max(largest[0], largest[1] * max(1.0, largest[2])) > 1.001 * LARGEST:
         raise ValueError(
             f"Expected finite couplings and scales, and potentials up to {LARGEST:.0e}, but the largest unary is "
             f"{largest[0]:.3g}, the largest pairwise {largest[1]:.3g} and the largest edge_scale {largest[2]:.3g}. "

@@ -3,7 +3,7 @@
 import torch
 
 from edgewise.inference.convergence import Convergence, verdict
-from edgewise.inference.fixed_point import attach
+from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import Messages, Rule, largest_change, log_max, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.options import check_options
@@ -62,7 +62,7 @@ def _propagated(
     small = check_options(mrf, max_sweeps, damping, tolerance)
     with torch.no_grad():
         messages, convergence = _run(mrf.detach(), rule, max_sweeps, damping, small)
-    if mrf.requires_grad and convergence.converged:
+    if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
         messages = attach(lambda told: sweep(mrf, told, rule), messages)
     elif mrf.requires_grad:
         messages = silent(mrf)
@@ -73,14 +73,16 @@ def _propagated(
 
 def as_posterior(mrf: PairwiseMRF, messages: Messages) -> PairwisePosterior:
     """Give the beliefs that messages leave behind."""
-    return PairwisePosterior(node_totals(mrf, messages), mrf.edge_index, messages, mrf.pairwise, mrf.edge_scale)
+    field = mrf if mrf.requires_grad else mrf.detach()
+    return PairwisePosterior(node_totals(field, messages), field.edge_index, messages, field.pairwise, field.edge_scale)
 
 
 def _run(
     mrf: PairwiseMRF, rule: Rule, max_sweeps: int, damping: float, tolerance: float
 ) -> tuple[Messages, Convergence]:
     messages = silent(mrf)
-    if mrf.unary.device.type == "cpu" and messages.numel() * min(max_sweeps, 100) >= COMPILED_WORK:
+    work = 2 * mrf.num_edges * mrf.num_classes * min(max_sweeps, 100)  # of each field
+    if mrf.unary.device.type == "cpu" and work >= COMPILED_WORK:
         from edgewise.inference.fused import run_compiled
 
         return run_compiled(mrf, "max" if rule is log_max else "sum", max_sweeps, damping, tolerance)

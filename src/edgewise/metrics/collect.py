@@ -1,6 +1,6 @@
 """From checked predictions to sums: the one pass over nodes and edges."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from edgewise.metrics.elements import (
     product_elements,
     product_event_elements,
 )
-from edgewise.metrics.sums import SAME_LABEL, VIEWS, Elements, carried, empty_tables, sum_groups
+from edgewise.metrics.sums import VIEWS, Elements, carried, empty_tables, sum_groups
 
 Progress = Callable[[int, int], None]  # edges done, edges in all
 
@@ -101,16 +101,20 @@ def same_label_table(
     task: Task, binning: Binning, progress: Progress | None = None
 ) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
     """Sum the event "both ends have the same label", whose probability is Σ_l q(l, l)."""
-    boundaries = binning.boundaries(task.records[:0, 0])
-    table = empty_tables(binning.n_bins, task.records.device)[SAME_LABEL]
-    parts = []
-    for elements in _same_label_chunks(task, progress):
-        if binning.kind == "width":
+    return one_table(_same_label_chunks(task, progress), binning, task.records.device)
+
+
+def one_table(
+    chunks: Iterable[Elements], binning: Binning, device: torch.device
+) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+    """Sum elements that come in chunks; bins of equal mass have to wait for all of them."""
+    boundaries = binning.boundaries(torch.empty(0, dtype=torch.float64, device=device))
+    table = empty_tables(binning.n_bins, device)[0]
+    if binning.kind == "width":
+        for elements in chunks:
             table += sum_one(elements, binning, boundaries)
-        else:
-            parts.append(elements)
-    if parts:
-        elements = concatenate(parts)
+    else:
+        elements = concatenate(list(chunks))
         boundaries = binning.boundaries(elements.confidence)
         table = sum_one(elements, binning, boundaries)
     return carried(table, binning.n_bins), boundaries

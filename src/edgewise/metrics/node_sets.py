@@ -8,28 +8,17 @@ from torch import Tensor
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning
-from edgewise.metrics.collect import Task, concatenate, slices, sum_one
+from edgewise.metrics.collect import Task, one_table, slices
 from edgewise.metrics.elements import CHUNK_ELEMENTS, joint_elements, product_elements
-from edgewise.metrics.sums import NODE_SETS, Elements, carried, empty_tables
+from edgewise.metrics.sums import Elements
 
 
 def node_set_table(
     task: Task, sets: Int[Tensor, "set sets"], choice: EdgeChoice, binning: Binning
 ) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
     """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint."""
-    boundaries = binning.boundaries(task.records[:0, 0])
-    table = empty_tables(binning.n_bins, task.records.device)[NODE_SETS]
-    parts = []
-    for elements in _chunks(task, sets[:, _scored(task, sets, choice)]):
-        if binning.kind == "width":
-            table += sum_one(elements, binning, boundaries)
-        else:
-            parts.append(elements)
-    if parts:
-        elements = concatenate(parts)
-        boundaries = binning.boundaries(elements.confidence)
-        table = sum_one(elements, binning, boundaries)
-    return carried(table, binning.n_bins), boundaries
+    chosen = sets[:, _scored(task, sets, choice)]
+    return one_table(_chunks(task, chosen), binning, task.records.device)
 
 
 def _scored(task: Task, sets: Int[Tensor, "set sets"], choice: EdgeChoice) -> Bool[Tensor, " sets"]:
