@@ -1,4 +1,3 @@
-import inspect
 import itertools
 
 import pytest
@@ -6,6 +5,7 @@ import torch
 from hypothesis import given, settings
 
 from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
+from edgewise.inference.bethe import free_energy_of_messages
 from edgewise.posterior import PairwisePosterior
 from inference.fields import KINDS, cycle, generator, one_of, random_field, random_graph, random_tree, small_fields
 
@@ -55,8 +55,7 @@ def test_it_is_energy_minus_entropy_of_the_beliefs_at_a_fixed_point(kind, num_kn
 
 def gradient_of_messages(mrf, posterior, messages):
     messages = messages.detach().clone().requires_grad_()
-    parts = {**posterior.tensors(), "messages": messages}
-    (gradient,) = torch.autograd.grad(bethe_free_energy(mrf, PairwisePosterior(**parts)), messages)
+    (gradient,) = torch.autograd.grad(free_energy_of_messages(mrf, messages), messages)
     return gradient
 
 
@@ -82,8 +81,9 @@ def test_constants_in_messages_change_nothing():
     mrf = field.mrf()
     posterior, _ = sum_product(mrf, max_sweeps=2)
     moved = posterior.messages + torch.randn(2, 15, 1, generator=generator(0), dtype=torch.float64)
-    other = PairwisePosterior(**{**posterior.tensors(), "messages": moved})
-    assert float(bethe_free_energy(mrf, other)) == pytest.approx(float(bethe_free_energy(mrf, posterior)), abs=1e-12)
+    assert float(free_energy_of_messages(mrf, moved)) == pytest.approx(
+        float(bethe_free_energy(mrf, posterior)), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,5 +145,11 @@ def test_beliefs_of_another_kind_or_graph_are_refused():
     mrf = field.mrf()
     for posterior in (mean_field(mrf)[0], sum_product(other.mrf())[0]):
         with pytest.raises(ValueError, match=r"Expected the posterior that sum_product .* other edges\. Pass the two"):
-            inspect.unwrap(bethe_free_energy)(mrf, posterior)  # as without the checks of types in tests
+            bethe_free_energy(mrf, posterior)
+    changed = PairwiseMRF(field.unary + torch.eye(5, 2), field.edge_index, field.pairwise)
+    exact = exact_marginals(mrf)[0]
+    known = PairwisePosterior.from_joints(exact.node, field.edge_index, exact.joint(field.edge_index))
+    for posterior in (sum_product(changed)[0], known):
+        with pytest.raises(ValueError, match="those of another field, or were not made of messages"):
+            bethe_free_energy(mrf, posterior)
     bethe_free_energy(mrf, max_product(mrf)[0])  # messages of any kind on the same graph have an energy

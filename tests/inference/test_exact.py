@@ -177,7 +177,7 @@ def test_a_large_graph_with_loops_is_refused_with_a_way_out():
     down = torch.stack([grid[:-1].flatten(), grid[1:].flatten()])
     mrf = PairwiseMRF(torch.zeros(100, 3), torch.cat([right, down], dim=1), torch.eye(3))
     with pytest.raises(
-        ValueError, match=r"Expected a forest, .* but \d+ nodes of 3 classes in a graph of 100 nodes .*Use sum_product"
+        ValueError, match=r"Expected a forest, .* but \d+ nodes or more of 3 classes, with 100 nodes .*Use sum_product"
     ):
         exact_marginals(mrf)
 
@@ -227,3 +227,26 @@ def test_no_edges(num_nodes):
     unary = torch.randn(num_nodes, 3, generator=generator(7))
     posterior, _ = exact_marginals(PairwiseMRF(unary, torch.empty(2, 0, dtype=torch.long), torch.eye(3)))
     torch.testing.assert_close(posterior.node, unary.softmax(-1))
+
+
+def test_fields_of_a_batch_may_forbid_different_labels():
+    """A node that is decided in one field only, or otherwise in another, does not cut the graph."""
+    unary = torch.randn(3, 4, 2, generator=generator(8), dtype=torch.float64)
+    unary[0, 0, 0] = unary[1, 0, 1] = -torch.inf
+    pairwise = torch.tensor([[1.0, 0.0], [0.5, 2.0]], dtype=torch.float64)
+    both, _ = exact_marginals(PairwiseMRF(unary, cycle(4), pairwise))
+    for b in range(3):
+        alone, _ = exact_marginals(PairwiseMRF(unary[b], cycle(4), pairwise))
+        torch.testing.assert_close(both.node[b], alone.node, rtol=0, atol=1e-12)
+
+
+def test_a_large_graph_is_refused_at_once(monkeypatch):
+    from edgewise.inference import exact
+
+    chosen = []
+    monkeypatch.setattr(exact, "MAX_NUMBERS", 10_000)
+    monkeypatch.setattr(torch, "bincount", lambda *a, count=torch.bincount, **k: chosen.append(1) or count(*a, **k))
+    g = generator(9)
+    with pytest.raises(ValueError, match="Use sum_product"):
+        exact_marginals(random_field(random_graph(300, 900, g), 300, 2, g).mrf())
+    assert len(chosen) < 10

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.inference import PairwiseMRF, fused, max_product, propagation, sum_product
+from edgewise.inference import PairwiseMRF, exact_marginals, fused, max_product, propagation, sum_product
 from edgewise.inference.fused import LANES, run_compiled
-from edgewise.inference.messages import log_max, log_sum
+from edgewise.inference.messages import log_max, log_sum, node_totals
 from inference.fields import Field, cycle, generator, random_field, random_graph
 
 RULES = {"sum": log_sum, "max": log_max}
@@ -242,3 +242,27 @@ def test_gradients_are_those_of_the_tensors(monkeypatch):
         node = sum_product(Field(unary, field.edge_index, field.pairwise).mrf())[0].node
         gradients.append(torch.autograd.grad(node[:, 0].square().sum(), unary)[0])
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("strength", [14.0, 29.0, 31.0, 44.0, 60.0, 99.0])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ranges_at_which_the_method_changes(strength, scaled, dtype, by_tensors):
+    """Fields that sit on the smallest entries of exp(T): just below and above where products would underflow."""
+    strength = strength if dtype == torch.float32 else 10 * strength
+    edge_index = torch.stack([torch.arange(40), torch.arange(1, 41)])
+    unary = torch.zeros(41, 3, dtype=dtype)
+    unary[:, 0], unary[::3, 1] = 2 * strength, 3 * strength
+    pairwise = torch.full((3, 3), strength, dtype=dtype)
+    pairwise[0], pairwise[:, 0] = -strength, -strength / 2
+    scale = torch.linspace(-1, 1, 40, dtype=dtype) if scaled else None
+    assert_equal_runs(by_tensors, PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", max_sweeps=5)
+    exact = in_float64(unary, edge_index, pairwise, scale)
+    got = run_compiled(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", 60, 0.0, 0.0)[0]
+    believed = node_totals(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), got).softmax(-1)
+    torch.testing.assert_close(believed, exact, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-9)
+
+
+def in_float64(unary, edge_index, pairwise, scale):
+    wide = [None if part is None else part.double() for part in (unary, pairwise, scale)]
+    return exact_marginals(PairwiseMRF(wide[0], edge_index, wide[1], edge_scale=wide[2]))[0].node

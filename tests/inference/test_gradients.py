@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck as torch_gradcheck
 
-from edgewise.inference import PairwiseMRF, exact_marginals, max_product, mean_field, sum_product
+from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
 from edgewise.inference.messages import log_sum, silent, sweep
 from edgewise.inference.propagation import as_posterior
 from edgewise.posterior import MixturePosterior, PairwisePosterior
@@ -13,15 +13,6 @@ from inference.fields import KINDS, cycle, generator, random_field, random_graph
 LOOPY = random_graph(4, 5, generator(0))
 TREE = random_tree(4, generator(1))
 COMPLETE = torch.triu_indices(4, 4, 1)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors are small: threads would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def gradcheck(function, leaves):
@@ -152,7 +143,7 @@ def test_a_gradient_that_does_not_exist_is_refused():
     unary = torch.zeros(4, 2, dtype=torch.float64, requires_grad=True)
     posterior, convergence = sum_product(PairwiseMRF(unary, COMPLETE, critical))
     assert convergence.converged
-    with pytest.raises(RuntimeError, match=r"Expected a stable fixed point .* Weaken the couplings, or ask for fewer"):
+    with pytest.raises(RuntimeError, match=r"a stable fixed point .* more damping or weaker couplings"):
         posterior.node[0, 0].backward()
 
 
@@ -258,3 +249,59 @@ def test_strong_couplings_along_a_chain():
     # The covariance of the two ends of a symmetric binary chain: tanh(w/2)^(n-1) / 4.
     expected = 0.25 * torch.tanh(torch.tensor(10.0, dtype=torch.float64)) ** torch.arange(num_nodes)
     torch.testing.assert_close(gradient[:, 0], expected, rtol=1e-9, atol=0)
+
+
+def test_a_fixed_point_that_needs_damping_has_a_gradient():
+    """Undamped the sweeps, and with them the adjoint, would oscillate without end."""
+    complete = torch.triu_indices(6, 6, 1)
+    unary = (0.1 * torch.randn(6, 2, generator=generator(1), dtype=torch.float64)).requires_grad_()
+    pairwise = -1.5 * torch.eye(2, dtype=torch.float64)
+
+    def marginals(u):
+        posterior, convergence = mean_field(PairwiseMRF(u, complete, pairwise), damping=0.7)
+        assert convergence.converged
+        return posterior.node
+
+    assert not mean_field(PairwiseMRF(unary.detach(), complete, pairwise))[1].converged
+    assert gradcheck(marginals, (unary,))
+
+
+@pytest.mark.parametrize("strength", [0.3, 0.65, 0.8])
+def test_float32_gradients_are_those_of_float64(strength):
+    grid = torch.arange(100).view(10, 10)
+    edges = torch.cat(
+        [
+            torch.stack([grid[:, :-1].flatten(), grid[:, 1:].flatten()]),
+            torch.stack([grid[:-1].flatten(), grid[1:].flatten()]),
+        ],
+        dim=1,
+    )
+    start = 0.05 * torch.randn(100, 2, generator=generator(2), dtype=torch.float64)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        unary = start.to(dtype).requires_grad_()
+        posterior, convergence = sum_product(PairwiseMRF(unary, edges, strength * torch.eye(2, dtype=dtype)))
+        assert convergence.converged
+        (gradient,) = torch.autograd.grad(posterior.node[:, 0].sum(), unary)
+        gradients.append(gradient.double())
+    # Near the transition (about 0.7) small differences of float32 are amplified.
+    scale = float(gradients[1].abs().max())
+    torch.testing.assert_close(gradients[0] / scale, gradients[1] / scale, rtol=0, atol=2e-3)
+
+
+def test_couplings_of_their_own_are_not_kept_for_the_gradient():
+    """Peak memory with a gradient is that of messages, not of (edges, classes, classes)."""
+    kept = []
+    g = generator(3)
+    chain = torch.stack([torch.arange(200), torch.arange(1, 201)])
+    scale = torch.rand(200, generator=g).requires_grad_()
+    mrf = PairwiseMRF(torch.zeros(201, 30), chain, torch.randn(30, 30, generator=g), edge_scale=scale)
+
+    def note(tensor):
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        posterior, _ = sum_product(mrf, max_sweeps=1, tolerance=0.0)
+        bethe_free_energy(mrf, posterior)
+    assert max(kept) < 200 * 30 * 30

@@ -93,11 +93,13 @@ def test_refusals():
     batch = ew.IndependentPosterior(beliefs["independent"].node.expand(2, 30, 3))
     with pytest.raises(ValueError, match=r"batch of shape \(2,\).*posterior\[b\]"):
         ew.evaluate(batch, y, edge_index)
+    with pytest.raises(ValueError, match=r"\(posterior, convergence\): pass the first"):
+        ew.evaluate((beliefs["field"], None), y, edge_index)
     with pytest.raises(ValueError, match="joints of edges only"):
         ew.evaluate(
             beliefs["field"].node, y, edge_index, mask=mask, edge_probs=joints, node_sets=torch.tensor([[0], [1], [2]])
         )
-    with pytest.raises(ValueError, match=r"distinct nodes in each set, but set 0 is \[1, 1, 2\]"):
+    with pytest.raises(ValueError, match=r"distinct nodes in each of 1 sets of 3 nodes, but set 0 is \[1, 1, 2\]"):
         ew.evaluate(beliefs["mixture"], y, edge_index, node_sets=torch.tensor([[1], [1], [2]]))
     with pytest.raises(ValueError, match=r"node_sets to hold nodes from 0 to 29, but set 1"):
         ew.evaluate(beliefs["mixture"], y, edge_index, node_sets=torch.tensor([[1, 30], [0, 1]]))
@@ -177,7 +179,7 @@ def test_sets_in_print_dict_sum_and_bins_of_equal_mass():
     options = {"mask": mask, "node_sets": sets}
     ev = ew.evaluate(beliefs["mixture"], y, edge_index, **options)
     assert f"node sets: {ev.node_sets.count}, accuracy" in str(ev)
-    assert ev.to_dict()["node_sets"]["nll"] == ev.node_sets.nll
+    assert ev.to_dict()["node_sets"]["nll"] == ev.scalars()["node_sets/nll"] == ev.node_sets.nll
     assert (ev + ev).node_sets.count == 2 * ev.node_sets.count
     plain = ew.evaluate(beliefs["mixture"], y, edge_index, mask=mask)
     assert plain.node_sets is None

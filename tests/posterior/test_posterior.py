@@ -28,14 +28,20 @@ def field(seed=0, num_classes=3, dtype=torch.float64, batch=(), shared=True, sca
     return ew.sum_product(mrf)[0]
 
 
+def known_joints():
+    """Marginals and joints that belong together; some pairs of labels never occur."""
+    samples = random_probs(6, 5, 3)
+    samples[:3, :, 0], samples[3:, :, 2] = 0.0, 0.0
+    mixture = ew.MixturePosterior(samples / samples.sum(-1, keepdim=True))
+    return mixture.node, EDGES, mixture.joint(EDGES)
+
+
 KINDS = {
     "independent": lambda: ew.IndependentPosterior(random_probs(5, 3)),
     "mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3)),
     "weighted mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3), torch.tensor([0.1, 0.2, 0.3, 0.4])),
     "field": field,
-    "field with joints": lambda: ew.PairwisePosterior.from_joints(
-        random_probs(5, 3), EDGES, random_probs(4, 9, seed=1).view(4, 3, 3)
-    ),
+    "field with joints": lambda: ew.PairwisePosterior.from_joints(*known_joints()),
 }
 
 
@@ -141,9 +147,8 @@ def test_wedges_and_tails_of_a_field_follow_the_chain_rule(shared, scaled):
 
 
 def test_known_joints_come_back_and_join_by_the_chain_rule():
-    node, joints = random_probs(5, 3), random_probs(4, 9, seed=1).view(4, 3, 3)
-    joints[0, 0] = 0.0  # impossible pairs stay impossible
-    joints[0] /= joints[0].sum()
+    node, _, joints = known_joints()
+    assert float(joints.amin()) == 0.0  # impossible pairs stay impossible
     posterior = ew.PairwisePosterior.from_joints(node, EDGES, joints)
     torch.testing.assert_close(posterior.node, node)
     torch.testing.assert_close(posterior.joint(EDGES), joints)
@@ -221,6 +226,16 @@ REFUSED = {
         lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, torch.ones(4, 3, 3)),
         "edge 0 of joints sums to 9",
     ),
+    "other marginals": (
+        lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, random_probs(4, 9, seed=1).view(4, 3, 3)),
+        r"sum to the marginals of their ends, but edge 0 is .* off at its start, node 0.*edge_probs",
+    ),
+    "both directions": (
+        lambda: ew.PairwisePosterior.from_joints(
+            torch.full((5, 2), 0.5), torch.cat([EDGES, EDGES.flip(0)], 1), torch.full((8, 2, 2), 0.25)
+        ),
+        "each undirected edge once",
+    ),
     "messages": (
         lambda: ew.PairwisePosterior(torch.zeros(5, 3), EDGES, torch.zeros(4, 3), torch.zeros(1, 3, 3)),
         r"messages of shape \(2, 4, 3\)",
@@ -238,6 +253,10 @@ REFUSED = {
     "set repeats": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [0]])), "distinct nodes"),
     "set turned": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0, 0], [1, 1], [0, 2]])), "distinct.*nodes.T"),
     "set shape": (lambda: KINDS["mixture"]().marginal(torch.tensor([0, 1])), r"shape \(nodes in a set, sets\)"),
+    "long set": (
+        lambda: KINDS["mixture"]().marginal(torch.zeros(9, 1, dtype=torch.long)),
+        r"set 0 is \[0, 0, 0, 0, 0, 0, …\]. Leave",
+    ),
     "large set": (lambda: ew.IndependentPosterior(random_probs(9, 2)).marginal(torch.arange(7)[:, None]), "at most 6"),
     "large joint": (
         lambda: ew.IndependentPosterior(random_probs(9, 99)).marginal(torch.arange(4)[:, None]),
@@ -270,3 +289,25 @@ def test_files_that_are_no_posteriors(tmp_path):
         ew.Posterior.load(path)
     with pytest.raises(ValueError, match="Expected to write"):
         KINDS["field"]().save(tmp_path / "no folder" / "x.safetensors")
+
+
+def test_sets_around_nodes_that_are_almost_certain():
+    """Rounding does not decide whether a set is known: the same wedge is answered for any strength of its middle."""
+    cycle = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
+    for strength in (14.0, 20.0, 200.0):
+        unary = torch.zeros(4, 2)
+        unary[1, 0] = strength
+        posterior, _ = ew.sum_product(ew.PairwiseMRF(unary, cycle, 1.5 * torch.eye(2)))
+        joint = posterior.marginal(torch.tensor([[0], [1], [2]]))
+        assert float(joint.sum()) == pytest.approx(1.0)
+
+
+def test_infinite_scales_are_refused():
+    parts = field().tensors()
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        ew.PairwisePosterior(**{**parts, "edge_scale": torch.full((4,), torch.nan)})
+
+
+def test_detached_it_has_no_gradient():
+    probs = random_probs(5, 3).requires_grad_()
+    assert not ew.IndependentPosterior(probs).detach().joint(EDGES).requires_grad

@@ -98,13 +98,21 @@ def checked_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set s
     outside = ((nodes < 0) | (nodes >= num_nodes)).any(0)
     if bool(outside.any()):
         s = int(outside.nonzero()[0])
-        raise ValueError(
-            f"Expected {name} to hold nodes from 0 to {num_nodes - 1}, but set {s} is {nodes[:, s].tolist()}."
-        )
+        raise ValueError(f"Expected {name} to hold nodes from 0 to {num_nodes - 1}, but set {s} is {_few(nodes, s)}.")
     ordered = nodes.sort(0).values
     repeated = (ordered[1:] == ordered[:-1]).any(0)
     if bool(repeated.any()):
         s = int(repeated.nonzero()[0])
-        hint = f" Sets are columns: pass {name}.T." if nodes.shape[0] > nodes.shape[1] else " Leave such sets out."
-        raise ValueError(f"Expected distinct nodes in each set, but set {s} is {nodes[:, s].tolist()}.{hint}")
+        size, num_sets = nodes.shape
+        hint = f"Sets are columns: pass {name}.T." if size > num_sets > 1 else "Leave such sets out."
+        raise ValueError(
+            f"Expected distinct nodes in each of {num_sets} sets of {size} nodes, but set {s} is {_few(nodes, s)}. "
+            f"{hint}"
+        )
     return nodes
+
+
+def _few(sets: Tensor, which: int) -> str:
+    """Name the first nodes of a set."""
+    nodes = sets[:, which].tolist()
+    return str(nodes) if len(nodes) <= 6 else f"{str(nodes[:6])[:-1]}, …]"

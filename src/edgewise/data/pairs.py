@@ -54,3 +54,18 @@ def connected_parts(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[T
     start, end = edge_index.cpu().numpy()
     graph = coo_array((np.ones(len(start), dtype=np.int8), (start, end)), shape=(num_nodes, num_nodes))
     return torch.from_numpy(connected_components(graph, directed=False)[1]).long().to(edge_index.device)
+
+
+def check_listed_once(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
+    """Refuse a list with an edge twice, in the same direction or in both."""
+    keys, order = pair_keys(edges, num_nodes).sort(stable=True)
+    again = keys[1:] == keys[:-1]
+    if bool(again.any()):
+        k = int(again.nonzero()[0])
+        first, second = sorted((int(order[k]), int(order[k + 1])))
+        pair = tuple(edges[:, second].tolist())
+        raise ValueError(
+            f"Expected each undirected edge once, but edges {first} and {second} both connect {pair}. If both "
+            "directions are listed keep one: edge_index[:, edge_index[0] < edge_index[1]]; couplings of parallel "
+            "edges add up to one."
+        )

@@ -1,10 +1,13 @@
 """The Bethe free energy: what belief propagation minimises."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from edgewise.inference.messages import CHUNK_ELEMENTS, node_totals
+from edgewise.inference.messages import CHUNK_ELEMENTS, Messages, node_totals
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.posterior import PairwisePosterior
 
@@ -14,22 +17,45 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
 
     Z_i = Σ_l exp(U_i(l) + Σ_k μ_{k→i}(l)) and Z_e sums exp(T + both cavities) over pairs of labels; d_i is the degree.
     As a function of the messages F is stationary at the fixed points of sum-product, so there its gradient with respect
-    to the potentials is minus the marginals: a likelihood to learn by.
+    to the potentials, with messages held fixed as it is here, is minus the marginals: a likelihood to learn by.
     """
     if not isinstance(posterior, PairwisePosterior) or not torch.equal(posterior.edge_index, mrf.edge_index):
         raise ValueError(
             f"Expected the posterior that sum_product gave for this field, but got {posterior!r}, of another kind or "
             "with other edges. Pass the two together: bethe_free_energy(mrf, sum_product(mrf)[0])."
         )
-    messages, edge_index = posterior.messages, mrf.edge_index
+    messages = posterior.messages.detach()
+    shape = (*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes)
+    if messages.shape != shape or not _belong(mrf, messages, posterior.node.detach()):
+        raise ValueError(
+            "Expected the posterior that sum_product gave for this field, but its beliefs are those of another field, "
+            "or were not made of messages. Pass the two together: bethe_free_energy(mrf, sum_product(mrf)[0])."
+        )
+    return free_energy_of_messages(mrf, messages)
+
+
+def _belong(mrf: PairwiseMRF, messages: Messages, node: Tensor) -> bool:
+    with torch.no_grad():
+        believed = node_totals(mrf, messages).softmax(-1)
+    return bool(((believed - node).abs() < 1e-3).all())
+
+
+def free_energy_of_messages(mrf: PairwiseMRF, messages: Messages) -> Float[Tensor, "*batch"]:
+    """Give F as a function of any messages."""
+    edge_index = mrf.edge_index
     totals = node_totals(mrf, messages)
     degree = torch.bincount(edge_index.flatten(), minlength=mrf.num_nodes).double()
     energy = ((degree - 1) * totals.logsumexp(-1)).sum(-1)
-    step = max(1, CHUNK_ELEMENTS // mrf.num_classes**2)
+    step = max(1, CHUNK_ELEMENTS // (mrf.num_classes**2 * max(1, math.prod(mrf.batch_shape))))
     for lo in range(0, mrf.num_edges, step):
         part = slice(lo, lo + step)
         fields = totals[..., edge_index[:, part], :] - messages[..., part, :].double()
-        at_start, at_end = fields.unbind(-3)
-        joint = at_start.unsqueeze(-1) + at_end.unsqueeze(-2) + mrf.coupling(part).double()
-        energy = energy - joint.flatten(-2).logsumexp(-1).sum(-1)
+        energy = energy - checkpoint(_log_sum_of_edges, mrf, part, fields, use_reentrant=False)
     return energy
+
+
+def _log_sum_of_edges(mrf: PairwiseMRF, part: slice, fields: Float[Tensor, "*batch 2 some classes"]) -> Tensor:
+    """Σ_e log Z_e; computed again for a gradient, since it needs (edges, classes, classes)."""
+    at_start, at_end = fields.unbind(-3)
+    joint = at_start.unsqueeze(-1) + at_end.unsqueeze(-2) + mrf.coupling(part).double()
+    return joint.flatten(-2).logsumexp(-1).sum(-1)

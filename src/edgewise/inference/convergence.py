@@ -17,6 +17,9 @@ class Convergence:
     residual: float
     advice: str = ""
 
+    def __bool__(self) -> bool:
+        return self.converged
+
 
 EXACT = Convergence(converged=True, sweeps=0, residual=0.0)
 
@@ -29,7 +32,7 @@ def verdict(residuals: list[float], tolerance: float, damping: float) -> Converg
     words = f"Did not converge in {len(residuals)} sweeps: the residual is {last:.2g}, the tolerance {tolerance:.2g}."
     if len(residuals) < 4 or last < 0.95 * min(residuals[: len(residuals) // 2]):
         return Convergence(False, len(residuals), last, f"{words} It may still fall: raise max_sweeps.")
-    more = max(0.5, (1.0 + damping) / 2)
-    return Convergence(
-        False, len(residuals), last, f"{words} It does not fall: try damping={more:g}, or weaker couplings."
-    )
+    way_out = f"try damping={0.5 if damping < 0.5 else 0.9}, or weaker couplings"
+    if damping >= 0.9:
+        way_out = "use weaker couplings, mean_field, or exact_marginals if the graph is small"
+    return Convergence(False, len(residuals), last, f"{words} It does not fall: {way_out}.")

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from edgewise.inference.convergence import EXACT, Convergence
 from edgewise.inference.fixed_point import ADJOINT_SWEEPS, attach
-from edgewise.inference.forest import forest_messages, is_forest
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.options import check_options
@@ -28,6 +27,8 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     >>> round(float(posterior.node[1, 1]), 4)
     0.8075
     """
+    from edgewise.inference.forest import forest_messages, is_forest  # which loads the compiler
+
     check_options(mrf, 1, 0.0, None)
     decided = mrf.decided
     if not is_forest(mrf, decided):
@@ -36,7 +37,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
         messages = forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
         # On a forest the adjoint is done after as many sweeps as the longest path has edges, however strong they are.
-        messages = attach(lambda told: sweep(mrf, told, log_sum), messages, max(ADJOINT_SWEEPS, mrf.num_nodes))
+        messages = attach(lambda told: sweep(mrf, told, log_sum), messages, 0.0, max(ADJOINT_SWEEPS, mrf.num_nodes))
     return as_posterior(mrf, messages), EXACT
 
 
@@ -44,11 +45,6 @@ def _enumerated(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePos
     """Mix over all labellings of a vertex cover; nodes that are decided belong to it with their one label."""
     cover = _vertex_cover(mrf, decided)
     num_samples = mrf.num_classes ** len(cover)
-    if num_samples * mrf.unary.numel() > MAX_NUMBERS:
-        raise ValueError(
-            f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes of "
-            f"{mrf.num_classes} classes in a graph of {mrf.num_nodes} nodes are too many. Use sum_product."
-        )
     ranges = [torch.arange(mrf.num_classes, device=mrf.unary.device)] * len(cover)
     choices = torch.cartesian_prod(*ranges).reshape(num_samples, len(cover)).T
     labels = dict(zip(cover, choices, strict=True))
@@ -65,6 +61,12 @@ def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int
     while open_edges.shape[1]:
         node = int(torch.bincount(open_edges.flatten()).argmax())
         cover.append(node)
+        if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_NUMBERS:
+            raise ValueError(
+                f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes "
+                f"or more of {mrf.num_classes} classes, with {mrf.num_nodes} nodes in all, are too many. "
+                "Use sum_product."
+            )
         open_edges = open_edges[:, (open_edges != node).all(0)]
     return cover
 
@@ -75,7 +77,7 @@ def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_s
     fields = list(mrf.unary.double().unsqueeze(-3).expand(shape).unbind(-2))
     log_weight = torch.zeros(shape[:-2], dtype=torch.float64, device=mrf.unary.device)
     for e, (i, j) in enumerate(mrf.edge_index.T.tolist()):
-        coupling = mrf.coupling(torch.tensor([e if mrf.num_edges > 1 else 0], device=mrf.unary.device))
+        coupling = mrf.coupling(torch.tensor([e], device=mrf.unary.device))
         coupling = coupling.squeeze(-3).double()
         if i in labels and j in labels:
             log_weight = log_weight + coupling[..., labels[i], labels[j]]

@@ -1,4 +1,6 @@
-"""Mean field: the independent nodes that are nearest to a field."""
+"""Mean field: independent nodes that are near a field (a stationary point of the divergence from it)."""
+
+import math
 
 import torch
 from jaxtyping import Float
@@ -17,8 +19,9 @@ def mean_field(
 ) -> tuple[IndependentPosterior, Convergence]:
     """Infer independent nodes by parallel sweeps q_i ← softmax(U_i + Σ_j T_ij q_j), from q_i = softmax(U_i).
 
-    The joint of an edge is the product of its ends, by definition. Arguments as in `sum_product`; the residual is the
-    largest change of a probability.
+    At rest they are a stationary point of the divergence from the field, if not the nearest one. The joint of an edge
+    is the product of its ends, by definition. Arguments as in `sum_product`; the residual is the largest change of a
+    probability.
     """
     small = check_options(mrf, max_sweeps, damping, tolerance)
     residuals: list[float] = []
@@ -31,7 +34,7 @@ def mean_field(
             q = q.lerp(following, 1.0 - damping)
     convergence = verdict(residuals, small, damping)
     if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
-        q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q)
+        q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q, damping)
     elif mrf.requires_grad:
         q = mrf.unary.softmax(-1)
         for _ in residuals:
@@ -45,9 +48,10 @@ def mean_field_sweep(
     """Update all nodes at once; sums over neighbours are float64."""
     fields = mrf.unary.double()
     start, end = mrf.edge_index
-    entries = mrf.num_classes if mrf.pairwise.shape[-3] == 1 else mrf.num_classes**2
-    for lo in range(0, mrf.num_edges, max(1, CHUNK_ELEMENTS // entries)):
-        part = slice(lo, lo + max(1, CHUNK_ELEMENTS // entries))
+    entries = mrf.num_classes * (1 if mrf.pairwise.shape[-3] == 1 else mrf.num_classes)
+    step = max(1, CHUNK_ELEMENTS // (entries * max(1, math.prod(mrf.batch_shape))))
+    for lo in range(0, mrf.num_edges, step):
+        part = slice(lo, lo + step)
         fields = fields.index_add(-2, start[part], _pull(mrf, q[..., end[part], :], part, backward=True))
         fields = fields.index_add(-2, end[part], _pull(mrf, q[..., start[part], :], part, backward=False))
     return fields.softmax(-1).to(q.dtype)
@@ -55,10 +59,8 @@ def mean_field_sweep(
 
 def _pull(mrf: PairwiseMRF, q: Float[Tensor, "*batch some classes"], part: slice, backward: bool) -> Tensor:
     """Σ_l q(l) s T(l, m) in float64, with T turned round for messages that run against the edge."""
-    coupling = mrf.pairwise.double()
+    shared = mrf.pairwise.shape[-3] == 1
+    coupling = (mrf.pairwise if shared else mrf.pairwise[..., part, :, :]).double()
     coupling = coupling.transpose(-1, -2) if backward else coupling
-    if coupling.shape[-3] == 1:
-        pulled = q.double() @ coupling.squeeze(-3)
-    else:
-        pulled = (q.double().unsqueeze(-2) @ coupling[..., part, :, :]).squeeze(-2)
+    pulled = q.double() @ coupling.squeeze(-3) if shared else (q.double().unsqueeze(-2) @ coupling).squeeze(-2)
     return pulled if mrf.edge_scale is None else pulled * mrf.edge_scale[..., part, None].double()

@@ -6,10 +6,12 @@ the neighbours of a node are float64: at a hub a cavity is the small difference 
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from edgewise.inference.mrf import PairwiseMRF
 
@@ -53,14 +55,23 @@ def sweep(mrf: PairwiseMRF, messages: Messages, rule: Rule) -> Messages:
 
 
 def _tell(mrf: PairwiseMRF, fields: Float[Tensor, "*batch edges classes"], rule: Rule, backward: bool) -> Tensor:
-    """Apply the rule to all edges, in chunks: it may need (edges, classes, classes) on the way."""
+    """Apply the rule to all edges, in chunks: it may need (edges, classes, classes) on the way.
+
+    For a gradient chunks are computed again on the way back, instead of being kept.
+    """
     step = max(1, CHUNK_ELEMENTS // (mrf.num_classes**2 * max(1, math.prod(mrf.batch_shape))))
     parts = []
     for lo in range(0, max(1, mrf.num_edges), step):
-        part = slice(lo, lo + step)
-        coupling = mrf.coupling(part)
-        parts.append(rule(fields[..., part, :], coupling.transpose(-1, -2) if backward else coupling))
+        told = partial(_tell_part, mrf, rule, slice(lo, lo + step), backward)
+        chunk = fields[..., lo : lo + step, :]
+        again = torch.is_grad_enabled() and (rule is not log_sum or mrf.is_varied)
+        parts.append(checkpoint(told, chunk, use_reentrant=False) if again else told(chunk))
     return torch.cat(parts, dim=-2)
+
+
+def _tell_part(mrf: PairwiseMRF, rule: Rule, part: slice, backward: bool, fields: Tensor) -> Tensor:
+    coupling = mrf.coupling(part)
+    return rule(fields, coupling.transpose(-1, -2) if backward else coupling)
 
 
 def log_sum(fields: Float[Tensor, "*batch edges classes"], coupling: Float[Tensor, "*batch e c c"]) -> Tensor:

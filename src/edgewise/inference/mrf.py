@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, dense_tensor
-from edgewise.data.pairs import pair_keys
+from edgewise.data.pairs import check_listed_once
 
 LARGEST = 1e30  # sums of larger potentials could overflow float32
 
@@ -90,6 +91,11 @@ class PairwiseMRF:
         return tuple(self.unary.shape[:-2])
 
     @property
+    def is_varied(self) -> bool:
+        """Whether edges have couplings of their own."""
+        return self.pairwise.shape[-3] != 1 or self.edge_scale is not None
+
+    @property
     def requires_grad(self) -> bool:
         """Whether a gradient with respect to the potentials may be asked for."""
         potentials = (self.unary, self.pairwise, self.edge_scale)
@@ -165,17 +171,7 @@ def _checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edg
             f"Expected edges between two nodes, but edge {e} is a self-loop of node {int(edges[0, e])}. "
             "Leave them out: edge_index[:, edge_index[0] != edge_index[1]]; what they say belongs into unary."
         )
-    keys, order = pair_keys(edges, num_nodes).sort(stable=True)
-    again = keys[1:] == keys[:-1]
-    if bool(again.any()):
-        k = int(again.nonzero()[0])
-        first, second = sorted((int(order[k]), int(order[k + 1])))
-        pair = tuple(edges[:, second].tolist())
-        raise ValueError(
-            f"Expected each undirected edge once, but edges {first} and {second} both connect {pair}. If both "
-            "directions are listed keep one: edge_index[:, edge_index[0] < edge_index[1]]; couplings of parallel "
-            "edges add up to one."
-        )
+    check_listed_once(edges, num_nodes)
     return edges
 
 
@@ -190,7 +186,7 @@ def _checked_pairwise(
         names = f"{square} or {(num_edges, *square)}" + (f", or either after the batch {tuple(batch)}" if batch else "")
         raise ValueError(
             f"Expected pairwise of shape (classes, classes) or (edges, classes, classes), that is {names}, but got "
-            f"shape {shape}."
+            f"shape {shape}. One coupling for each field of a batch is (batch, 1, classes, classes)."
         )
     return pairwise.reshape(*(batch if pairwise.ndim == 4 else ()), *allowed[shape]).expand(*batch, *allowed[shape])
 
@@ -229,8 +225,8 @@ def _clamped(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int
     for node, label in evidence.items():
         _check_evidence("node", node, nodes, node)
         _check_evidence("label", label, classes, node)
-    known = torch.tensor([int(node) for node in evidence], device=unary.device)
-    labels = torch.tensor([int(label) for label in evidence.values()], device=unary.device)
+    known = torch.tensor([index(node) for node in evidence], device=unary.device)
+    labels = torch.tensor([index(label) for label in evidence.values()], device=unary.device)
     impossible = unary.detach()[..., known, labels] == -torch.inf
     if bool(impossible.any()):
         k = int(impossible.nonzero()[0, -1])
@@ -244,7 +240,7 @@ def _clamped(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int
 
 
 def _check_evidence(what: str, value: object, limit: int, node: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < limit:
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") or not 0 <= index(value) < limit:
         raise ValueError(
             f"Expected evidence with a {what} from 0 to {limit - 1}, as whole numbers, but got {value!r} for node "
             f"{node!r}."

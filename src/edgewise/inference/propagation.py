@@ -28,7 +28,8 @@ def sum_product(
     damping
         Keep this share of each old message, from 0 to below 1; it calms messages that oscillate.
     tolerance
-        Stop when no message changes by more: by default 1e-5 in float32 and 1e-12 in float64.
+        Stop when no message changes by more, in nats, relative to its size where that is more than one nat; by default
+        1e-5 in float32 and 1e-12 in float64.
 
     Returns
     -------
@@ -48,10 +49,10 @@ def sum_product(
 def max_product(
     mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
 ) -> tuple[PairwisePosterior, Convergence]:
-    """Infer max-marginals: b_i(l) ∝ the probability of the most likely labelling in which node i has label l.
+    """Infer max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labelling in which i has label l.
 
-    They are not marginals: the argmax of each node is the most likely labelling of a tree if that is unique. Arguments
-    as in `sum_product`.
+    They are not marginals: the argmax of each node is the most likely labelling of a tree if that is unique, and a good
+    guess elsewhere. Arguments as in `sum_product`.
     """
     return _propagated(mrf, log_max, max_sweeps, damping, tolerance)
 
@@ -63,7 +64,7 @@ def _propagated(
     with torch.no_grad():
         messages, convergence = _run(mrf.detach(), rule, max_sweeps, damping, small)
     if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
-        messages = attach(lambda told: sweep(mrf, told, rule), messages)
+        messages = attach(lambda told: sweep(mrf, told, rule), messages, damping)
     elif mrf.requires_grad:
         messages = silent(mrf)
         for _ in range(convergence.sweeps):

@@ -33,6 +33,8 @@ def checked(
     edge_probs: ArrayLike | None = None,
 ) -> Prediction:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
+    if isinstance(probs, tuple):
+        raise ValueError("Expected probabilities or a posterior, not both of (posterior, convergence): pass the first.")
     p = _checked_belief(probs, edge_probs) if isinstance(probs, Posterior) else checked_probs(probs)
     nodes = p.shape[0]
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
@@ -65,7 +67,8 @@ def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
 
 def _believed(posterior: Posterior) -> Joints:
     """Give joints by nodes; a belief was checked when it was made."""
-    return lambda ends, positions: posterior.marginal(ends).detach()
+    detached = posterior.detach()
+    return lambda ends, positions: detached.marginal(ends)
 
 
 def _checked_belief(posterior: Posterior, edge_probs: ArrayLike | None) -> Float[Tensor, "nodes classes"]:

@@ -120,8 +120,9 @@ class Evaluation:
         return self if other == 0 else NotImplemented
 
     def scalars(self) -> dict[str, float]:
-        """Give the sixteen scores under flat names such as "edgewise/ece", as loggers like them."""
-        return {f"{view}/{metric}": self[view][metric] for view in VIEWS for metric in METRICS}
+        """Give the sixteen scores, and those of sets of nodes, under flat names such as "edgewise/ece" for loggers."""
+        views = {view: self[view] for view in VIEWS} | ({"node_sets": self.node_sets} if self.node_sets else {})
+        return {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
 
     def to_dict(self) -> dict[str, object]:
         """Give everything as plain dicts, lists and numbers."""

@@ -137,6 +137,10 @@ class Posterior(ABC):
         """Give the same belief on another device."""
         return self._remade(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
+    def detach(self) -> "Posterior":
+        """Give the same belief without a gradient."""
+        return self._remade(**{name: tensor.detach() for name, tensor in self.tensors().items()})
+
     def __getitem__(self, index: int) -> "Posterior":
         """Choose one belief of a batch."""
         if not self.batch_shape:
@@ -152,7 +156,11 @@ class Posterior(ABC):
 
     def __repr__(self) -> str:
         batch = f"batch={self.batch_shape}, " if self.batch_shape else ""
-        return f"{type(self).__name__}({batch}nodes={self.num_nodes}, classes={self.num_classes})"
+        return f"{type(self).__name__}({batch}nodes={self.num_nodes}, classes={self.num_classes}{self._more()})"
+
+    def _more(self) -> str:
+        """Say what else is worth knowing of this kind."""
+        return ""
 
 
 def check_node_shape(node: Tensor, name: str) -> None:

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, dense_tensor
 from edgewise.data.distributions import check_distributions
-from edgewise.data.pairs import EdgeLookup, Found, connected_parts
+from edgewise.data.pairs import EdgeLookup, Found, check_listed_once, connected_parts
 from edgewise.posterior.belief import Posterior, check_node_shape
+
+MARGINAL_TOLERANCE = 1e-3
 
 
 class PairwisePosterior(Posterior):
@@ -18,7 +20,8 @@ class PairwisePosterior(Posterior):
 
     The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): each end's
     belief without what the other end told it, and their coupling. So a coupling that edges share costs (E, C) and not
-    (E, C, C). Larger sets of nodes that hang together are joined in the same way, which is exact on a tree.
+    (E, C, C). Larger sets of nodes that hang together are joined in the same way: exact on a tree; elsewhere loops in
+    the set count in full, so its marginals may differ from ``node``, and ways around outside the set do not count.
 
     Parameters
     ----------
@@ -47,7 +50,7 @@ class PairwisePosterior(Posterior):
         self._log_node = dense_tensor(log_node, "log_node")
         check_node_shape(self._log_node, "log_node")
         *batch, nodes, classes = self._log_node.shape
-        self._edge_index = checked_edges(as_tensor(edge_index, "edge_index"), nodes).long()
+        self._edge_index = checked_edges(as_tensor(edge_index, "edge_index").to(self._log_node.device), nodes).long()
         edges = self._edge_index.shape[1]
         self._messages, self._pairwise = dense_tensor(messages, "messages"), dense_tensor(pairwise, "pairwise")
         _check_shape("messages", self._messages, (*batch, 2, edges, classes))
@@ -57,10 +60,11 @@ class PairwisePosterior(Posterior):
         if edge_scale is not None:
             self._edge_scale = dense_tensor(edge_scale, "edge_scale")
             _check_shape("edge_scale", self._edge_scale, (*batch, edges))
-        possible = (
-            self.node.sum(-1).isfinite().all() & self._messages.isfinite().all() & (self._pairwise < torch.inf).all()
-        )
-        if not bool(possible):
+        finite = self.node.sum(-1).isfinite().all() & self._messages.isfinite().all()
+        finite &= (self._pairwise < torch.inf).all()
+        if self._edge_scale is not None:
+            finite &= self._edge_scale.isfinite().all()
+        if not bool(finite):
             raise ValueError("Expected finite messages and a possible label for each node, but got NaN or infinity.")
 
     @classmethod
@@ -76,6 +80,8 @@ class PairwisePosterior(Posterior):
         *batch, _, classes = marginals.shape
         _check_shape("joints", pairs, (*batch, edges.shape[1], classes, classes))
         check_distributions(pairs.flatten(0, -3), "joints", "edge")
+        check_listed_once(edges, marginals.shape[-2])
+        _check_marginals(marginals.detach(), edges, pairs.detach())
         # What is impossible for a node is impossible in its joints, which say so; here it must only be finite.
         told = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
         return cls(marginals.log(), edges, told[..., edges, :], pairs.log())
@@ -94,6 +100,9 @@ class PairwisePosterior(Posterior):
     def messages(self) -> Float[Tensor, "*batch 2 edges classes"]:
         """What the ends of each edge told each other: into its start, and into its end."""
         return self._messages
+
+    def _more(self) -> str:
+        return f", edges={self._edge_index.shape[1]}"
 
     def tensors(self) -> dict[str, Tensor]:
         """Give beliefs, edges, messages and couplings."""
@@ -115,8 +124,8 @@ class PairwisePosterior(Posterior):
 
     @cached_property
     def _decided(self) -> Bool[Tensor, " nodes"]:
-        """Nodes whose label is certain."""
-        certain: Tensor = (self.node.detach() == 1.0).any(-1)
+        """Nodes that have a single possible label, in any field of a batch."""
+        certain: Tensor = (self._log_node.detach() > -torch.inf).sum(-1) == 1
         return certain.flatten(0, -2).any(0) if self.batch_shape else certain
 
     @cached_property
@@ -167,6 +176,18 @@ class PairwisePosterior(Posterior):
             into_a, into_b = (told.masked_fill(unknown[:, None], 0.0) for told in (into_a, into_b))
             coupling = torch.where(unknown[:, None, None], 0.0, coupling)
         return into_a, into_b, coupling
+
+
+def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
+    """Refuse joints that do not sum to the marginals of their ends."""
+    for side, (end, summed) in enumerate((("start", joints.sum(-1)), ("end", joints.sum(-2)))):
+        gap = (summed - node[..., edge_index[side], :]).abs().amax(-1)
+        if bool((gap > MARGINAL_TOLERANCE).any()):
+            e = int((gap > MARGINAL_TOLERANCE).nonzero()[0, -1])
+            raise ValueError(
+                f"Expected joints that sum to the marginals of their ends, but edge {e} is {float(gap.max()):.2g} off "
+                f"at its {end}, node {int(edge_index[side, e])}. To score joints as they are pass them as edge_probs."
+            )
 
 
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
