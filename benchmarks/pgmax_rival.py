@@ -1,6 +1,7 @@
 """The same sweeps by PGMax, where it is installed (`make bench` installs it; the package does not depend on it)."""
 
 from collections.abc import Callable
+from functools import cache, partial
 from importlib.util import find_spec
 from time import perf_counter
 from typing import Any
@@ -26,9 +27,18 @@ def pgmax_runner(unary: Tensor, edge_index: Tensor, pairwise: Tensor) -> tuple[C
     inferer = infer.build_inferer(graph.bp_state, backend="bp")
     arrays = inferer.init(evidence_updates={variables: unary.numpy()})
     seconds = perf_counter() - start
-    step = jax.jit(lambda state, num: inferer.run(state, num_iters=num, damping=0.0, temperature=1.0), static_argnums=1)
+
+    @cache
+    def compiled(num_sweeps: int) -> Callable[..., Any]:
+        # The wiring of the graph is passed as arguments: as constants XLA would fold it, for minutes and in 20 GiB.
+        def sweep(state: Any) -> Any:
+            return inferer.run(state, num_iters=num_sweeps, damping=0.0, temperature=1.0)
+
+        closed = jax.make_jaxpr(lambda state: jax.tree.leaves(sweep(state)))(arrays)
+        run = jax.jit(partial(jax.core.eval_jaxpr, closed.jaxpr))
+        return lambda state: jax.tree.unflatten(jax.tree.structure(state), run(closed.consts, *jax.tree.leaves(state)))
 
     def run(num_sweeps: int) -> Any:
-        return jax.block_until_ready(inferer.get_beliefs(step(arrays, num_sweeps))[variables])
+        return jax.block_until_ready(inferer.get_beliefs(compiled(num_sweeps)(arrays))[variables])
 
     return run, seconds
