@@ -12,15 +12,6 @@ FIELDS = 100  # on each graph
 GRAPHS = 100
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Tensors are small: threads would wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def sizes(shape, g):
     """Numbers of both signs from 1e-30 to 1e4, some exactly 0, and some exactly ±1e4."""
     size = 10.0 ** (34 * torch.rand(shape, generator=g, dtype=torch.float64) - 30)
