@@ -1,0 +1,139 @@
+"""Two graph convolutions, logits = Â max(0, Â X W₁ + b₁) W₂ + b₂, cut to the nodes whose logits are asked for."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from edgewise.models.dropout import Dropout, relu_dropped
+from edgewise.models.seeds import glorot
+from edgewise.models.sparse import Sparse, multiply, product
+from edgewise.models.task import Features, Nodes, Task
+from edgewise.models.training import Weights
+
+
+def convolution_weights(num_in: int, hidden: int, num_out: int, draws: torch.Generator, task: Task) -> Weights:
+    """Draw initial weights: Glorot for matrices, zero for biases."""
+    return {
+        "weight_1": glorot((num_in, hidden), draws, task.dtype).to(task.device),
+        "bias_1": torch.zeros(hidden, dtype=task.dtype, device=task.device),
+        "weight_2": glorot((hidden, num_out), draws, task.dtype).to(task.device),
+        "bias_2": torch.zeros(num_out, dtype=task.dtype, device=task.device),
+    }
+
+
+class Hidden(NamedTuple):
+    """Â X W₁ of all rows that are needed, without a gradient, and of those that training needs, with one."""
+
+    needed: Float[Tensor, "needed hidden"]
+    learnt: Float[Tensor, "learnt hidden"]
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLayer:
+    """W₁ ↦ Â X W₁ on some rows, of which the first ``num_learnt`` have a gradient.
+
+    With sparse features X W₁ comes first: X has fewer non-zeros than Â X. With dense ones ``averaged`` is Â X, computed
+    once.
+    """
+
+    num_learnt: int
+    averaging: Sparse | None
+    features: Sparse | None
+    averaged: Float[Tensor, "rows features"] | None
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Give all rows."""
+        if self.averaged is not None:
+            return self.averaged @ weight
+        assert self.features is not None and self.averaging is not None
+        projected = multiply(self.features.rows, weight, self.features.shape[0])
+        return multiply(self.averaging.rows, projected, self.averaging.shape[0])
+
+    def backward(self, grad: Float[Tensor, "learnt hidden"]) -> Tensor:
+        """Give the gradient of the weight, from that of the rows that have one."""
+        if self.averaged is not None:
+            return self.averaged[: self.num_learnt].T @ grad
+        assert self.features is not None and self.averaging is not None
+        spread = multiply(self.averaging.columns, grad, self.averaging.shape[1])
+        return multiply(self.features.columns, spread, self.features.shape[1])
+
+
+class _FirstLayer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, layer: FirstLayer) -> tuple[Tensor, Tensor]:
+        ctx.layer = layer
+        needed = layer.forward(weight.detach())
+        ctx.mark_non_differentiable(needed)
+        return needed, needed[: layer.num_learnt]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.layer.backward(grads[1]), None
+
+
+class Convolution:
+    """The logits of some nodes that are learnt from, and of some that validate."""
+
+    def __init__(self, task: Task, x: Features, learnt: Nodes, validated: Nodes):
+        learnt_rows = task.reached(learnt)
+        validated_rows = task.reached(validated)
+        rows = _first_then_rest(learnt_rows, validated_rows)
+        self._first = _first_layer(task, x, rows, len(learnt_rows))
+        self._learnt = task.sparse(task.averaging[learnt][:, learnt_rows])
+        self._validated = task.sparse(task.averaging[validated][:, validated_rows])
+        where = np.empty(task.num_nodes, dtype=np.int64)
+        where[rows] = np.arange(len(rows))
+        self._validated_rows = torch.from_numpy(where[validated_rows]).to(task.device)
+
+    def hidden(self, weights: Weights) -> Hidden:
+        """Compute the first layer before its bias: what all passes share."""
+        return Hidden(*_FirstLayer.apply(weights["weight_1"], self._first))
+
+    def learnt_logits(self, weights: Weights, hidden: Hidden, dropout: Dropout, draw: int) -> Tensor:
+        """Compute the logits of the nodes that are learnt from, with dropout between the layers."""
+        raised = relu_dropped(hidden.learnt, weights["bias_1"], dropout, draw)
+        return product(self._learnt, raised @ weights["weight_2"]) + weights["bias_2"]
+
+    def validated_logits(self, weights: Weights, hidden: Hidden) -> Tensor:
+        """Compute the logits of the nodes that validate, without dropout."""
+        raised = torch.relu(hidden.needed[self._validated_rows] + weights["bias_1"])
+        return product(self._validated, raised @ weights["weight_2"]) + weights["bias_2"]
+
+
+def _first_then_rest(first: Nodes, others: Nodes) -> Nodes:
+    return np.concatenate([first, np.setdiff1d(others, first)])
+
+
+def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> FirstLayer:
+    if isinstance(x, Tensor):
+        averaged = multiply(task.sparse(task.averaging[rows]).rows, x, len(rows))
+        return FirstLayer(num_learnt, None, None, averaged)
+    learnt_columns = task.reached(rows[:num_learnt])
+    columns = _first_then_rest(learnt_columns, task.reached(rows))
+    return FirstLayer(
+        num_learnt,
+        task.sparse(task.averaging[rows][:, columns], learnt_rows=num_learnt),
+        task.sparse(x[columns], learnt_rows=len(learnt_columns)),
+        None,
+    )
+
+
+def convolved(task: Task, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
+    """Compute the logits of all nodes without dropout."""
+    averaging = task.sparse(task.averaging)
+    with torch.no_grad():
+        if isinstance(x, Tensor) and x.shape[1] < weights["weight_1"].shape[1]:
+            first = product(averaging, x) @ weights["weight_1"]
+        else:
+            first = product(averaging, projected(task, x, weights["weight_1"]))
+        raised = torch.relu(first + weights["bias_1"])
+        return product(averaging, raised @ weights["weight_2"]) + weights["bias_2"]
+
+
+def projected(task: Task, x: Features, weight: Float[Tensor, "features width"]) -> Float[Tensor, "nodes width"]:
+    """X W, of sparse or dense features."""
+    return x @ weight if isinstance(x, Tensor) else product(task.sparse(x), weight)

@@ -1,0 +1,106 @@
+"""Dropout that is a function of its place: an entry is kept or not by a hash of (key, draw, place).
+
+So what is dropped depends neither on threads nor on devices nor on what else was drawn. The hash is the finaliser of
+splitmix64 (Steele, Lea, Flood 2014); each of its words decides four entries by 16 bits each.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+LEVELS = 1 << 16
+
+
+class Dropout:
+    """One phase's dropout: which entries are kept in each draw, and the factor 1 / (1 - rate) that makes up for it.
+
+    >>> Dropout(0.5, key=1).keep(8, draw=0, device=torch.device("cpu")).tolist()
+    [0, 0, 1, 0, 1, 0, 0, 1]
+    """
+
+    def __init__(self, rate: float, key: int):
+        self.rate, self._key = rate, key
+        self.dropped_levels = round(rate * LEVELS)
+        self.scale = 1.0 / (1.0 - rate)
+
+    def keep(self, num: int, draw: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
+        """Give 1 for each of ``num`` entries that is kept, 0 for others."""
+        start = self.start(draw)
+        if device.type == "cpu":
+            from edgewise.models.compiled_dropout import keep_compiled
+
+            return keep_compiled(num, start, self.dropped_levels)
+        return keep_by_tensors(num, start, self.dropped_levels, device)
+
+    def start(self, draw: int) -> int:
+        """Hash the key with the number of a draw: where the words of this draw begin."""
+        return _mixed_word((self._key + (draw + 1) * GOLDEN) % (1 << 64))
+
+
+def _mixed_word(z: int) -> int:
+    z = ((z ^ (z >> 30)) * FIRST) % (1 << 64)
+    z = ((z ^ (z >> 27)) * SECOND) % (1 << 64)
+    return z ^ (z >> 31)
+
+
+def keep_by_tensors(num: int, start: int, dropped_levels: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
+    """Do with tensors, whose integers wrap around, what the compiled loop does."""
+    words = torch.arange(1, (num + 3) // 4 + 1, device=device) * _signed(GOLDEN) + _signed(start)
+    words = (words ^ _shifted(words, 30)) * _signed(FIRST)
+    words = (words ^ _shifted(words, 27)) * _signed(SECOND)
+    words = words ^ _shifted(words, 31)
+    levels = torch.stack([_shifted(words, 16 * lane) & (LEVELS - 1) for lane in range(4)], dim=1)
+    return (levels.flatten()[:num] >= dropped_levels).to(torch.uint8)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def _shifted(words: Tensor, by: int) -> Tensor:
+    """Shift to the right without the sign."""
+    return (words >> by) & ((1 << (64 - by)) - 1) if by else words
+
+
+def relu_dropped(
+    x: Float[Tensor, "rows width"], bias: Float[Tensor, " width"], dropout: Dropout, draw: int
+) -> Float[Tensor, "rows width"]:
+    """max(0, x + bias), with some entries dropped."""
+    if dropout.rate == 0.0:
+        return torch.relu(x + bias)
+    if x.device.type == "cpu":
+        result: Tensor = _ReluDropped.apply(x, bias, dropout.start(draw), dropout.dropped_levels, dropout.scale)
+        return result
+    return dropped(torch.relu(x + bias), dropout, draw)
+
+
+def dropped(x: Float[Tensor, "*shape"], dropout: Dropout, draw: int) -> Float[Tensor, "*shape"]:
+    """Set some entries to zero and scale the others."""
+    if dropout.rate == 0.0:
+        return x
+    keep = dropout.keep(x.numel(), draw, x.device).view(x.shape)
+    return x * (keep * dropout.scale).to(x.dtype)
+
+
+class _ReluDropped(torch.autograd.Function):
+    """In one pass forward and one backward: what comes out positive was neither cut nor dropped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, start: int, dropped_levels: int, scale: float) -> Tensor:
+        from edgewise.models.compiled_dropout import relu_dropped_compiled
+
+        out = relu_dropped_compiled(x.detach().contiguous(), bias.detach(), start, dropped_levels, scale)
+        ctx.save_for_backward(out)
+        ctx.scale = scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        from edgewise.models.compiled_dropout import relu_dropped_gradient
+
+        (out,) = ctx.saved_tensors
+        x_grad, bias_grad = relu_dropped_gradient(out, grads[0].contiguous(), ctx.scale)
+        return x_grad, bias_grad, None, None, None

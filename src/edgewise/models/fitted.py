@@ -1,0 +1,102 @@
+"""What training leaves behind: weights, a history, and what the model believes about its graph."""
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from edgewise.models.training import History, Weights
+from edgewise.posterior import IndependentPosterior, Posterior
+from edgewise.replace_file import replace_file
+
+if TYPE_CHECKING:
+    from edgewise.models.model import Model
+
+FORMAT = "edgewise fitted 1"
+KINDS: "dict[str, type[Model[Any]]]" = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted(ABC):
+    """A trained model. Nothing of it changes; `posterior` is what it believes about the graph it was trained on."""
+
+    model: "Model[Any]"
+    weights: Weights
+    history: History
+
+    parts: ClassVar[tuple[str, ...]]  # the fields that hold tensors besides the weights
+
+    @abstractmethod
+    def posterior(self) -> Posterior:
+        """Give what the model believes about the labels of all nodes."""
+
+    def save(self, path: Path | str) -> None:
+        """Write hyper-parameters, weights, history and beliefs to a safetensors file."""
+        from safetensors.torch import save
+
+        named = {f"weights/{name}": weight for name, weight in self.weights.items()}
+        named |= {name: getattr(self, name) for name in self.parts}
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in named.items()}
+        metadata = {
+            "format": FORMAT,
+            "model": self.model.name,
+            "hyperparameters": json.dumps(dataclasses.asdict(self.model)),
+            "history": json.dumps(dataclasses.asdict(self.history)),
+        }
+        replace_file(Path(path), lambda file: file.write_bytes(save(tensors, metadata=metadata)))
+
+    @staticmethod
+    def load(path: Path | str) -> "Fitted":
+        """Read what `save` wrote, onto the CPU."""
+        from safetensors import SafetensorError, safe_open
+
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"Expected a fitted model at {path}, but there is no such file.")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        except SafetensorError as error:
+            raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
+        if metadata.get("format") != FORMAT or metadata.get("model") not in KINDS:
+            raise ValueError(f"Expected a file that Fitted.save wrote ({FORMAT}), but {path} says {_brief(metadata)}.")
+        return _remade(metadata, tensors, path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
+
+
+def _brief(metadata: Mapping[str, str]) -> str:
+    return str({name: value[:40] for name, value in metadata.items()}) if metadata else "nothing"
+
+
+def _remade(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str) -> Fitted:
+    kind = KINDS[metadata["model"]]
+    weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
+    parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
+    try:
+        model = kind(**json.loads(metadata["hyperparameters"]))
+        read = json.loads(metadata["history"])
+        history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})
+        return kind.fitted(model=model, weights=weights, history=history, **parts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}.") from error
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedClassifier(Fitted):
+    """A trained classifier of single nodes: the joint of two nodes is the product of what it says of each."""
+
+    logits: Float[Tensor, "nodes classes"]
+
+    parts = ("logits",)
+
+    def posterior(self) -> IndependentPosterior:
+        """Give softmax(logits) for each node, independent of the others."""
+        return IndependentPosterior(self.logits.softmax(-1))

@@ -1,0 +1,82 @@
+"""A model is its hyper-parameters: `fit` trains, changes nothing, and returns a fitted value."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from edgewise.models.fitted import KINDS, Fitted
+from edgewise.models.seeds import Seeds, as_seeds
+from edgewise.models.task import Directed, LabelledNodes, Task, prepared
+from edgewise.models.training import Log, OnEpoch
+
+F = TypeVar("F", bound=Fitted)
+
+
+class Model(ABC, Generic[F]):
+    """What GCN, GAT, GMNN and EPFGNN have in common."""
+
+    name: ClassVar[str]
+    fitted: ClassVar[type[Fitted]]
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.name] = cls
+
+    def fit(
+        self,
+        data: Any,
+        split: LabelledNodes,
+        seed: int | Seeds = 0,
+        *,
+        device: torch.device | str = "cpu",
+        directed: Directed = "refuse",
+        num_classes: int | None = None,
+        on_epoch: OnEpoch | None = None,
+    ) -> F:
+        """Train on a graph.
+
+        Parameters
+        ----------
+        data
+            A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges
+            count as if they were not there; labels of nodes that neither train nor validate are not looked at.
+        split
+            Who trains and who validates: the masks ``train`` and ``val``.
+        seed
+            One for everything, or `Seeds` of initialisation, dropout and sampling. On a CPU the same seeds give the
+            same numbers to the last bit.
+        device
+            Where to train.
+        directed
+            What to do with edges that are listed in one direction: "refuse" them, or take the graph as "undirected".
+        num_classes
+            How many labels there are, if ``data.y`` does not hold the last of them.
+        on_epoch
+            Called after each epoch, say to show progress.
+
+        Returns
+        -------
+        The fitted value, which has a ``posterior()`` and a ``history``, and can be saved. A fit that diverges raises
+        FloatingPointError.
+        """
+        seeds = as_seeds(seed)
+        task = prepared(data, split, directed=directed, num_classes=num_classes, device=device)
+        with _one_thread():
+            return self._trained(task, seeds, Log(on_epoch))
+
+    @abstractmethod
+    def _trained(self, task: Task, seeds: Seeds, log: Log) -> F:
+        """Train on what has been checked."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

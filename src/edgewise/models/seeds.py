@@ -1,0 +1,51 @@
+"""Where chance comes from: initialisation, dropout and sampling have seeds of their own."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgewise.data.arrays import check_whole_number
+
+LARGEST_SEED = (1 << 63) - 1
+
+
+class Seeds(NamedTuple):
+    """One seed for each thing that is drawn, so that another initialisation leaves dropout as it was.
+
+    ``fit(…, seed=3)`` is short for ``seed=Seeds(3, 3, 3)``.
+    """
+
+    initialisation: int = 0
+    dropout: int = 0
+    sampling: int = 0
+
+
+def as_seeds(seed: "int | Seeds") -> Seeds:
+    """Take one seed for everything, or one for each."""
+    seeds = seed if isinstance(seed, Seeds) else Seeds(seed, seed, seed)
+    for name, value in seeds._asdict().items():
+        check_whole_number(f"the seed of {name}" if isinstance(seed, Seeds) else "seed", value, 0, LARGEST_SEED)
+    return seeds
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """Make a generator for one purpose; what others draw does not move it."""
+    return torch.Generator().manual_seed(_word(seed, purpose))
+
+
+def dropout_key(seed: int, purpose: str) -> int:
+    """Give the key of all masks of one phase of training."""
+    return _word(seed, purpose)
+
+
+def _word(seed: int, purpose: str) -> int:
+    words = np.random.SeedSequence([int(seed), *purpose.encode()]).generate_state(1, np.uint64)
+    return int(words[0] >> np.uint64(1))
+
+
+def glorot(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    """Draw uniformly from ±√(6 / (rows + columns)) of the last two dimensions (Glorot and Bengio 2010)."""
+    bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
+    return torch.empty(shape, dtype=dtype).uniform_(-bound, bound, generator=generator)

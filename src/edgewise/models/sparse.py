@@ -1,0 +1,113 @@
+"""Sparse matrices times dense ones, with a gradient for the dense one."""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+Matrix = Any  # of scipy, which ships no types
+
+
+class Rows(NamedTuple):
+    """The entries of a matrix, row by row."""
+
+    first: Int[Tensor, " rows_and_one"]  # where each row begins
+    index: Int[Tensor, " entries"]  # the column of each entry
+    value: Float[Tensor, " entries"]
+    place: Int[Tensor, " entries"]  # which entry of the matrix it is, row by row: its own place, unless transposed
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """A matrix in two arrangements: by rows, to multiply by, and by columns, for the gradient."""
+
+    rows: Rows
+    columns: Rows
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, matrix: Matrix, dtype: torch.dtype, device: torch.device, *, learnt_rows: int | None = None) -> "Sparse":
+        """Arrange a scipy matrix; a gradient never comes from other rows than the first ``learnt_rows``."""
+        by_row = matrix.tocsr()
+        by_row.sort_indices()
+        num = by_row.shape[0] if learnt_rows is None else learnt_rows
+        numbered = by_row[:num].copy()
+        numbered.data = np.arange(numbered.nnz, dtype=np.int64)
+        by_column = numbered.T.tocsr()  # a stable order: rows come in their own order in each column
+        values = by_row.data
+        rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
+        columns = _rows(by_column.indptr, by_column.indices, values[by_column.data], by_column.data, dtype, device)
+        return cls(rows, columns, tuple(by_row.shape))
+
+    @property
+    def num_entries(self) -> int:
+        """How many entries are stored."""
+        return len(self.rows.index)
+
+
+def _rows(
+    first: NDArray[Any],
+    index: NDArray[Any],
+    value: NDArray[Any],
+    place: NDArray[Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Rows:
+    whole = [torch.from_numpy(part.astype(np.int32)).to(device) for part in (first, index, place)]
+    return Rows(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
+
+
+class Kept(NamedTuple):
+    """Which entries of a matrix count this time, and the factor that makes up for those that do not."""
+
+    entries: UInt8[Tensor, " entries"]
+    scale: float
+
+
+def product(
+    matrix: Sparse, dense: Float[Tensor, "columns width"], kept: Kept | None = None
+) -> Float[Tensor, "rows width"]:
+    """Multiply a sparse matrix, or what is kept of it, by a dense one.
+
+    >>> import scipy.sparse
+    >>> matrix = Sparse.of(scipy.sparse.csr_matrix([[0.0, 2.0], [1.0, 0.0]]), torch.float32, torch.device("cpu"))
+    >>> product(matrix, torch.tensor([[1.0], [3.0]])).tolist()
+    [[6.0], [1.0]]
+    """
+    result: Tensor = _Product.apply(dense, matrix, kept)
+    return result
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dense: Tensor, matrix: Sparse, kept: Kept | None) -> Tensor:
+        ctx.matrix, ctx.kept = matrix, kept
+        return multiply(matrix.rows, dense, matrix.shape[0], kept)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return multiply(ctx.matrix.columns, grads[0], ctx.matrix.shape[1], ctx.kept), None, None
+
+
+def multiply(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, kept: Kept | None = None) -> Tensor:
+    """Multiply without a gradient; sums go entry by entry, so they do not depend on threads."""
+    dense = dense.detach().contiguous()
+    if dense.device.type == "cpu":
+        from edgewise.models.compiled_products import run_compiled
+
+        return run_compiled(rows, dense, num_rows, kept)
+    value = rows.value
+    if kept is not None:
+        value = value * kept.entries[rows.place.long()].to(value.dtype) * kept.scale
+    shape = (num_rows, dense.shape[0])
+    return torch.sparse_csr_tensor(rows.first, rows.index, value, shape, check_invariants=False) @ dense
+
+
+def with_values(matrix: Sparse, value: Float[Tensor, " entries"]) -> Sparse:
+    """Put other values at the same places."""
+    columns = matrix.columns._replace(value=value[matrix.columns.place.long()])
+    return replace(matrix, rows=matrix.rows._replace(value=value), columns=columns)

@@ -1,0 +1,244 @@
+"""What a model is trained on: a graph, its features, and the labels it may see; checked once, at the door."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_edges, integers
+from edgewise.data.pairs import pair_keys
+from edgewise.models.sparse import Sparse
+
+DIRECTED = ("refuse", "undirected")
+DENSE = 0.3  # share of non-zeros from which on a dense product is quicker
+
+Directed = Literal["refuse", "undirected"]
+Nodes = NDArray[np.int64]
+Features = Any  # scipy's csr_array, which ships no types, or a dense tensor
+
+
+class LabelledNodes(Protocol):
+    """Who trains and who validates: an edgewise `Split`, or anything with these masks."""
+
+    @property
+    def train(self) -> Bool[Tensor, " nodes"]:
+        """The nodes whose labels are learnt from."""
+
+    @property
+    def val(self) -> Bool[Tensor, " nodes"]:
+        """The nodes whose labels tell when to stop."""
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A graph with features, and labels of the nodes that train and validate."""
+
+    x: Features
+    edge_index: Int[Tensor, "2 edges"]  # each undirected edge once, no self-loops
+    labels: Int[Tensor, " nodes"]  # -1 wherever the model must not look
+    train: Int[Tensor, " train"]
+    val: Int[Tensor, " val"]
+    num_classes: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return int(self.x.shape[0])
+
+    @property
+    def num_features(self) -> int:
+        """How many features a node has."""
+        return int(self.x.shape[1])
+
+    @property
+    def all_nodes(self) -> Nodes:
+        """Every node."""
+        return np.arange(self.num_nodes)
+
+    @cached_property
+    def neighbours(self) -> Any:
+        """A + I as a scipy matrix: each node is its own neighbour."""
+        from scipy.sparse import csr_array
+
+        start, end = self.edge_index.cpu().numpy()
+        itself = self.all_nodes
+        rows, columns = np.concatenate([start, end, itself]), np.concatenate([end, start, itself])
+        matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(self.num_nodes, self.num_nodes))
+        matrix.sort_indices()
+        return matrix
+
+    @cached_property
+    def averaging(self) -> Any:
+        """Â = D^-½ (A + I) D^-½, D the row sums of A + I (Kipf and Welling 2017)."""
+        from scipy.sparse import csr_array
+
+        matrix = self.neighbours
+        root = np.sqrt(np.diff(matrix.indptr))
+        value = 1.0 / (np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices])
+        return csr_array((value, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+    def reached(self, nodes: Nodes) -> Nodes:
+        """Give nodes and their neighbours, in order."""
+        return np.unique(self.neighbours[nodes].indices).astype(np.int64)
+
+    def sparse(self, matrix: Any, learnt_rows: int | None = None) -> Sparse:
+        """Arrange a scipy matrix for this task's products."""
+        return Sparse.of(matrix, self.dtype, self.device, learnt_rows=learnt_rows)
+
+
+def prepared(
+    data: Any, split: LabelledNodes, *, directed: Directed, num_classes: int | None, device: torch.device | str
+) -> Task:
+    """Check a graph and its labels, and make a task of them."""
+    for name in ("x", "edge_index", "y"):
+        if getattr(data, name, None) is None:
+            raise ValueError(
+                f"Expected data with x, edge_index and y, but {type(data).__name__} has no {name}. "
+                "Pass a torch_geometric Data, or anything that has these three."
+            )
+    check_option("directed", directed, DIRECTED)
+    where = _device(device)
+    x, dtype = _checked_features(data.x)
+    labels = _checked_labels(data.y, len(data.y) if x is None else x.shape[0])
+    train, val = (_checked_nodes(name, getattr(split, name, None), labels) for name in ("train", "val"))
+    if bool((train & val).any()):
+        node = int((train & val).nonzero()[0])
+        raise ValueError(f"Expected training and validation nodes to differ, but node {node} is in both.")
+    classes = _num_classes(labels, num_classes)
+    edges = _undirected(checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), len(labels)).long(), directed, len(labels))
+    seen = torch.where(train | val, labels, -1)
+    if isinstance(x, Tensor):
+        x = x.to(where)
+    return Task(
+        x,
+        edges.to(where),
+        seen.to(where),
+        train.nonzero().squeeze(1).to(where),
+        val.nonzero().squeeze(1).to(where),
+        classes,
+        dtype,
+        where,
+    )
+
+
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"Expected a device that torch can use, but got {device!r} ({reason}). Try 'cpu'.") from error
+    return where
+
+
+def _checked_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
+    """Give features as they are multiplied quickest: by rows of non-zeros if there are few."""
+    from scipy.sparse import coo_array, csr_array
+
+    if isinstance(x, Tensor) and x.layout != torch.strided:
+        entries = x.detach().cpu().to_sparse_coo().coalesce()
+        _check_feature_shape(tuple(entries.shape))
+        values = _as_float(entries.values())
+        matrix = csr_array(coo_array((values.numpy(), entries.indices().numpy()), shape=tuple(entries.shape)))
+        _check_finite(values, torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))))
+        return matrix, values.dtype
+    dense = as_tensor(x, "x").cpu()
+    _check_feature_shape(tuple(dense.shape))
+    dense = _as_float(dense).contiguous()
+    _check_finite(dense, torch.arange(len(dense)))
+    if int(dense.count_nonzero()) > DENSE * dense.numel():
+        return dense, dense.dtype
+    return csr_array(dense.numpy()), dense.dtype
+
+
+def _check_feature_shape(shape: tuple[int, ...]) -> None:
+    if len(shape) != 2 or 0 in shape:
+        raise ValueError(
+            f"Expected x of shape (nodes, features) with at least one of each, but got shape {shape}. "
+            "Nodes without features may take one-hot numbers: torch.eye(num_nodes)."
+        )
+
+
+def _as_float(values: Tensor) -> Tensor:
+    return values if values.dtype in (torch.float32, torch.float64) else values.float()
+
+
+def _check_finite(values: Float[Tensor, "rows *columns"], nodes: Int[Tensor, " rows"]) -> None:
+    bad = ~values.isfinite()
+    bad = bad.any(1) if bad.ndim == 2 else bad
+    if bool(bad.any()):
+        node = int(nodes[bad.nonzero()[0]])
+        raise ValueError(
+            f"Expected finite features, but {int(bad.sum())} rows of x hold NaN or infinity, first that of node {node}. "
+            "Fill them, say by x.nan_to_num(0.0), or leave these features out."
+        )
+
+
+def _checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
+    labels = as_tensor(y, "y").cpu()
+    if labels.ndim != 1 or len(labels) != num_nodes:
+        raise ValueError(
+            f"Expected y to hold one label for each of {num_nodes} nodes, but got shape {tuple(labels.shape)}. "
+            "For one-hot labels pass y.argmax(-1), for a column y.squeeze(1)."
+        )
+    labels = integers(labels, "y").long()
+    if bool((labels < -1).any()):
+        raise ValueError(f"Expected labels from 0 on, or -1 for unknown, but got {int(labels.min())}.")
+    return labels
+
+
+def _checked_nodes(name: str, mask: Any, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+    if mask is None:
+        raise ValueError(f"Expected a split with the masks train and val, but it has no {name}. See ew.make_splits.")
+    nodes = as_tensor(mask, name).cpu()
+    if nodes.dtype != torch.bool or nodes.shape != labels.shape:
+        raise ValueError(
+            f"Expected {name} to be a mask of {len(labels)} truth values, but got dtype {nodes.dtype} and shape "
+            f"{tuple(nodes.shape)}."
+        )
+    if not bool(nodes.any()):
+        raise ValueError(f"Expected at least one {name} node, but the mask is empty.")
+    unknown = nodes & (labels < 0)
+    if bool(unknown.any()):
+        node = int(unknown.nonzero()[0])
+        raise ValueError(f"Expected a label for each {name} node, but that of node {node} is unknown (-1).")
+    return nodes
+
+
+def _num_classes(labels: Int[Tensor, " nodes"], num_classes: int | None) -> int:
+    present = int(labels.max()) + 1
+    if num_classes is None:
+        return present
+    check_whole_number("num_classes", num_classes, 1, 1 << 20)
+    if num_classes < present:
+        raise ValueError(f"Expected at least {present} classes, for there is a label {present - 1}, but got {num_classes}.")
+    return int(num_classes)
+
+
+def _undirected(edges: Int[Tensor, "2 edges"], directed: Directed, num_nodes: int) -> Int[Tensor, "2 undirected"]:
+    """Keep each undirected edge once, from its lower node to its higher; without self-loops."""
+    edges = edges[:, edges[0] != edges[1]]
+    if directed == "refuse":
+        _check_both_directions(edges, num_nodes)
+    keys = pair_keys(edges, num_nodes).unique()
+    return torch.stack([keys // num_nodes, keys % num_nodes])
+
+
+def _check_both_directions(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
+    there = edges[0] * num_nodes + edges[1]
+    back = edges[1] * num_nodes + edges[0]
+    alone = ~torch.isin(there, back)
+    if bool(alone.any()):
+        i, j = edges[:, int(alone.nonzero()[0])].tolist()
+        raise ValueError(
+            f"Expected an undirected graph, with both directions of each edge listed, but {int(alone.sum())} edges are "
+            f"listed in one direction only, first {i} → {j}. Pass directed='undirected' to take each for both, or "
+            "use torch_geometric.utils.to_undirected."
+        )

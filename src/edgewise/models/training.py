@@ -1,0 +1,166 @@
+"""Training by Adam with a validation pass an epoch: what is kept, and when to stop."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+Weights = dict[str, Tensor]
+Shared = TypeVar("Shared")
+
+
+class Epoch(NamedTuple):
+    """How far a fit is."""
+
+    phase: str
+    epoch: int
+    max_epochs: int
+    loss: float
+    val_loss: float
+    val_accuracy: float
+
+
+OnEpoch = Callable[[Epoch], None]
+
+
+@dataclass(frozen=True)
+class History:
+    """Losses on what is trained on, with dropout; NLL and accuracy on validation nodes, without; one for each epoch.
+
+    ``phases`` tells how many epochs each phase of training took, in order.
+    """
+
+    loss: list[float]
+    val_loss: list[float]
+    val_accuracy: list[float]
+    epochs: int
+    seconds: float
+    phases: list[tuple[str, int]]
+
+
+@dataclass
+class Log:
+    """A history that is being written."""
+
+    on_epoch: OnEpoch | None = None
+    loss: list[float] = field(default_factory=list)
+    val_loss: list[float] = field(default_factory=list)
+    val_accuracy: list[float] = field(default_factory=list)
+    phases: list[tuple[str, int]] = field(default_factory=list)
+    started: float = field(default_factory=perf_counter)
+
+    def write(self, epoch: Epoch, learning_rate: float) -> None:
+        """Write an epoch down, and stop a fit that diverges."""
+        if not math.isfinite(epoch.loss) or math.isnan(epoch.val_loss):
+            raise FloatingPointError(
+                f"Training diverged in epoch {epoch.epoch} of {epoch.phase}: the loss is {epoch.loss}, that of "
+                f"validation {epoch.val_loss}. Lower the learning rate ({learning_rate:g}), or scale the features down."
+            )
+        self.loss.append(epoch.loss)
+        self.val_loss.append(epoch.val_loss)
+        self.val_accuracy.append(epoch.val_accuracy)
+        if not self.phases or self.phases[-1][0] != epoch.phase:
+            self.phases.append((epoch.phase, 0))
+        self.phases[-1] = (epoch.phase, self.phases[-1][1] + 1)
+        if self.on_epoch is not None:
+            self.on_epoch(epoch)
+
+    def history(self) -> History:
+        """Close it."""
+        seconds = perf_counter() - self.started
+        return History(self.loss, self.val_loss, self.val_accuracy, len(self.loss), seconds, self.phases)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam with weight decay on all parameters."""
+
+    learning_rate: float
+    weight_decay: float
+
+    def over(self, weights: Weights) -> torch.optim.Adam:
+        """Begin."""
+        leaves = list(weights.values())
+        return torch.optim.Adam(leaves, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
+
+
+class Passes(Protocol, Generic[Shared]):
+    """A model's two passes, which share what lies before dropout."""
+
+    def shared(self, weights: Weights) -> Shared:
+        """Compute what the validation pass and the next training pass have in common."""
+
+    def loss(self, weights: Weights, shared: Shared, draw: int) -> Tensor:
+        """Compute the loss with dropout."""
+
+    def validation(self, weights: Weights, shared: Shared) -> Float[Tensor, "val classes"]:
+        """Compute the logits of validation nodes without dropout."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """How long to train: at most so many epochs; with patience, until so many pass without an improvement."""
+
+    name: str
+    max_epochs: int
+    patience: int | None
+
+
+class Best:
+    """The rule for what to keep (Veličković et al. 2018).
+
+    An epoch whose accuracy is at least the best, or whose NLL is at most the best, is an improvement; if both hold its
+    weights are kept.
+    """
+
+    def __init__(self) -> None:
+        self.accuracy, self.nll, self.waited = 0.0, math.inf, 0
+
+    def keeps(self, accuracy: float, nll: float) -> bool:
+        """Take note of an epoch, and tell whether its weights are to be kept."""
+        better, surer = accuracy >= self.accuracy, nll <= self.nll
+        self.waited = 0 if better or surer else self.waited + 1
+        self.accuracy, self.nll = max(accuracy, self.accuracy), min(nll, self.nll)
+        return better and surer
+
+
+def trained(
+    weights: Weights, passes: "Passes[Shared]", labels: Int[Tensor, " val"], phase: Phase, adam: Adam, log: Log
+) -> Weights:
+    """Train, and give the weights that were kept; without patience, the last."""
+    weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+    optimiser, best, kept = adam.over(weights), Best(), copied(weights)
+    shared = passes.shared(weights)
+    for epoch in range(phase.max_epochs):
+        loss = passes.loss(weights, shared, epoch)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        shared = passes.shared(weights)
+        with torch.no_grad():
+            nll, accuracy = scores(passes.validation(weights, shared), labels)
+        log.write(Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate)
+        if phase.patience is None:
+            continue
+        if best.keeps(accuracy, nll):
+            kept = copied(weights)
+        if best.waited >= phase.patience:
+            break
+    return kept if phase.patience is not None else copied(weights)
+
+
+def scores(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> tuple[float, float]:
+    """Give NLL and accuracy."""
+    nll, correct = cross_entropy(logits, labels), (logits.argmax(1) == labels).sum()
+    return float(nll), int(correct) / len(labels)
+
+
+def copied(weights: Weights) -> Weights:
+    """Copy weights without their gradient."""
+    return {name: weight.detach().clone() for name, weight in weights.items()}
