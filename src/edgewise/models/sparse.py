@@ -1,6 +1,7 @@
 """Sparse matrices times dense ones, with a gradient for the dense one."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +13,13 @@ from torch import Tensor
 Matrix = Any  # of scipy, which ships no types
 
 
-class Rows(NamedTuple):
-    """The entries of a matrix, row by row."""
+BLOCK = 1024  # columns of a block on the CPU: as many rows of a dense matrix stay in the cache
 
-    first: Int[Tensor, " rows_and_one"]  # where each row begins
+
+class Rows(NamedTuple):
+    """The entries of a matrix: block of columns by block of columns, and row by row in each; often there is one block."""
+
+    first: Int[Tensor, " segments_and_one"]  # where each row of each block begins
     index: Int[Tensor, " entries"]  # the column of each entry
     value: Float[Tensor, " entries"]
     place: Int[Tensor, " entries"]  # which entry of the matrix it is, row by row: its own place, unless transposed
@@ -37,16 +41,26 @@ class Sparse:
         num = by_row.shape[0] if learnt_rows is None else learnt_rows
         numbered = by_row[:num].copy()
         numbered.data = np.arange(numbered.nnz, dtype=np.int64)
-        by_column = numbered.T.tocsr()  # a stable order: rows come in their own order in each column
+        first, index, place = _transposed(numbered, BLOCK if device.type == "cpu" else num)
         values = by_row.data
         rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
-        columns = _rows(by_column.indptr, by_column.indices, values[by_column.data], by_column.data, dtype, device)
+        columns = _rows(first, index, values[place], place, dtype, device)
         return cls(rows, columns, tuple(by_row.shape))
 
     @property
     def num_entries(self) -> int:
         """How many entries are stored."""
         return len(self.rows.index)
+
+
+def _transposed(numbered: Matrix, block: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Arrange a matrix by columns, block of rows by block of rows; a short last block joins the one before."""
+    num_blocks = max(1, numbered.shape[0] // max(1, block))
+    bounds = [block * k for k in range(num_blocks)] + [numbered.shape[0]]
+    parts = [numbered[lo:hi].T.tocsr() for lo, hi in pairwise(bounds)]  # in each column, rows are in order
+    counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(part.indptr) for part in parts)])
+    index = np.concatenate([part.indices + lo for part, lo in zip(parts, bounds, strict=False)])
+    return counts.cumsum(), index, np.concatenate([part.data for part in parts])
 
 
 def _rows(

@@ -1,0 +1,98 @@
+"""Graph attention: each node listens to its neighbours with weights of its own, in several heads.
+
+s_ij = leaky_relu(a_src · P_j + a_dst · P_i), α_ij = softmax over j, out_i = Σ_j α_ij P_j, where P are the projected
+features and j runs over the neighbours of i and i itself (Veličković et al. 2018).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import leaky_relu
+
+from edgewise.models.sparse import Kept
+from edgewise.models.task import Nodes, Task
+
+SLOPE = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Listeners:
+    """Who listens to whom: the neighbours of each listener, one after the other."""
+
+    first: Int[Tensor, " listeners_and_one"]
+    speaker: Int[Tensor, " pairs"]
+    itself: Int[Tensor, " listeners"]  # the listener's own place among the speakers
+
+    @classmethod
+    def of(cls, task: Task, listeners: Nodes, speakers: Nodes) -> "Listeners":
+        """Number the neighbours of listeners by their places among the speakers, which are in order."""
+        heard = task.neighbours[listeners]
+        parts = (heard.indptr, np.searchsorted(speakers, heard.indices), np.searchsorted(speakers, listeners))
+        return cls(*(torch.from_numpy(part.astype(np.int64)).to(task.device) for part in parts))
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs of listener and speaker there are."""
+        return len(self.speaker)
+
+
+def attended(
+    projected: Float[Tensor, "speakers width"],
+    att_src: Float[Tensor, "heads units"],
+    att_dst: Float[Tensor, "heads units"],
+    listeners: Listeners,
+    kept: Kept | None = None,
+) -> Float[Tensor, "listeners width"]:
+    """Let listeners average what speakers project, head by head; ``kept`` drops some of the weights (pairs · heads)."""
+    if projected.device.type != "cpu":
+        return attended_by_tensors(projected, att_src, att_dst, listeners, kept)
+    result: Tensor = _Attended.apply(projected, att_src, att_dst, listeners, kept)
+    return result
+
+
+def attended_by_tensors(
+    projected: Float[Tensor, "speakers width"],
+    att_src: Float[Tensor, "heads units"],
+    att_dst: Float[Tensor, "heads units"],
+    listeners: Listeners,
+    kept: Kept | None = None,
+) -> Float[Tensor, "listeners width"]:
+    """Do with tensors what the compiled loops do."""
+    num = len(listeners.itself)
+    heads = projected.view(len(projected), *att_src.shape)
+    listener = torch.repeat_interleave(torch.arange(num, device=projected.device), listeners.first.diff())
+    source, target = (heads * att_src).sum(-1), (heads * att_dst).sum(-1)[listeners.itself]
+    score = leaky_relu(source[listeners.speaker] + target[listener], SLOPE)
+    top = score.detach().new_full((num, len(att_src)), -torch.inf)
+    top = top.index_reduce(0, listener, score.detach(), "amax")
+    raised = (score - top[listener]).exp()
+    alpha = raised / raised.new_zeros(num, len(att_src)).index_add(0, listener, raised)[listener]
+    if kept is not None:
+        alpha = alpha * (kept.entries.view(alpha.shape) * kept.scale).to(alpha.dtype)
+    told = alpha.unsqueeze(-1) * heads[listeners.speaker]
+    return heads.new_zeros(num, *att_src.shape).index_add(0, listener, told).flatten(1)
+
+
+class _Attended(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, att_src: Tensor, att_dst: Tensor, listeners: Listeners, kept: Kept | None
+    ) -> Tensor:
+        from edgewise.models.compiled_attention import attend
+
+        parts = [part.detach().contiguous() for part in (projected, att_src, att_dst)]
+        out, alpha, slope = attend(*parts, listeners, kept)
+        ctx.save_for_backward(*parts, alpha, slope)
+        ctx.listeners, ctx.kept = listeners, kept
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+        from edgewise.models.compiled_attention import attend_gradient
+
+        saved = ctx.saved_tensors
+        return (*attend_gradient(grads[0].contiguous(), *saved, ctx.listeners, ctx.kept), None, None)
