@@ -85,14 +85,12 @@ class _Attended(torch.autograd.Function):
         from edgewise.models.compiled_attention import attend
 
         parts = [part.detach().contiguous() for part in (projected, att_src, att_dst)]
-        out, alpha, slope = attend(*parts, listeners, kept)
-        ctx.save_for_backward(*parts, alpha, slope)
-        ctx.listeners, ctx.kept = listeners, kept
+        out, ctx.saved = attend(*parts, listeners, kept)
+        ctx.listeners = listeners
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         from edgewise.models.compiled_attention import attend_gradient
 
-        saved = ctx.saved_tensors
-        return (*attend_gradient(grads[0].contiguous(), *saved, ctx.listeners, ctx.kept), None, None)
+        return (*attend_gradient(grads[0].contiguous(), ctx.saved, ctx.listeners), None, None)
