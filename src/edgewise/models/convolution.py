@@ -1,5 +1,6 @@
 """Two graph convolutions, logits = Â max(0, Â X W₁ + b₁) W₂ + b₂, cut to the nodes whose logits are asked for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -7,12 +8,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from edgewise.models.dropout import Dropout, relu_dropped
-from edgewise.models.seeds import glorot
+from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Sparse, multiply, product
 from edgewise.models.task import Features, Nodes, Task
-from edgewise.models.training import Weights
+from edgewise.models.training import Adam, Log, Phase, Weights, trained
 
 
 def convolution_weights(num_in: int, hidden: int, num_out: int, draws: torch.Generator, task: Task) -> Weights:
@@ -102,6 +104,38 @@ class Convolution:
         """Compute the logits of the nodes that validate, without dropout."""
         raised = torch.relu(hidden.needed[self._validated_rows] + weights["bias_1"])
         return product(self._validated, raised @ weights["weight_2"]) + weights["bias_2"]
+
+
+class ConvolutionPasses:
+    """The passes of two convolutions for any loss of the logits that are learnt from."""
+
+    def __init__(self, convolution: Convolution, dropout: Dropout, loss: Callable[[Tensor], Tensor]):
+        self._convolution, self._dropout, self._loss = convolution, dropout, loss
+
+    def shared(self, weights: Weights) -> Hidden:
+        """Compute the first layer."""
+        return self._convolution.hidden(weights)
+
+    def loss(self, weights: Weights, shared: Hidden, draw: int) -> Tensor:
+        """Compute the loss."""
+        return self._loss(self._convolution.learnt_logits(weights, shared, self._dropout, draw))
+
+    def validation(self, weights: Weights, shared: Hidden) -> Float[Tensor, "val classes"]:
+        """Compute the logits of validation nodes."""
+        return self._convolution.validated_logits(weights, shared)
+
+
+def backbone_trained(
+    task: Task, hidden: int, rate: float, seeds: Seeds, phase: Phase, adam: Adam, log: Log
+) -> Weights:
+    """Train a GCN on the labels of training nodes: a model of its own, and where GMNN and EPFGNN begin."""
+    draws = generator(seeds.initialisation, "gcn")
+    weights = convolution_weights(task.num_features, hidden, task.num_classes, draws, task)
+    convolution = Convolution(task, task.x, task.train.cpu().numpy(), task.val.cpu().numpy())
+    labels = task.labels[task.train]
+    dropout = Dropout(rate, dropout_key(seeds.dropout, "gcn"))
+    passes = ConvolutionPasses(convolution, dropout, lambda logits: cross_entropy(logits, labels))
+    return trained(weights, passes, task.labels[task.val], phase, adam, log)
 
 
 def _first_then_rest(first: Nodes, others: Nodes) -> Nodes:

@@ -1,0 +1,255 @@
+"""EPFGNN: a pairwise field whose unaries are a GCN's logits (Wang, Shen, Cremers 2021)."""
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from edgewise.data.arrays import check_option
+from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
+from edgewise.models.convolution import Convolution, backbone_trained
+from edgewise.models.dropout import Dropout
+from edgewise.models.fitted import Fitted
+from edgewise.models.model import Model
+from edgewise.models.options import check_counts, check_training
+from edgewise.models.seeds import Seeds, dropout_key, generator
+from edgewise.models.stars import Field, piecewise_loss
+from edgewise.models.task import Task
+from edgewise.models.training import Adam, Epoch, Log, Phase, Weights, copied, scores
+from edgewise.posterior import Posterior
+
+SCHEDULES = ("backbone", "published")
+INFERENCES = {"sum_product": sum_product, "max_product": max_product, "mean_field": mean_field}
+
+Schedule = Literal["backbone", "published"]
+Inference = Literal["sum_product", "max_product", "mean_field"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedEPFGNN(Fitted):
+    """A field: unaries, one coupling, a scale for each edge, and the labels of the training nodes."""
+
+    unary: Float[Tensor, "nodes classes"]
+    edge_index: Int[Tensor, "2 edges"]
+    edge_scale: Float[Tensor, " edges"]
+    coupling: Float[Tensor, "classes classes"]
+    known: Int[Tensor, " train"]
+    known_labels: Int[Tensor, " train"]
+
+    parts = ("unary", "edge_index", "edge_scale", "coupling", "known", "known_labels")
+
+    def mrf(self, evidence: bool = True) -> PairwiseMRF:
+        """Give the field, with training nodes clamped to their labels or without."""
+        labels = dict(zip(self.known.tolist(), self.known_labels.tolist(), strict=True)) if evidence else {}
+        return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=labels)
+
+    def infer(self, inference: Inference | None = None, evidence: bool | None = None) -> tuple[Posterior, Convergence]:
+        """Give the posterior, and whether inference converged; by default as the model says."""
+        chosen = self.model.inference if inference is None else inference
+        check_option("inference", chosen, tuple(INFERENCES))
+        return INFERENCES[chosen](self.mrf(self.model.evidence if evidence is None else evidence))
+
+    def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
+        """Give what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
+
+        ``inference`` may be "sum_product", "max_product" or "mean_field"; without ``evidence`` the labels of training
+        nodes are left out, as an ablation.
+        """
+        posterior, convergence = self.infer(inference, evidence)
+        if not convergence:
+            warnings.warn(f"Inference of {self.model.name}: {convergence.advice}", stacklevel=2)
+        return posterior
+
+
+@dataclass(frozen=True)
+class EPFGNN(Model[FittedEPFGNN]):
+    """P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)): U a GCN's logits, B one matrix, r one scale for each edge.
+
+    Trained by expectation maximisation: M steps raise the piecewise likelihood of the expected labels, E steps are one
+    sweep of mean field. ``schedule`` says what EM has to beat: "backbone", the validation accuracy of the pretrained
+    GCN, which stays if EM does not; or "published", nothing, so that EM may end below its backbone. ``inference`` and
+    ``evidence`` are the defaults of a fitted value's posterior.
+    """
+
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
+    pretrain_epochs: int = 200
+    pretrain_patience: int = 50
+    rounds: int = 100
+    round_patience: int = 5
+    steps: int = 50
+    step_patience: int = 10
+    schedule: Schedule = "backbone"
+    inference: Inference = "sum_product"
+    evidence: bool = True
+
+    name = "epfgnn"
+    fitted = FittedEPFGNN
+
+    def __post_init__(self) -> None:
+        check_training(
+            hidden=self.hidden,
+            dropout=self.dropout,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+        )
+        check_counts(
+            pretrain_epochs=self.pretrain_epochs,
+            pretrain_patience=self.pretrain_patience,
+            rounds=self.rounds,
+            round_patience=self.round_patience,
+            steps=self.steps,
+            step_patience=self.step_patience,
+        )
+        check_option("schedule", self.schedule, SCHEDULES)
+        check_option("inference", self.inference, tuple(INFERENCES))
+
+    def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
+        pretraining = Phase("pretraining", self.pretrain_epochs, self.pretrain_patience)
+        adam = Adam(self.learning_rate, self.weight_decay)
+        backbone = backbone_trained(task, self.hidden, self.dropout, seeds, pretraining, adam, log)
+        draws = generator(seeds.initialisation, "epfgnn")
+        classes = task.num_classes
+        noise = torch.randn(classes, classes, generator=draws, dtype=task.dtype)
+        start = backbone | {
+            "coupling": ((noise + torch.eye(classes, dtype=task.dtype)) / classes).to(task.device),
+            "edge_scale": torch.zeros(task.edge_index.shape[1], dtype=task.dtype, device=task.device),
+        }
+        em = _Maximisation(self, task, Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn")), log)
+        found = self._fitted(task, em, em.run(start), log)
+        if self.schedule == "backbone":
+            # E steps chose by mean field; what is asked for may be another inference, so it has the last word.
+            fallback = self._fitted(task, em, start, log)
+            if _accuracy(found, task) < _accuracy(fallback, task):
+                return fallback
+        return found
+
+    def _fitted(self, task: Task, em: "_Maximisation", weights: Weights, log: Log) -> FittedEPFGNN:
+        return FittedEPFGNN(
+            self,
+            weights,
+            log.history(),
+            em.unary(weights),
+            task.edge_index,
+            weights["edge_scale"],
+            _symmetric(weights["coupling"]),
+            task.train,
+            task.labels[task.train],
+        )
+
+
+def _accuracy(fitted: FittedEPFGNN, task: Task) -> float:
+    belief = fitted.infer()[0].node[task.val]
+    return float((belief.argmax(1) == task.labels[task.val]).double().mean())
+
+
+def _symmetric(matrix: Float[Tensor, "classes classes"]) -> Float[Tensor, "classes classes"]:
+    return (matrix + matrix.T) / 2
+
+
+class _Maximisation:
+    """Expectation maximisation on one task."""
+
+    def __init__(self, model: EPFGNN, task: Task, dropout: Dropout, log: Log):
+        self._model, self._task, self._dropout, self._log = model, task, dropout, log
+        self._convolution = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
+        self._field = Field(task.edge_index, task.num_nodes)
+        self._known = one_hot(task.labels[task.train], task.num_classes).to(task.dtype)
+        self._labels = task.labels[task.val]
+        self._draw = 0
+
+    def unary(self, weights: Weights) -> Float[Tensor, "nodes classes"]:
+        """Compute the logits of all nodes without dropout."""
+        with torch.no_grad():
+            hidden = self._convolution.hidden(weights)
+            return self._convolution.learnt_logits(weights, hidden, Dropout(0.0, 0), 0)
+
+    def run(self, weights: Weights) -> Weights:
+        """Alternate until the validation accuracy stays where it is; give the weights with the best."""
+        model = self._model
+        weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
+        optimiser = Adam(model.learning_rate, model.weight_decay).over(weights)
+        q = self._clamped(self.unary(weights).softmax(1))
+        backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
+        best = 0.0 if model.schedule == "published" else backbone
+        best_step, state = best, _State.of(weights, optimiser)
+        kept, waited = copied(weights), 0
+        for _ in range(model.rounds):
+            best_step, state = self._maximise(weights, optimiser, q, best_step, state)
+            state.restore(weights, optimiser)
+            q, accuracy = self._expect(weights, q)
+            waited = 0 if accuracy > best else waited + 1
+            if accuracy > best:
+                best, kept = accuracy, copied(weights)
+            if waited >= model.round_patience:
+                break
+        return kept
+
+    def _maximise(
+        self, weights: Weights, optimiser: torch.optim.Adam, q: Tensor, best: float, state: "_State"
+    ) -> tuple[float, "_State"]:
+        """M step: climb the piecewise likelihood until the next E step's validation accuracy does not rise."""
+        waited, total = 0, self._model.steps * self._model.rounds
+        hidden = self._convolution.hidden(weights)
+        for _ in range(self._model.steps):
+            unary = self._convolution.learnt_logits(weights, hidden, self._dropout, self._draw)
+            coupling = _symmetric(weights["coupling"])
+            loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._field)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            self._draw += 1
+            hidden = self._convolution.hidden(weights)
+            with torch.no_grad():
+                logits = self._convolution.validated_logits(weights, hidden) + self._pull(weights, q)[self._task.val]
+                nll, accuracy = scores(logits, self._labels)
+            epoch = Epoch("expectation maximisation", self._draw, total, float(loss.detach()), nll, accuracy)
+            self._log.write(epoch, self._model.learning_rate)
+            waited = 0 if accuracy > best else waited + 1
+            if accuracy > best:
+                best, state = accuracy, _State.of(weights, optimiser)
+            if waited >= self._model.step_patience:
+                break
+        return best, state
+
+    def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
+        """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""
+        with torch.no_grad():
+            logits = self.unary(weights) + self._pull(weights, q)
+            return self._clamped(logits.softmax(1)), scores(logits[self._task.val], self._labels)[1]
+
+    def _pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
+        """Σ_j r_ij B q_j."""
+        scale, (start, end) = weights["edge_scale"].detach().unsqueeze(1), (self._field.start, self._field.end)
+        around = torch.zeros_like(q).index_add(0, start, scale * q[end]).index_add(0, end, scale * q[start])
+        return around @ _symmetric(weights["coupling"].detach())
+
+    def _clamped(self, q: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
+        q[self._task.train] = self._known
+        return q
+
+
+class _State:
+    """Weights and what Adam knows about them, at one moment."""
+
+    def __init__(self, weights: Weights, adam: dict[str, Any]):
+        self._weights, self._adam = weights, adam
+
+    @classmethod
+    def of(cls, weights: Weights, optimiser: torch.optim.Adam) -> "_State":
+        """Copy both."""
+        return cls(copied(weights), copy.deepcopy(optimiser.state_dict()))
+
+    def restore(self, weights: Weights, optimiser: torch.optim.Adam) -> None:
+        """Go back to that moment."""
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(self._weights[name])
+        optimiser.load_state_dict(copy.deepcopy(self._adam))

@@ -1,0 +1,135 @@
+"""GMNN: one network labels nodes by features, another by their neighbours' labels (Qu, Bengio, Tang 2019)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from edgewise.data.arrays import check_option
+from edgewise.models.convolution import (
+    Convolution,
+    ConvolutionPasses,
+    backbone_trained,
+    convolution_weights,
+    convolved,
+)
+from edgewise.models.dropout import Dropout
+from edgewise.models.fitted import Fitted
+from edgewise.models.model import Model
+from edgewise.models.options import check_counts, check_training
+from edgewise.models.seeds import Seeds, dropout_key, generator
+from edgewise.models.task import Features, Task
+from edgewise.models.training import Adam, Log, Phase, Weights, trained
+from edgewise.posterior import IndependentPosterior, MixturePosterior
+
+PREDICTIONS = ("mixture", "averaged_logits")
+
+Prediction = Literal["mixture", "averaged_logits"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class FittedGMNN(Fitted):
+    """Logits of the network p for several draws of all labels from the network q."""
+
+    sample_logits: Float[Tensor, "samples nodes classes"]
+
+    parts = ("sample_logits",)
+
+    def posterior(self, prediction: Prediction | None = None) -> MixturePosterior | IndependentPosterior:
+        """Give the mixture of samples, or independent nodes by the softmax of averaged logits (as published)."""
+        chosen = self.model.prediction if prediction is None else prediction
+        check_option("prediction", chosen, PREDICTIONS)
+        if chosen == "mixture":
+            return MixturePosterior(self.sample_logits.softmax(-1))
+        return IndependentPosterior(self.sample_logits.mean(0).softmax(-1))
+
+
+@dataclass(frozen=True)
+class GMNN(Model[FittedGMNN]):
+    """Two GCNs trained in turns: q maps features to labels, p maps labels of the neighbourhood to labels.
+
+    ``prediction`` is what a fitted value's posterior is by default: "mixture", with joints Σ_s p_s(y_i) p_s(y_j) / S
+    over the draws s, or "averaged_logits", with products.
+    """
+
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
+    pretrain_epochs: int = 200
+    pretrain_patience: int = 50
+    rounds: int = 1
+    round_epochs: int = 100
+    samples: int = 32
+    prediction: Prediction = "mixture"
+
+    name = "gmnn"
+    fitted = FittedGMNN
+
+    def __post_init__(self) -> None:
+        check_training(
+            hidden=self.hidden,
+            dropout=self.dropout,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+        )
+        check_counts(
+            pretrain_epochs=self.pretrain_epochs,
+            pretrain_patience=self.pretrain_patience,
+            rounds=self.rounds,
+            round_epochs=self.round_epochs,
+            samples=self.samples,
+        )
+        check_option("prediction", self.prediction, PREDICTIONS)
+
+    def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:
+        adam = Adam(self.learning_rate, self.weight_decay)
+        pretraining = Phase("pretraining", self.pretrain_epochs, self.pretrain_patience)
+        q = backbone_trained(task, self.hidden, self.dropout, seeds, pretraining, adam, log)
+        p = convolution_weights(
+            task.num_classes, self.hidden, task.num_classes, generator(seeds.initialisation, "gmnn p"), task
+        )
+        draws = generator(seeds.sampling, "gmnn")
+        features = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
+
+        def improved(weights: Weights, convolution: Convolution, target: Tensor, step: str, round: int) -> Weights:
+            dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {round}"))
+            passes = ConvolutionPasses(convolution, dropout, lambda logits: cross_entropy(logits, target))
+            return trained(weights, passes, task.labels[task.val], Phase(step, self.round_epochs, None), adam, log)
+
+        for round in range(self.rounds):
+            labels = _drawn(task, convolved(task, task.x, q), draws)
+            around = Convolution(task, labels, task.all_nodes, task.val.cpu().numpy())
+            p = improved(p, around, labels, "M step", round)
+            target = _with_known(task, convolved(task, labels, p).softmax(-1))
+            q = improved(q, features, target, "E step", round)
+        samples = _sample_logits(task, convolved(task, task.x, q), p, self.samples, draws)
+        weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
+        return FittedGMNN(self, weights, log.history(), samples)
+
+
+def _drawn(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Features:
+    """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
+    chosen = _draw(logits.double().softmax(-1).cpu(), draws).to(task.device)
+    return _with_known(task, one_hot(chosen, task.num_classes).to(task.dtype))
+
+
+def _draw(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
+    """Draw by inverting the distribution function: one uniform number a node, whatever the number of classes."""
+    below = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
+    return (probs.cumsum(1)[:, :-1] <= below).sum(1)
+
+
+def _with_known(task: Task, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
+    rows[task.train] = one_hot(task.labels[task.train], task.num_classes).to(rows.dtype)
+    return rows
+
+
+def _sample_logits(
+    task: Task, q_logits: Float[Tensor, "nodes classes"], p: Weights, num: int, draws: torch.Generator
+) -> Float[Tensor, "samples nodes classes"]:
+    """Draw labels again and again, and let p say what it makes of each draw."""
+    return torch.stack([convolved(task, _drawn(task, q_logits, draws), p) for _ in range(num)])
