@@ -1,6 +1,6 @@
 """Structured uncertainty on graphs: whether probabilities are right, for nodes and for pairs of neighbours.
 
-dataset → split → probabilities, or a posterior → evaluate → scores → table, JSON, reliability diagram
+dataset → split → model.fit → posterior → evaluate → scores → table, JSON, reliability diagram
 """
 
 from importlib import import_module
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from edgewise.metrics import METRICS, VIEWS, Evaluation, evaluate
     from edgewise.metrics.module import GraphCalibration
+    from edgewise.models import EPFGNN, GAT, GCN, GMNN, Epoch, Fitted, History, Seeds, wrap
     from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
     from edgewise.report.reliability import plot_reliability
 
@@ -27,16 +28,24 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported when first used: `import edgewise` is quick, and whoever only scores
 # predictions never waits for matplotlib or torch_geometric.
 _HOMES = {
+    "EPFGNN": "edgewise.models",
+    "GAT": "edgewise.models",
+    "GCN": "edgewise.models",
+    "GMNN": "edgewise.models",
     "METRICS": "edgewise.metrics",
     "VIEWS": "edgewise.metrics",
     "Convergence": "edgewise.inference",
+    "Epoch": "edgewise.models",
     "Evaluation": "edgewise.metrics",
+    "Fitted": "edgewise.models",
     "GraphCalibration": "edgewise.metrics.module",
+    "History": "edgewise.models",
     "IndependentPosterior": "edgewise.posterior",
     "MixturePosterior": "edgewise.posterior",
     "PairwiseMRF": "edgewise.inference",
     "PairwisePosterior": "edgewise.posterior",
     "Posterior": "edgewise.posterior",
+    "Seeds": "edgewise.models",
     "Split": "edgewise.data",
     "bethe_free_energy": "edgewise.inference",
     "evaluate": "edgewise.metrics",
@@ -48,19 +57,28 @@ _HOMES = {
     "mean_field": "edgewise.inference",
     "plot_reliability": "edgewise.report.reliability",
     "sum_product": "edgewise.inference",
+    "wrap": "edgewise.models",
 }
 
 __all__ = [
+    "EPFGNN",
+    "GAT",
+    "GCN",
+    "GMNN",
     "METRICS",
     "VIEWS",
     "Convergence",
+    "Epoch",
     "Evaluation",
+    "Fitted",
     "GraphCalibration",
+    "History",
     "IndependentPosterior",
     "MixturePosterior",
     "PairwiseMRF",
     "PairwisePosterior",
     "Posterior",
+    "Seeds",
     "Split",
     "bethe_free_energy",
     "evaluate",
@@ -72,6 +90,7 @@ __all__ = [
     "mean_field",
     "plot_reliability",
     "sum_product",
+    "wrap",
 ]
 
 

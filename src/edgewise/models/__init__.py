@@ -7,5 +7,6 @@ from edgewise.models.gcn import GCN
 from edgewise.models.gmnn import GMNN
 from edgewise.models.seeds import Seeds
 from edgewise.models.training import Epoch, History
+from edgewise.models.wrap import wrap
 
-__all__ = ["EPFGNN", "GAT", "GCN", "GMNN", "Epoch", "Fitted", "History", "Seeds"]
+__all__ = ["EPFGNN", "GAT", "GCN", "GMNN", "Epoch", "Fitted", "History", "Seeds", "wrap"]

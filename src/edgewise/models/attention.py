@@ -4,6 +4,7 @@ s_ij = leaky_relu(a_src · P_j + a_dst · P_i), α_ij = softmax over j, out_i = 
 features and j runs over the neighbours of i and i itself (Veličković et al. 2018).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Listeners:
 
     @classmethod
     def of(cls, task: Task, listeners: Nodes, speakers: Nodes) -> "Listeners":
-        """Number the neighbours of listeners by their places among the speakers, which are in order."""
+        """Give the neighbours of listeners numbers: their places among the speakers, which are in order."""
         heard = task.neighbours[listeners]
         parts = (heard.indptr, np.searchsorted(speakers, heard.indices), np.searchsorted(speakers, listeners))
         return cls(*(torch.from_numpy(part.astype(np.int64)).to(task.device) for part in parts))
@@ -50,8 +51,7 @@ def attended(
     """Let listeners average what speakers project, head by head; ``kept`` drops some of the weights (pairs · heads)."""
     if projected.device.type != "cpu":
         return attended_by_tensors(projected, att_src, att_dst, listeners, kept)
-    result: Tensor = _Attended.apply(projected, att_src, att_dst, listeners, kept)
-    return result
+    return _attended(projected, att_src, att_dst, listeners, kept)
 
 
 def attended_by_tensors(
@@ -84,8 +84,8 @@ class _Attended(torch.autograd.Function):
     ) -> Tensor:
         from edgewise.models.compiled_attention import attend
 
-        parts = [part.detach().contiguous() for part in (projected, att_src, att_dst)]
-        out, ctx.saved = attend(*parts, listeners, kept)
+        own = projected.detach().contiguous()
+        out, ctx.saved = attend(own, att_src.detach(), att_dst.detach(), listeners, kept)
         ctx.listeners = listeners
         return out
 
@@ -94,3 +94,6 @@ class _Attended(torch.autograd.Function):
         from edgewise.models.compiled_attention import attend_gradient
 
         return (*attend_gradient(grads[0].contiguous(), ctx.saved, ctx.listeners), None, None)
+
+
+_attended: Callable[..., Tensor] = _Attended.apply

@@ -1,6 +1,7 @@
 """Graph attention in compiled loops: what `edgewise.models.attention` does with tensors, listener by listener.
 
-Arrays are (nodes, heads, units) and (pairs, heads). Units go eight at a time: a loop of known length is one instruction.
+Arrays are (nodes, heads, units) and (pairs, heads). Units go eight at a time: a loop of known length becomes one
+instruction.
 """
 
 from typing import Any, NamedTuple

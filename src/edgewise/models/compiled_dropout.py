@@ -15,7 +15,7 @@ Array = NDArray[Any]
 def keep_compiled(num: int, start: int, dropped_levels: int) -> Tensor:
     """Give 1 for each of ``num`` entries that is kept, 0 for others."""
     keep = np.empty((num + 3) // 4 * 4, dtype=np.uint8)
-    _keep(np.uint64(start), np.uint64(dropped_levels), keep)
+    _keep(np.array([start, dropped_levels], dtype=np.uint64), keep)
     return torch.from_numpy(keep[:num])
 
 
@@ -37,8 +37,9 @@ def relu_dropped_gradient(out: Tensor, grad: Tensor, scale: float) -> tuple[Tens
 
 
 @vectorised
-def _keep(start: int, dropped_levels: int, keep: Array) -> None:
-    word = start
+def _keep(start_and_levels: Array, keep: Array) -> None:
+    """Hash four places at once; unsigned numbers come in an array, so that they stay unsigned."""
+    word, dropped_levels = start_and_levels[0], start_and_levels[1]
     for k in range(len(keep) // 4):
         word += np.uint64(0x9E3779B97F4A7C15)
         z = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,4 @@
-"""Sums over the labels of both ends of edges, in compiled loops; exponentials of couplings are made a chunk at a time."""
+"""Sums over the labels of both ends of edges, in compiled loops; exponentials of couplings come a chunk at a time."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,9 +43,7 @@ def _chunks(scale: Tensor, half: Tensor) -> Iterator[tuple[int, Array]]:
 
 
 @vectorised
-def _messages(
-    lo: int, factors: Array, start: Array, end: Array, raised: Array, to_start: Array, to_end: Array
-) -> None:
+def _messages(lo: int, factors: Array, start: Array, end: Array, raised: Array, to_start: Array, to_end: Array) -> None:
     classes = raised.shape[1]
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]
@@ -73,7 +71,7 @@ def _gradient(
     scale_grad: Array,
     half_grad: Array,
 ) -> None:
-    """A pair of labels has belief b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in that of j."""
+    """Add up beliefs of pairs: b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in that of j."""
     classes = raised.shape[1]
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]

@@ -77,6 +77,9 @@ class _FirstLayer(torch.autograd.Function):
         return ctx.layer.backward(grads[1]), None
 
 
+_first_layer_passes: Callable[..., tuple[Tensor, Tensor]] = _FirstLayer.apply
+
+
 class Convolution:
     """The logits of some nodes that are learnt from, and of some that validate."""
 
@@ -93,7 +96,7 @@ class Convolution:
 
     def hidden(self, weights: Weights) -> Hidden:
         """Compute the first layer before its bias: what all passes share."""
-        return Hidden(*_FirstLayer.apply(weights["weight_1"], self._first))
+        return Hidden(*_first_layer_passes(weights["weight_1"], self._first))
 
     def learnt_logits(self, weights: Weights, hidden: Hidden, dropout: Dropout, draw: int) -> Tensor:
         """Compute the logits of the nodes that are learnt from, with dropout between the layers."""
@@ -125,9 +128,7 @@ class ConvolutionPasses:
         return self._convolution.validated_logits(weights, shared)
 
 
-def backbone_trained(
-    task: Task, hidden: int, rate: float, seeds: Seeds, phase: Phase, adam: Adam, log: Log
-) -> Weights:
+def backbone_trained(task: Task, hidden: int, rate: float, seeds: Seeds, phase: Phase, adam: Adam, log: Log) -> Weights:
     """Train a GCN on the labels of training nodes: a model of its own, and where GMNN and EPFGNN begin."""
     draws = generator(seeds.initialisation, "gcn")
     weights = convolution_weights(task.num_features, hidden, task.num_classes, draws, task)

@@ -4,6 +4,7 @@ So what is dropped depends neither on threads nor on devices nor on what else wa
 splitmix64 (Steele, Lea, Flood 2014); each of its words decides four entries by 16 bits each.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,8 +73,7 @@ def relu_dropped(
     if dropout.rate == 0.0:
         return torch.relu(x + bias)
     if x.device.type == "cpu":
-        result: Tensor = _ReluDropped.apply(x, bias, dropout.start(draw), dropout.dropped_levels, dropout.scale)
-        return result
+        return _relu_dropped(x, bias, dropout.start(draw), dropout.dropped_levels, dropout.scale)
     return dropped(torch.relu(x + bias), dropout, draw)
 
 
@@ -104,3 +104,6 @@ class _ReluDropped(torch.autograd.Function):
         (out,) = ctx.saved_tensors
         x_grad, bias_grad = relu_dropped_gradient(out, grads[0].contiguous(), ctx.scale)
         return x_grad, bias_grad, None, None, None
+
+
+_relu_dropped: Callable[..., Tensor] = _ReluDropped.apply

@@ -34,6 +34,7 @@ Inference = Literal["sum_product", "max_product", "mean_field"]
 class FittedEPFGNN(Fitted):
     """A field: unaries, one coupling, a scale for each edge, and the labels of the training nodes."""
 
+    model: "EPFGNN"
     unary: Float[Tensor, "nodes classes"]
     edge_index: Int[Tensor, "2 edges"]
     edge_scale: Float[Tensor, " edges"]
@@ -179,11 +180,9 @@ class _Maximisation:
         q = self._clamped(self.unary(weights).softmax(1))
         backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
-        best_step, state = best, _State.of(weights, optimiser)
         kept, waited = copied(weights), 0
         for _ in range(model.rounds):
-            best_step, state = self._maximise(weights, optimiser, q, best_step, state)
-            state.restore(weights, optimiser)
+            self._maximise(weights, optimiser, q)
             q, accuracy = self._expect(weights, q)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
@@ -192,11 +191,10 @@ class _Maximisation:
                 break
         return kept
 
-    def _maximise(
-        self, weights: Weights, optimiser: torch.optim.Adam, q: Tensor, best: float, state: "_State"
-    ) -> tuple[float, "_State"]:
-        """M step: climb the piecewise likelihood until the next E step's validation accuracy does not rise."""
-        waited, total = 0, self._model.steps * self._model.rounds
+    def _maximise(self, weights: Weights, optimiser: torch.optim.Adam, q: Tensor) -> None:
+        """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
+        best, waited, state = -1.0, 0, _State.of(weights, optimiser)
+        total = self._model.steps * self._model.rounds
         hidden = self._convolution.hidden(weights)
         for _ in range(self._model.steps):
             unary = self._convolution.learnt_logits(weights, hidden, self._dropout, self._draw)
@@ -217,7 +215,7 @@ class _Maximisation:
                 best, state = accuracy, _State.of(weights, optimiser)
             if waited >= self._model.step_patience:
                 break
-        return best, state
+        state.restore(weights, optimiser)
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
         """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from edgewise.models.model import Model
 
 FORMAT = "edgewise fitted 1"
-KINDS: "dict[str, type[Model[Any]]]" = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +55,8 @@ class Fitted(ABC):
         """Read what `save` wrote, onto the CPU."""
         from safetensors import SafetensorError, safe_open
 
+        from edgewise.models import EPFGNN, GAT, GCN, GMNN
+
         if not Path(path).is_file():
             raise FileNotFoundError(f"Expected a fitted model at {path}, but there is no such file.")
         try:
@@ -64,9 +65,10 @@ class Fitted(ABC):
                 tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         except SafetensorError as error:
             raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
-        if metadata.get("format") != FORMAT or metadata.get("model") not in KINDS:
+        kinds: dict[str | None, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN)}
+        if metadata.get("format") != FORMAT or metadata.get("model") not in kinds:
             raise ValueError(f"Expected a file that Fitted.save wrote ({FORMAT}), but {path} says {_brief(metadata)}.")
-        return _remade(metadata, tensors, path)
+        return _remade(kinds[metadata["model"]], metadata, tensors, path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
@@ -76,8 +78,9 @@ def _brief(metadata: Mapping[str, str]) -> str:
     return str({name: value[:40] for name, value in metadata.items()}) if metadata else "nothing"
 
 
-def _remade(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str) -> Fitted:
-    kind = KINDS[metadata["model"]]
+def _remade(
+    kind: "type[Model[Any]]", metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
+) -> Fitted:
     weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
     parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
     try:
@@ -86,7 +89,9 @@ def _remade(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Pa
         history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})
         return kind.fitted(model=model, weights=weights, history=history, **parts)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}.") from error
+        raise ValueError(
+            f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}."
+        ) from error
 
 
 @dataclass(frozen=True, eq=False, repr=False)

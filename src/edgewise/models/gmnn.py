@@ -34,6 +34,7 @@ Prediction = Literal["mixture", "averaged_logits"]
 class FittedGMNN(Fitted):
     """Logits of the network p for several draws of all labels from the network q."""
 
+    model: "GMNN"
     sample_logits: Float[Tensor, "samples nodes classes"]
 
     parts = ("sample_logits",)

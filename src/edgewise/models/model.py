@@ -3,11 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from edgewise.models.fitted import KINDS, Fitted
+from edgewise.models.fitted import Fitted
 from edgewise.models.seeds import Seeds, as_seeds
 from edgewise.models.task import Directed, LabelledNodes, Task, prepared
 from edgewise.models.training import Log, OnEpoch
@@ -15,14 +16,12 @@ from edgewise.models.training import Log, OnEpoch
 F = TypeVar("F", bound=Fitted)
 
 
+@dataclass(frozen=True)
 class Model(ABC, Generic[F]):
     """What GCN, GAT, GMNN and EPFGNN have in common."""
 
     name: ClassVar[str]
     fitted: ClassVar[type[Fitted]]
-
-    def __init_subclass__(cls) -> None:
-        KINDS[cls.name] = cls
 
     def fit(
         self,

@@ -1,6 +1,7 @@
 """Sparse matrices times dense ones, with a gradient for the dense one."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ BLOCK = 1024  # columns of a block on the CPU: as many rows of a dense matrix st
 
 
 class Rows(NamedTuple):
-    """The entries of a matrix: block of columns by block of columns, and row by row in each; often there is one block."""
+    """The entries of a matrix: block of columns by block of columns, row by row in each; often there is one block."""
 
     first: Int[Tensor, " segments_and_one"]  # where each row of each block begins
-    index: Int[Tensor, " entries"]  # the column of each entry
+    column: Int[Tensor, " entries"]
     value: Float[Tensor, " entries"]
     place: Int[Tensor, " entries"]  # which entry of the matrix it is, row by row: its own place, unless transposed
 
@@ -34,7 +35,9 @@ class Sparse:
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, matrix: Matrix, dtype: torch.dtype, device: torch.device, *, learnt_rows: int | None = None) -> "Sparse":
+    def of(
+        cls, matrix: Matrix, dtype: torch.dtype, device: torch.device, *, learnt_rows: int | None = None
+    ) -> "Sparse":
         """Arrange a scipy matrix; a gradient never comes from other rows than the first ``learnt_rows``."""
         by_row = matrix.tocsr()
         by_row.sort_indices()
@@ -50,7 +53,7 @@ class Sparse:
     @property
     def num_entries(self) -> int:
         """How many entries are stored."""
-        return len(self.rows.index)
+        return len(self.rows.column)
 
 
 def _transposed(numbered: Matrix, block: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
@@ -92,8 +95,7 @@ def product(
     >>> product(matrix, torch.tensor([[1.0], [3.0]])).tolist()
     [[6.0], [1.0]]
     """
-    result: Tensor = _Product.apply(dense, matrix, kept)
-    return result
+    return _product(dense, matrix, kept)
 
 
 class _Product(torch.autograd.Function):
@@ -107,6 +109,9 @@ class _Product(torch.autograd.Function):
         return multiply(ctx.matrix.columns, grads[0], ctx.matrix.shape[1], ctx.kept), None, None
 
 
+_product: Callable[..., Tensor] = _Product.apply
+
+
 def multiply(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, kept: Kept | None = None) -> Tensor:
     """Multiply without a gradient; sums go entry by entry, so they do not depend on threads."""
     dense = dense.detach().contiguous()
@@ -114,14 +119,13 @@ def multiply(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, k
         from edgewise.models.compiled_products import run_compiled
 
         return run_compiled(rows, dense, num_rows, kept)
+    return multiply_by_tensors(rows, dense, num_rows, kept)
+
+
+def multiply_by_tensors(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, kept: Kept | None) -> Tensor:
+    """Do with torch's own sparse product, for one block of columns, what the compiled loops do."""
     value = rows.value
     if kept is not None:
         value = value * kept.entries[rows.place.long()].to(value.dtype) * kept.scale
     shape = (num_rows, dense.shape[0])
-    return torch.sparse_csr_tensor(rows.first, rows.index, value, shape, check_invariants=False) @ dense
-
-
-def with_values(matrix: Sparse, value: Float[Tensor, " entries"]) -> Sparse:
-    """Put other values at the same places."""
-    columns = matrix.columns._replace(value=value[matrix.columns.place.long()])
-    return replace(matrix, rows=matrix.rows._replace(value=value), columns=columns)
+    return torch.sparse_csr_tensor(rows.first, rows.column, value, shape, check_invariants=False) @ dense

@@ -1,10 +1,11 @@
 """The piecewise likelihood of a pairwise field: one piece a node, the star of the node and its neighbours.
 
-A node k with d_k - 1 neighbours is in d_k stars and gives each U_k / d_k; an edge is in two stars and gives each half of
-its coupling. So the energies of the pieces add up to the energy of the field, and as a star is a tree, each piece has an
-exact partition function: log Z_i = LSE_{y_i}( U_i/d_i + Σ_j LSE_{y_j}( U_j/d_j + r_ij B(y_i, y_j)/2 ) ).
+A node k with d_k - 1 neighbours is in d_k stars and gives each U_k / d_k; an edge is in two stars and gives each half
+of its coupling. So the energies of the pieces add up to the energy of the field, and as a star is a tree, each piece
+has an exact partition function: log Z_i = LSE_{y_i}( U_i/d_i + Σ_j LSE_{y_j}( U_j/d_j + r_ij B(y_i, y_j)/2 ) ).
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,8 +60,7 @@ def log_partitions(
     with torch.no_grad():
         spread = float(scale.abs().max() * (half.max() - half.min())) if len(scale) else 0.0
     if unary.device.type == "cpu" and spread <= SAFE_RANGE:
-        result: Tensor = _LogPartitions.apply(share, scale, half, field)
-        return result
+        return _log_partitions(share, scale, half, field)
     return log_partitions_by_tensors(share, scale, half, field)
 
 
@@ -100,3 +100,6 @@ class _LogPartitions(torch.autograd.Function):
         belief = total.softmax(1) * grads[0].unsqueeze(1)
         start, end = belief[ctx.field.start] / to_start, belief[ctx.field.end] / to_end
         return (*messages_gradient(belief, start, end, raised, scale, half, ctx.field), None)
+
+
+_log_partitions: Callable[..., Tensor] = _LogPartitions.apply

@@ -145,7 +145,9 @@ def trained(
         shared = passes.shared(weights)
         with torch.no_grad():
             nll, accuracy = scores(passes.validation(weights, shared), labels)
-        log.write(Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate)
+        log.write(
+            Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate
+        )
         if phase.patience is None:
             continue
         if best.keeps(accuracy, nll):
