@@ -52,7 +52,7 @@ class GAT(Model[FittedClassifier]):
 
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
         draws = generator(seeds.initialisation, self.name)
-        weights = _initial_weights(task, self.heads, self.hidden // self.heads, draws)
+        weights = initial_weights(task, self.heads, self.hidden // self.heads, draws)
         passes = _Passes(task, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
         phase, adam = Phase("training", self.max_epochs, self.patience), Adam(self.learning_rate, self.weight_decay)
         weights = trained(weights, passes, task.labels[task.val], phase, adam, log)
@@ -61,7 +61,8 @@ class GAT(Model[FittedClassifier]):
         return FittedClassifier(self, weights, log.history(), logits)
 
 
-def _initial_weights(task: Task, heads: int, units: int, draws: torch.Generator) -> Weights:
+def initial_weights(task: Task, heads: int, units: int, draws: torch.Generator) -> Weights:
+    """Draw initial weights: Glorot for matrices and vectors of attention, zero for biases."""
     hidden, classes = heads * units, task.num_classes
     weights = {
         "weight_1": glorot((task.num_features, hidden), draws, task.dtype),

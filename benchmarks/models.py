@@ -1,0 +1,128 @@
+"""How fast models train, beside the loops that a user of PyG would write; and that both have the same losses.
+
+    python benchmarks/models.py                  # what `make bench` runs: some minutes
+    python benchmarks/models.py --epochs 20 --datasets cora
+
+Each cell trains for the same number of epochs, once by ``fit``, with everything that it prepares, and once by the plain
+loop of benchmarks/plain_loops.py, in one process. torch's threads are as they come: ``fit`` uses one, the plain loop all.
+"""
+
+import argparse
+import math
+import warnings
+from collections.abc import Callable
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from measure import environment
+
+import edgewise as ew
+from edgewise.models.convolution import convolution_weights
+from edgewise.models.gat import initial_weights
+from edgewise.models.seeds import generator
+from edgewise.models.task import Task, prepared
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13
+    import plain_loops
+    from torch_geometric.data import Data
+
+Losses = Callable[[], list[float]]
+
+
+class Cell(NamedTuple):
+    """Two ways to train the same; each gives its losses."""
+
+    ours: Losses
+    plain: Losses
+
+
+def cells(data: Data, split: ew.Split, epochs: int, rate: float) -> dict[str, Cell]:
+    """Pair the four models with their plain loops, at the proportions of a full training."""
+    task = prepared(data, split, directed="refuse", num_classes=None, device="cpu")
+    half, quarter, samples = epochs // 2, epochs // 4, max(1, epochs // 12)
+    most = epochs - quarter
+
+    def ours(model: ew.GCN | ew.GAT | ew.GMNN | ew.EPFGNN) -> Losses:
+        return lambda: model.fit(data, split, seed=0).history.loss
+
+    gcn = ew.GCN(dropout=rate, max_epochs=epochs, patience=epochs)
+    gat = ew.GAT(dropout=rate, max_epochs=epochs, patience=epochs)
+    gmnn = ew.GMNN(dropout=rate, pretrain_epochs=half, pretrain_patience=half, round_epochs=quarter, samples=samples)
+    epfgnn = ew.EPFGNN(
+        dropout=rate,
+        pretrain_epochs=most,
+        pretrain_patience=most,
+        rounds=1,
+        steps=quarter,
+        step_patience=quarter,
+        schedule="published",
+    )
+    return {
+        "gcn": Cell(ours(gcn), lambda: plain_loops.classifier(backbone(task, rate), data, split, epochs)),
+        "gat": Cell(ours(gat), lambda: plain_loops.classifier(attention(task, rate), data, split, epochs)),
+        "gmnn": Cell(
+            ours(gmnn),
+            lambda: plain_loops.gmnn(
+                backbone(task, rate), label_network(task, rate), data, split, (half, quarter), samples
+            ),
+        ),
+        "epfgnn": Cell(ours(epfgnn), lambda: plain_loops.epfgnn(field(task, rate), data, split, (most, quarter))),
+    }
+
+
+def backbone(task: Task, rate: float) -> torch.nn.Module:
+    draws = generator(0, "gcn")
+    return plain_loops.TwoConvolutions(convolution_weights(task.num_features, 64, task.num_classes, draws, task), rate)
+
+
+def label_network(task: Task, rate: float) -> torch.nn.Module:
+    draws = generator(0, "gmnn p")
+    return plain_loops.TwoConvolutions(convolution_weights(task.num_classes, 64, task.num_classes, draws, task), rate)
+
+
+def attention(task: Task, rate: float) -> torch.nn.Module:
+    return plain_loops.TwoAttentions(initial_weights(task, 8, 8, generator(0, "gat")), rate)
+
+
+def field(task: Task, rate: float) -> plain_loops.PairwiseField:
+    classes = task.num_classes
+    noise = torch.randn(classes, classes, generator=generator(0, "epfgnn"))
+    coupling = (noise + torch.eye(classes)) / classes
+    return plain_loops.PairwiseField(backbone(task, rate), coupling, task.edge_index, task.num_nodes)
+
+
+def seconds(train: Losses) -> float:
+    start = perf_counter()
+    train()
+    return perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
+    parser.add_argument("--models", nargs="+", default=["gcn", "gat", "gmnn", "epfgnn"])
+    options = parser.parse_args()
+    print(environment("torch", "torch_geometric", "numba"), f"{torch.get_num_threads()} threads", sep=", ")
+    print(f"{'':18}{'ms an epoch':>12}{'plain':>10}{'ratio':>8}{'largest difference of losses in 50 epochs':>46}")
+    ratios = []
+    for name in options.datasets:
+        data = ew.load_dataset(name)
+        split = ew.make_splits(data.y)[0]
+        timed, compared = cells(data, split, options.epochs, 0.5), cells(data, split, 50, 0.0)
+        for model in options.models:
+            ours, plain = (way() for way in compared[model])  # this also compiles
+            apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
+            fast = min(seconds(timed[model].ours) for _ in range(2))
+            slow = seconds(timed[model].plain)
+            ratios.append(slow / fast)
+            per = 1e3 / options.epochs
+            print(f"{name:10}{model:8}{fast * per:12.2f}{slow * per:10.1f}{ratios[-1]:8.1f}{apart:46.1e}", flush=True)
+    mean = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
+    print(f"Geometric mean of the ratios {mean:.1f}, lowest {min(ratios):.1f}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""A small graph with blocks: nodes of a class have more edges and like features."""
+
+import numpy as np
+import torch
+from torch_geometric.data import Data
+
+import edgewise as ew
+
+# Quick, but each passes through all of its phases.
+SMALL = {
+    "gcn": ew.GCN(hidden=8, max_epochs=12),
+    "gat": ew.GAT(hidden=8, heads=2, max_epochs=12),
+    "gmnn": ew.GMNN(hidden=8, pretrain_epochs=10, round_epochs=6, samples=4),
+    "epfgnn": ew.EPFGNN(hidden=8, pretrain_epochs=10, rounds=3, steps=4),
+}
+
+
+def blocks(num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, between=0.02, dtype=torch.float32):
+    """Node i has class i mod C; both directions of each edge are listed; words are few of many, or features normal."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(num_nodes) % num_classes
+    i, j = torch.triu_indices(num_nodes, num_nodes, 1)
+    linked = torch.rand(len(i), generator=g) < torch.where(y[i] == y[j], within, between)
+    edges = torch.stack([i[linked], j[linked]])
+    if dense:
+        x = torch.randn(num_nodes, 6, generator=g) + 2.0 * torch.eye(num_classes, 6)[y]
+    else:
+        favourite = (torch.arange(30) % num_classes) == y.unsqueeze(1)
+        x = (torch.rand(num_nodes, 30, generator=g) < torch.where(favourite, 0.25, 0.08)).float()
+    return Data(x=x.to(dtype), edge_index=torch.cat([edges, edges.flip(0)], 1), y=y)
+
+
+def split_of(data, seed=0):
+    """Label 12 of 30 nodes of a class: 8 train and 4 validate."""
+    return ew.make_splits(data.y, n_splits=1, seed=seed, labelled=0.4)[0]
+
+
+def tensors_of(fitted):
+    """Give all that a fit has found."""
+    return {**fitted.weights, **{name: getattr(fitted, name) for name in fitted.parts}}
+
+
+def assert_same_bits(one, other):
+    """Compare two fitted values to the last bit; only the seconds may differ."""
+    left, right = tensors_of(one), tensors_of(other)
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert tensor.dtype == right[name].dtype, name
+        assert torch.equal(tensor, right[name]), name
+    for name in ("loss", "val_loss", "val_accuracy", "phases"):
+        assert getattr(one.history, name) == getattr(other.history, name), name
+    assert torch.equal(one.posterior().node, other.posterior().node)
+
+
+def accuracy(posterior, data, mask):
+    return float((posterior.node.argmax(1) == data.y)[mask].double().mean())
+
+
+def changed(data, **parts):
+    """Give a copy of a graph with other parts."""
+    return Data(**{"x": data.x, "edge_index": data.edge_index, "y": data.y, **parts})
+
+
+def random_states():
+    """Give the state of the generators that everybody shares."""
+    kind, keys, place, *_ = np.random.get_state()
+    return torch.get_rng_state().tolist(), kind, keys.tolist(), place

@@ -1,0 +1,45 @@
+"""Small graphs with features and labels, for tests."""
+
+from types import SimpleNamespace
+
+import torch
+from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
+
+from edgewise.models.task import prepared
+
+
+def generator(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_edges(num_nodes, num_edges, g):
+    """Some of all pairs, each once, in any direction and order; the last two nodes have no edges."""
+    pairs = torch.triu_indices(num_nodes - 2, num_nodes - 2, 1)
+    pairs = pairs[:, torch.randperm(pairs.shape[1], generator=g)[:num_edges]]
+    return torch.where(torch.rand(pairs.shape[1], generator=g) < 0.5, pairs, pairs.flip(0))
+
+
+def random_data(seed, num_nodes=30, num_edges=50, num_features=12, num_classes=3, dense=False, dtype=torch.float32):
+    """Both directions of each edge, and a self-loop; the last two nodes are isolated, but for that loop."""
+    g = generator(seed)
+    edge_index = to_undirected(random_edges(num_nodes, num_edges, g))
+    loop = torch.tensor([[0, num_nodes - 1], [0, num_nodes - 1]])
+    x = torch.randn(num_nodes, num_features, generator=g, dtype=torch.float64)
+    if not dense:
+        x = x * (torch.rand(x.shape, generator=g) < 0.2)
+    y = torch.randint(num_classes, (num_nodes,), generator=g)
+    y[:num_classes] = torch.arange(num_classes)
+    return Data(x=x.to(dtype), edge_index=torch.cat([edge_index, loop], dim=1), y=y)
+
+
+def every_third(data):
+    """Node 0, 3, 6, … train, 1, 4, 7, … validate: both hold isolated nodes."""
+    nodes = torch.arange(data.num_nodes)
+    return SimpleNamespace(train=nodes % 3 == 0, val=nodes % 3 == 1)
+
+
+def task_of(data, split=None):
+    """The task that `fit` makes of these."""
+    split = every_third(data) if split is None else split
+    return prepared(data, split, directed="refuse", num_classes=None, device="cpu")

@@ -1,0 +1,148 @@
+"""Dropout by hash: the same for loops, tensors and an independent loop; fair; and scaled right."""
+
+import math
+
+import pytest
+import torch
+
+from edgewise.models.compiled_dropout import keep_compiled
+from edgewise.models.dropout import LEVELS, Dropout, dropped, keep_by_tensors, relu_dropped
+from models.graphs import generator
+
+CPU = torch.device("cpu")
+RATES = [0.1, 0.3, 0.5, 0.8, 0.99]
+# What splitmix64 gives after the seed 1234567, as published with it (rosettacode.org/wiki/Pseudo-random_numbers).
+SEED = 1234567
+WORDS = [
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+]
+
+
+def splitmix64(seed, num):
+    """The generator as its authors write it, in whole numbers modulo 2^64."""
+    words, state = [], seed
+    for _ in range(num):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = state
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        words.append(z ^ (z >> 31))
+    return words
+
+
+def test_words_are_those_of_splitmix64():
+    """An entry's 16 bits are found out by the threshold at which it is dropped."""
+    assert splitmix64(SEED, 5) == WORDS
+    levels = [word >> 16 * lane & 0xFFFF for word in WORDS for lane in range(4)]
+    for place, level in enumerate(levels):
+        for keep in (keep_compiled, lambda *a: keep_by_tensors(*a, CPU)):
+            assert keep(20, SEED, level)[place] == 1 and keep(20, SEED, level + 1)[place] == 0
+
+
+def test_draws_begin_at_words_of_the_key():
+    assert [Dropout(0.5, SEED).start(draw) for draw in range(5)] == WORDS
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_compiled_loops_tensors_and_plain_loop_agree(rate):
+    for key in (0, 1, 2**63 - 1, 2**64 - 1):
+        for num in (0, 1, 2, 3, 4, 5, 63, 64, 1001):
+            dropout = Dropout(rate, key)
+            got = dropout.keep(num, 3, CPU)
+            assert got.dtype == torch.uint8
+            assert torch.equal(got, keep_by_tensors(num, dropout.start(3), dropout.dropped_levels, CPU))
+            words = splitmix64(splitmix64(key, 4)[-1], num)
+            plain = [(words[k // 4] >> 16 * (k % 4) & 0xFFFF) >= round(rate * 65536) for k in range(num)]
+            assert got.tolist() == plain
+
+
+def test_a_longer_mask_begins_with_the_shorter():
+    long = Dropout(0.4, 7).keep(1000, 0, CPU)
+    assert torch.equal(Dropout(0.4, 7).keep(501, 0, CPU), long[:501])
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_share_that_is_kept(rate):
+    num = 1_000_000
+    spread = math.sqrt(num * rate * (1 - rate))
+    for key in range(3):
+        count = int(Dropout(rate, key).keep(num, key, CPU).sum())
+        assert abs(count - num * (1 - rate)) < 4 * spread + num / LEVELS  # the rate is rounded to 16 bits
+
+
+def test_draws_keys_and_places_are_nearly_independent():
+    num = 200_000
+    masks = [Dropout(0.5, key).keep(num, draw, CPU) for key in (1, 2, 2**40) for draw in (0, 1, 2, 100)]
+    masks += [masks[0].roll(shift) for shift in (1, 2, 3, 4, 8, 64)]  # against its own neighbours
+    correlations = torch.corrcoef(torch.stack(masks).double()).triu(1)
+    assert float(correlations.abs().max()) < 5 / math.sqrt(num)
+
+
+@pytest.mark.parametrize("rate", [*RATES, 0.9999, 1 / 3, 1e-6])
+def test_scale_makes_up_for_the_share_that_is_kept(rate):
+    """What is kept with probability 1 - dropped_levels / 2^16 is to have the mean 1."""
+    dropout = Dropout(rate, 0)
+    assert (1 - dropout.dropped_levels / LEVELS) * dropout.scale == pytest.approx(1, rel=1e-3)
+
+
+def test_scale_of_one_half_is_two():
+    assert Dropout(0.5, 0).scale == 2.0
+    x = torch.full((1000,), 3.0)
+    assert set(dropped(x, Dropout(0.5, 0), 0).tolist()) == {0.0, 6.0}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+@pytest.mark.parametrize("shape", [(5, 7), (1, 1), (40, 64), (3, 65), (0, 4)])
+def test_relu_dropped_and_its_gradient_by_torch(dtype, rate, shape):
+    g, dropout = generator(0), Dropout(rate, 11)
+    x = torch.randn(shape, generator=g, dtype=dtype).requires_grad_()
+    bias = torch.randn(shape[1], generator=g, dtype=dtype).requires_grad_()
+    weight = torch.randn(shape, generator=g, dtype=dtype)
+    keep = dropout.keep(x.numel(), 2, CPU).view(shape).to(dtype)
+    expected = torch.relu(x + bias) * keep / (1 - rate)
+    got = relu_dropped(x, bias, dropout, 2)
+    loose = {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
+    torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
+    grads = [torch.autograd.grad((out * weight).sum(), (x, bias)) for out in (got, expected)]
+    torch.testing.assert_close(*grads, rtol=10 * loose, atol=10 * loose)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rate", [0.3, 0.5])
+def test_relu_dropped_is_dropped_relu(dtype, rate):
+    """The compiled pass and that of other devices."""
+    x, dropout = torch.randn(30, 9, generator=generator(1), dtype=dtype), Dropout(rate, 5)
+    bias = torch.linspace(-1, 1, 9, dtype=dtype)
+    loose = {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
+    got, expected = relu_dropped(x, bias, dropout, 4), dropped(torch.relu(x + bias), dropout, 4)
+    torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
+
+
+def test_gradcheck():
+    x = torch.randn(6, 5, generator=generator(2), dtype=torch.float64)
+    bias = torch.randn(5, generator=generator(3), dtype=torch.float64)
+    assert float((x + bias).abs().min()) > 1e-3  # away from the corner
+    parts, dropout = (x.requires_grad_(), bias.requires_grad_()), Dropout(0.4, 1)
+    assert torch.autograd.gradcheck(lambda x, bias: relu_dropped(x, bias, dropout, 0), parts)
+    assert torch.autograd.gradcheck(lambda x: dropped(x, dropout, 0), parts[:1])
+
+
+def test_rate_zero_does_nothing():
+    x, bias, dropout = torch.randn(6, 5, generator=generator(4)), torch.ones(5), Dropout(0.0, 1)
+    assert dropped(x, dropout, 0) is x
+    assert torch.equal(relu_dropped(x, bias, dropout, 0), torch.relu(x + bias))
+    assert dropout.keep(100, 0, CPU).all() and dropout.scale == 1.0
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
+def test_what_is_dropped_has_the_mean_of_what_was(rate):
+    draws, dropout = 4000, Dropout(rate, 9)
+    x = torch.linspace(-2, 2, 50, dtype=torch.float64)
+    mean = sum(dropped(x, dropout, draw) for draw in range(draws)) / draws
+    error = x.abs() * math.sqrt(rate / (1 - rate) / draws)
+    assert ((mean - x).abs() <= 4 * error + 1e-12).all()
