@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
 
+WORTH_SHARING = 1 << 20  # operations from which on it pays to wake another thread
 LONG = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -67,6 +69,30 @@ def in_slices(
             return in_slices(function, length, brief)
     rest = others.map(function, bounds[1:-1], bounds[2:])
     return [function(bounds[0], bounds[1]), *rest]
+
+
+class Crew:
+    """Threads that stay for many calls of short loops, each of which is worth sharing only if there is enough to do."""
+
+    def __init__(self, num_threads: int):
+        self.num_threads = num_threads
+        self._others = ThreadPoolExecutor(num_threads - 1) if num_threads > 1 else None
+
+    def share(self, function: Callable[[int, int], object], length: int, work: int) -> None:
+        """Call ``function(start, stop)`` on slices that cover ``range(length)``; ``work`` is about its operations.
+
+        >>> Crew(2).share(lambda start, stop: print(start, stop), 10, work=10)
+        0 10
+        """
+        num = min(self.num_threads, length) if work >= WORTH_SHARING else 1
+        if self._others is None or num <= 1:
+            function(0, length)
+            return
+        bounds = [length * k // num for k in range(num + 1)]
+        rest = [self._others.submit(function, lo, hi) for lo, hi in pairwise(bounds[1:])]
+        function(bounds[0], bounds[1])
+        for other in rest:
+            other.result()
 
 
 def other_threads() -> ThreadPoolExecutor:

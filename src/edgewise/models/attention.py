@@ -6,6 +6,7 @@ features and j runs over the neighbours of i and i itself (Veličković et al. 2
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
+from edgewise.data.compiled import Crew
 from edgewise.models.sparse import Kept
 from edgewise.models.task import Nodes, Task
 
@@ -27,13 +29,26 @@ class Listeners:
     first: Int[Tensor, " listeners_and_one"]
     speaker: Int[Tensor, " pairs"]
     itself: Int[Tensor, " listeners"]  # the listener's own place among the speakers
+    num_speakers: int
+    crew: Crew
 
     @classmethod
     def of(cls, task: Task, listeners: Nodes, speakers: Nodes) -> "Listeners":
         """Give the neighbours of listeners numbers: their places among the speakers, which are in order."""
         heard = task.neighbours[listeners]
-        parts = (heard.indptr, np.searchsorted(speakers, heard.indices), np.searchsorted(speakers, listeners))
-        return cls(*(torch.from_numpy(part.astype(np.int64)).to(task.device) for part in parts))
+        first, speaker, itself = (
+            torch.from_numpy(part.astype(np.int64)).to(task.device)
+            for part in (heard.indptr, np.searchsorted(speakers, heard.indices), np.searchsorted(speakers, listeners))
+        )
+        return cls(first, speaker, itself, len(speakers), task.crew)
+
+    @cached_property
+    def by_speaker(self) -> tuple[Int[Tensor, " speakers_and_one"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
+        """Where each speaker's pairs begin, which pairs they are, and who listens in them."""
+        pair = self.speaker.argsort(stable=True)
+        listener = torch.repeat_interleave(self.first.diff())[pair]
+        counts = torch.bincount(self.speaker, minlength=self.num_speakers)
+        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), pair, listener
 
     @property
     def num_pairs(self) -> int:

@@ -29,6 +29,7 @@ class Attention(NamedTuple):
     alpha: Tensor  # (pairs, heads) weights before any are dropped
     slope: Tensor  # (pairs, heads) of leaky_relu
     factor: Tensor | None  # (pairs, heads) what dropout multiplies the weights by
+    weight: Tensor  # (pairs, heads) weights after that
 
 
 def attend(
@@ -38,28 +39,41 @@ def attend(
     first, speaker, itself = _arrays(listeners)
     heads, both = projected.view(-1, *att_src.shape).numpy(), _both(att_src, att_dst)
     alpha, slope = projected.new_empty(2, listeners.num_pairs, len(att_src))
-    _scores((projected @ both).numpy(), first, speaker, itself, alpha.numpy(), slope.numpy())
+    said, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
+    share, num, work = listeners.crew.share, len(itself), alpha.numel()
+    share(lambda lo, hi: _scores(lo, hi, said, first, speaker, itself, scores, slopes), num, 4 * work)
     alpha.exp_()
-    _normalise(alpha.numpy(), first)
+    share(lambda lo, hi: _normalise(lo, hi, scores, first), num, 2 * work)
     factor = None if kept is None else kept.entries.view(alpha.shape).to(alpha.dtype).mul_(kept.scale)
     weight = alpha if factor is None else alpha * factor
-    out = projected.new_zeros(len(itself), projected.shape[1])
-    _average(weight.numpy(), heads, first, speaker, out.view(-1, *att_src.shape).numpy())
-    return out, Attention(heads, both, alpha, slope, factor)
+    out = projected.new_empty(num, projected.shape[1])
+    weights, heard = weight.numpy(), out.view(-1, *att_src.shape).numpy()
+    share(lambda lo, hi: _average(lo, hi, weights, heads, first, speaker, heard), num, work * att_src.shape[1])
+    return out, Attention(heads, both, alpha, slope, factor, weight)
 
 
 def attend_gradient(grad: Tensor, saved: Attention, listeners: Listeners) -> tuple[Tensor, Tensor, Tensor]:
     """Give the gradients of the projection and of the two vectors of attention."""
     first, speaker, itself = _arrays(listeners)
     num_speakers, num_heads, units = saved.heads.shape
-    weight = saved.alpha if saved.factor is None else saved.alpha * saved.factor
-    projected_grad = grad.new_zeros(num_speakers, num_heads * units)
-    pull, said_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_speakers, 2 * num_heads)
+    share, work = listeners.crew.share, saved.alpha.numel() * units
+    factor = torch.ones_like(saved.alpha) if saved.factor is None else saved.factor
+    projected_grad = grad.new_empty(num_speakers, num_heads * units)
+    change, said_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_speakers, 2 * num_heads)
     back, into = (part.view(-1, num_heads, units).numpy() for part in (grad, projected_grad))
-    _listen_back(back, saved.heads, weight.numpy(), first, speaker, pull.numpy(), into)
-    if saved.factor is not None:
-        pull *= saved.factor
-    _softmax_back(pull.numpy(), saved.alpha.numpy(), saved.slope.numpy(), first, speaker, itself, said_grad.numpy())
+    parts = saved.alpha.numpy(), saved.slope.numpy(), factor.numpy()
+    changes, said = change.numpy(), said_grad.numpy()
+    share(
+        lambda lo, hi: _scores_back(lo, hi, back, saved.heads, *parts, first, speaker, itself, changes, said),
+        len(itself),
+        work,
+    )
+    weights, (start, pair, listener) = saved.weight.numpy(), (part.numpy() for part in listeners.by_speaker)
+    share(
+        lambda lo, hi: _speakers_back(lo, hi, back, weights, changes, start, pair, listener, into, said),
+        num_speakers,
+        work,
+    )
     projected_grad.addmm_(said_grad, saved.both.T)
     projected = torch.from_numpy(saved.heads).view(num_speakers, -1)
     both_grad = (projected.T @ said_grad).view(num_heads, units, 2, num_heads)
@@ -80,11 +94,13 @@ def _arrays(listeners: Listeners) -> tuple[Array, Array, Array]:
 
 
 @vectorised
-def _scores(said: Array, first: Array, speaker: Array, itself: Array, score: Array, slope: Array) -> None:
+def _scores(
+    lo: int, hi: int, said: Array, first: Array, speaker: Array, itself: Array, score: Array, slope: Array
+) -> None:
     """leaky_relu of the sum of what both ends say, less the largest that a listener hears."""
     num_heads, one, low = score.shape[1], score.dtype.type(1), score.dtype.type(0.2)
     top = np.empty(num_heads, dtype=score.dtype)
-    for i in range(len(itself)):
+    for i in range(lo, hi):
         for head in range(num_heads):
             top[head] = -np.inf
         for pair in range(first[i], first[i + 1]):
@@ -100,11 +116,11 @@ def _scores(said: Array, first: Array, speaker: Array, itself: Array, score: Arr
 
 
 @vectorised
-def _normalise(alpha: Array, first: Array) -> None:
+def _normalise(lo: int, hi: int, alpha: Array, first: Array) -> None:
     """Divide by the sum over what a listener hears."""
     num_heads = alpha.shape[1]
     share = np.empty(num_heads, dtype=alpha.dtype)
-    for i in range(len(first) - 1):
+    for i in range(lo, hi):
         for head in range(num_heads):
             share[head] = 0.0
         for pair in range(first[i], first[i + 1]):
@@ -118,10 +134,11 @@ def _normalise(alpha: Array, first: Array) -> None:
 
 
 @vectorised
-def _average(weight: Array, heads: Array, first: Array, speaker: Array, out: Array) -> None:
+def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, speaker: Array, out: Array) -> None:
     """Add up what speakers project."""
     num_heads, units = heads.shape[1], heads.shape[2]
-    for i in range(len(first) - 1):
+    out[lo:hi] = 0.0
+    for i in range(lo, hi):
         for pair in range(first[i], first[i + 1]):
             j = speaker[pair]
             for head in range(num_heads):
@@ -134,12 +151,26 @@ def _average(weight: Array, heads: Array, first: Array, speaker: Array, out: Arr
 
 
 @vectorised
-def _listen_back(
-    grad: Array, heads: Array, weight: Array, first: Array, speaker: Array, pull: Array, heads_grad: Array
+def _scores_back(
+    lo: int,
+    hi: int,
+    grad: Array,
+    heads: Array,
+    alpha: Array,
+    slope: Array,
+    factor: Array,
+    first: Array,
+    speaker: Array,
+    itself: Array,
+    change: Array,
+    said_grad: Array,
 ) -> None:
-    """Give the gradients of weights and of what speakers project, from those of what listeners hear."""
+    """Give the gradients of scores, before leaky_relu, and of what listeners say, from those of what they hear."""
     num_heads, units = heads.shape[1], heads.shape[2]
-    for i in range(len(first) - 1):
+    mean = np.empty(num_heads, dtype=alpha.dtype)
+    for i in range(lo, hi):
+        for head in range(num_heads):
+            mean[head] = 0.0
         for pair in range(first[i], first[i + 1]):
             j = speaker[pair]
             for head in range(num_heads):
@@ -149,7 +180,41 @@ def _listen_back(
                         total += grad[i, head, chunk * 8 + lane] * heads[j, head, chunk * 8 + lane]
                 for unit in range(units // 8 * 8, units):
                     total += grad[i, head, unit] * heads[j, head, unit]
-                pull[pair, head] = total
+                change[pair, head] = total
+            for head in range(num_heads):
+                change[pair, head] *= factor[pair, head]
+                mean[head] += alpha[pair, head] * change[pair, head]
+        for pair in range(first[i], first[i + 1]):
+            for head in range(num_heads):
+                change[pair, head] = alpha[pair, head] * (change[pair, head] - mean[head]) * slope[pair, head]
+        for head in range(num_heads):
+            mean[head] = 0.0
+        for pair in range(first[i], first[i + 1]):
+            for head in range(num_heads):
+                mean[head] += change[pair, head]
+        for head in range(num_heads):
+            said_grad[itself[i], num_heads + head] = mean[head]
+
+
+@vectorised
+def _speakers_back(
+    lo: int,
+    hi: int,
+    grad: Array,
+    weight: Array,
+    change: Array,
+    first: Array,
+    pairs: Array,
+    listener: Array,
+    heads_grad: Array,
+    said_grad: Array,
+) -> None:
+    """Gather the gradients of what speakers project and say, from all who listen to them."""
+    num_heads, units = heads_grad.shape[1], heads_grad.shape[2]
+    heads_grad[lo:hi] = 0.0
+    for j in range(lo, hi):
+        for k in range(first[j], first[j + 1]):
+            pair, i = pairs[k], listener[k]
             for head in range(num_heads):
                 factor = weight[pair, head]
                 for chunk in range(units // 8):
@@ -157,23 +222,5 @@ def _listen_back(
                         heads_grad[j, head, chunk * 8 + lane] += factor * grad[i, head, chunk * 8 + lane]
                 for unit in range(units // 8 * 8, units):
                     heads_grad[j, head, unit] += factor * grad[i, head, unit]
-
-
-@vectorised
-def _softmax_back(
-    pull: Array, alpha: Array, slope: Array, first: Array, speaker: Array, itself: Array, said_grad: Array
-) -> None:
-    """Give the gradients of what both ends say, from those of softmax weights."""
-    num_heads = alpha.shape[1]
-    mean = np.empty(num_heads, dtype=alpha.dtype)
-    for i in range(len(itself)):
-        for head in range(num_heads):
-            mean[head] = 0.0
-        for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                mean[head] += alpha[pair, head] * pull[pair, head]
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                change = alpha[pair, head] * (pull[pair, head] - mean[head]) * slope[pair, head]
-                said_grad[speaker[pair], head] += change
-                said_grad[itself[i], num_heads + head] += change
+                said_grad[j, head] += change[pair, head]

@@ -6,24 +6,27 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.compiled import in_slices, vectorised
+from edgewise.data.compiled import Crew, vectorised
 from edgewise.models.sparse import Kept, Rows
 
 Array = NDArray[Any]
 
 
-def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None) -> Tensor:
+def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
     """Multiply on the CPU, in slices of rows."""
     out = dense.new_empty(num_rows, dense.shape[1])
-    first, index, value, place = (part.numpy() for part in rows)
+    first, column, value, place = (part.numpy() for part in rows)
     right, result = dense.numpy(), out.numpy()
+    work = len(column) * dense.shape[1]
     if kept is None:
-        in_slices(lambda lo, hi: _multiply(lo, hi, first, index, value, right, result), num_rows)
-    else:
-        entries, scale = kept.entries.numpy(), right.dtype.type(kept.scale)
-        in_slices(
-            lambda lo, hi: _multiply_kept(lo, hi, first, index, value, place, entries, scale, right, result), num_rows
-        )
+        crew.share(lambda lo, hi: _multiply(lo, hi, first, column, value, right, result), num_rows, work)
+        return out
+    entries, scale = kept.entries.numpy(), right.dtype.type(kept.scale)
+    crew.share(
+        lambda lo, hi: _multiply_kept(lo, hi, first, column, value, place, entries, scale, right, result),
+        num_rows,
+        work,
+    )
     return out
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.models.dropout import Dropout, relu_dropped
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
-from edgewise.models.sparse import Sparse, multiply, product
+from edgewise.models.sparse import Sparse, product
 from edgewise.models.task import Features, Nodes, Task
 from edgewise.models.training import Adam, Log, Phase, Weights, trained
 
@@ -52,16 +52,14 @@ class FirstLayer:
         if self.averaged is not None:
             return self.averaged @ weight
         assert self.features is not None and self.averaging is not None
-        projected = multiply(self.features.rows, weight, self.features.shape[0])
-        return multiply(self.averaging.rows, projected, self.averaging.shape[0])
+        return self.averaging.times(self.features.times(weight))
 
     def backward(self, grad: Float[Tensor, "learnt hidden"]) -> Tensor:
         """Give the gradient of the weight, from that of the rows that have one."""
         if self.averaged is not None:
             return self.averaged[: self.num_learnt].T @ grad
         assert self.features is not None and self.averaging is not None
-        spread = multiply(self.averaging.columns, grad, self.averaging.shape[1])
-        return multiply(self.features.columns, spread, self.features.shape[1])
+        return self.features.transpose_times(self.averaging.transpose_times(grad))
 
 
 class _FirstLayer(torch.autograd.Function):
@@ -145,7 +143,7 @@ def _first_then_rest(first: Nodes, others: Nodes) -> Nodes:
 
 def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> FirstLayer:
     if isinstance(x, Tensor):
-        averaged = multiply(task.sparse(task.averaging[rows]).rows, x, len(rows))
+        averaged = task.sparse(task.averaging[rows]).times(x)
         return FirstLayer(num_learnt, None, None, averaged)
     learnt_columns = task.reached(rows[:num_learnt])
     columns = _first_then_rest(learnt_columns, task.reached(rows))

@@ -11,6 +11,8 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.data.compiled import Crew
+
 Matrix = Any  # of scipy, which ships no types
 
 
@@ -33,10 +35,17 @@ class Sparse:
     rows: Rows
     columns: Rows
     shape: tuple[int, int]
+    crew: Crew
 
     @classmethod
     def of(
-        cls, matrix: Matrix, dtype: torch.dtype, device: torch.device, *, learnt_rows: int | None = None
+        cls,
+        matrix: Matrix,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        learnt_rows: int | None = None,
+        crew: Crew | None = None,
     ) -> "Sparse":
         """Arrange a scipy matrix; a gradient never comes from other rows than the first ``learnt_rows``."""
         by_row = matrix.tocsr()
@@ -48,7 +57,17 @@ class Sparse:
         values = by_row.data
         rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
         columns = _rows(first, index, values[place], place, dtype, device)
-        return cls(rows, columns, tuple(by_row.shape))
+        return cls(rows, columns, tuple(by_row.shape), crew or Crew(1))
+
+    def times(self, dense: Float[Tensor, "columns width"], kept: "Kept | None" = None) -> Float[Tensor, "rows width"]:
+        """Multiply without a gradient."""
+        return _multiply(self.rows, dense, self.shape[0], kept, self.crew)
+
+    def transpose_times(
+        self, dense: Float[Tensor, "rows width"], kept: "Kept | None" = None
+    ) -> Float[Tensor, "columns width"]:
+        """Multiply the transpose, without a gradient; rows from which none ever comes count as zero."""
+        return _multiply(self.columns, dense, self.shape[1], kept, self.crew)
 
     @property
     def num_entries(self) -> int:
@@ -102,23 +121,23 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dense: Tensor, matrix: Sparse, kept: Kept | None) -> Tensor:
         ctx.matrix, ctx.kept = matrix, kept
-        return multiply(matrix.rows, dense, matrix.shape[0], kept)
+        return matrix.times(dense, kept)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return multiply(ctx.matrix.columns, grads[0], ctx.matrix.shape[1], ctx.kept), None, None
+        return ctx.matrix.transpose_times(grads[0], ctx.kept), None, None
 
 
 _product: Callable[..., Tensor] = _Product.apply
 
 
-def multiply(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, kept: Kept | None = None) -> Tensor:
-    """Multiply without a gradient; sums go entry by entry, so they do not depend on threads."""
+def _multiply(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
+    """Multiply; the sums of a row go entry by entry, so they do not depend on threads."""
     dense = dense.detach().contiguous()
     if dense.device.type == "cpu":
         from edgewise.models.compiled_products import run_compiled
 
-        return run_compiled(rows, dense, num_rows, kept)
+        return run_compiled(rows, dense, num_rows, kept, crew)
     return multiply_by_tensors(rows, dense, num_rows, kept)
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_edges, integers
+from edgewise.data.compiled import Crew
 from edgewise.data.pairs import pair_keys
 from edgewise.models.sparse import Sparse
 
@@ -46,6 +47,7 @@ class Task:
     num_classes: int
     dtype: torch.dtype
     device: torch.device
+    crew: Crew  # who works on long loops
 
     @property
     def num_nodes(self) -> int:
@@ -90,7 +92,7 @@ class Task:
 
     def sparse(self, matrix: Any, learnt_rows: int | None = None) -> Sparse:
         """Arrange a scipy matrix for this task's products."""
-        return Sparse.of(matrix, self.dtype, self.device, learnt_rows=learnt_rows)
+        return Sparse.of(matrix, self.dtype, self.device, learnt_rows=learnt_rows, crew=self.crew)
 
 
 def prepared(
@@ -126,6 +128,7 @@ def prepared(
         classes,
         dtype,
         where,
+        Crew(torch.get_num_threads()),
     )
 
 
@@ -242,9 +245,9 @@ def _undirected(edges: Int[Tensor, "2 edges"], directed: Directed, num_nodes: in
 
 
 def _check_both_directions(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
-    there = edges[0] * num_nodes + edges[1]
-    back = edges[1] * num_nodes + edges[0]
-    alone = ~torch.isin(there, back)
+    there, back = edges[0] * num_nodes + edges[1], (edges[1] * num_nodes + edges[0]).unique()
+    place = torch.searchsorted(back, there).clamp(max=max(0, len(back) - 1))
+    alone = back[place] != there
     if bool(alone.any()):
         i, j = edges[:, int(alone.nonzero()[0])].tolist()
         raise ValueError(
