@@ -4,7 +4,7 @@
     python benchmarks/models.py --epochs 20 --datasets cora
 
 Each cell trains for the same number of epochs, once by ``fit``, with everything that it prepares, and once by the plain
-loop of benchmarks/plain_loops.py, in one process. torch's threads are as they come: ``fit`` uses one, the plain loop all.
+loop of benchmarks/plain_loops.py, in one process, both with as many threads as torch takes.
 """
 
 import argparse

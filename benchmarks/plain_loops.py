@@ -4,8 +4,9 @@ They begin from the weights that edgewise begins from, and draw what it draws, s
 the same.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,9 +27,10 @@ class TwoConvolutions(torch.nn.Module):
         super().__init__()
         (num_in, hidden), num_out = weights["weight_1"].shape, len(weights["bias_2"])
         self.first, self.second, self.rate = GCNConv(num_in, hidden), GCNConv(hidden, num_out), rate
-        _copy(self, weights)
+        _copy((self.first, self.second), weights)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Give logits."""
         hidden = relu(self.first(x, edge_index))
         logits: Tensor = self.second(dropout(hidden, self.rate, self.training), edge_index)
         return logits
@@ -44,16 +46,17 @@ class TwoAttentions(torch.nn.Module):
         self.first = GATConv(num_in, units, heads=heads, dropout=rate)
         self.second = GATConv(hidden, num_out, heads=1, concat=False, dropout=rate)
         self.rate = rate
-        _copy(self, weights)
+        _copy((self.first, self.second), weights)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Give logits."""
         hidden = elu(self.first(dropout(x, self.rate, self.training), edge_index))
         logits: Tensor = self.second(dropout(hidden, self.rate, self.training), edge_index)
         return logits
 
 
-def _copy(model: torch.nn.Module, weights: Weights) -> None:
-    for name, layer in (("1", model.first), ("2", model.second)):
+def _copy(layers: Sequence[Any], weights: Weights) -> None:
+    for name, layer in zip("12", layers, strict=True):
         parts = {"weight": layer.lin.weight, "bias": layer.bias}
         parts |= {part: getattr(layer, part) for part in ("att_src", "att_dst") if hasattr(layer, part)}
         for part, parameter in parts.items():
@@ -75,6 +78,7 @@ class Loop:
         self.losses: list[float] = []
 
     def run(self, epochs: int, x: Tensor, loss_of: Callable[[Tensor], Tensor], evaluated: bool) -> None:
+        """Train for some epochs."""
         for _ in range(epochs):
             self.model.train()
             self.optimiser.zero_grad()
@@ -89,6 +93,7 @@ class Loop:
                     float(cross_entropy(logits, y)), float((logits.argmax(1) == y).float().mean())
 
     def logits(self, x: Tensor) -> Tensor:
+        """Give logits without dropout."""
         self.model.eval()
         with torch.no_grad():
             result: Tensor = self.model(x, self.data.edge_index)
@@ -137,6 +142,7 @@ class PairwiseField(torch.nn.Module):
         self.stars = degree(once.flatten(), num_nodes).unsqueeze(1) + 1
 
     def symmetric(self) -> Tensor:
+        """Give B."""
         return (self.coupling + self.coupling.T) / 2
 
     def loss(self, unary: Tensor, q: Tensor) -> Tensor:

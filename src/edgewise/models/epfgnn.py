@@ -208,7 +208,7 @@ class _Maximisation:
             with torch.no_grad():
                 logits = self._convolution.validated_logits(weights, hidden) + self._pull(weights, q)[self._task.val]
                 nll, accuracy = scores(logits, self._labels)
-            epoch = Epoch("expectation maximisation", self._draw, total, float(loss.detach()), nll, accuracy)
+            epoch = Epoch("EM", self._draw, total, float(loss.detach()), nll, accuracy)
             self._log.write(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
