@@ -19,23 +19,6 @@ def keep_compiled(num: int, start: int, dropped_levels: int) -> Tensor:
     return torch.from_numpy(keep[:num])
 
 
-def relu_dropped_compiled(x: Tensor, bias: Tensor, start: int, dropped_levels: int, scale: float) -> Tensor:
-    """max(0, x + bias) where an entry is kept, times the scale."""
-    out = torch.empty_like(x)
-    keep = keep_compiled(x.numel(), start, dropped_levels).numpy()
-    flat = out.numpy()
-    _relu_dropped(x.numpy(), bias.numpy(), keep, flat.dtype.type(scale), flat)
-    return out
-
-
-def relu_dropped_gradient(out: Tensor, grad: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Give the gradients of x and bias."""
-    x_grad, bias_grad = torch.empty_like(grad), grad.new_zeros(grad.shape[1])
-    array = x_grad.numpy()
-    _relu_dropped_gradient(out.numpy(), grad.numpy(), array.dtype.type(scale), array, bias_grad.numpy())
-    return x_grad, bias_grad
-
-
 @vectorised
 def _keep(start_and_levels: Array, keep: Array) -> None:
     """Hash four places at once; unsigned numbers come in an array, so that they stay unsigned."""
@@ -49,21 +32,3 @@ def _keep(start_and_levels: Array, keep: Array) -> None:
         keep[4 * k + 1] = ((z >> np.uint64(16)) & np.uint64(0xFFFF)) >= dropped_levels
         keep[4 * k + 2] = ((z >> np.uint64(32)) & np.uint64(0xFFFF)) >= dropped_levels
         keep[4 * k + 3] = (z >> np.uint64(48)) >= dropped_levels
-
-
-@vectorised
-def _relu_dropped(x: Array, bias: Array, keep: Array, scale: float, out: Array) -> None:
-    (rows, width), zero = x.shape, x.dtype.type(0)
-    for i in range(rows):
-        for k in range(width):
-            out[i, k] = max(x[i, k] + bias[k], zero) * (scale * keep[i * width + k])  # no branch to mispredict
-
-
-@vectorised
-def _relu_dropped_gradient(out: Array, grad: Array, scale: float, x_grad: Array, bias_grad: Array) -> None:
-    rows, width = out.shape
-    for i in range(rows):
-        for k in range(width):
-            g = grad[i, k] * scale if out[i, k] > 0 else 0.0
-            x_grad[i, k] = g
-            bias_grad[k] += g

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.models.dropout import Dropout, relu_dropped
+from edgewise.models.dropout import NO_DROPOUT, Dropout
+from edgewise.models.projection import raised_product
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Sparse, product
 from edgewise.models.task import Features, Nodes, Task
@@ -85,6 +86,7 @@ class Convolution:
         learnt_rows = task.reached(learnt)
         validated_rows = task.reached(validated)
         rows = _first_then_rest(learnt_rows, validated_rows)
+        self._crew = task.crew
         self._first = _first_layer(task, x, rows, len(learnt_rows))
         self._learnt = task.sparse(task.averaging[learnt][:, learnt_rows])
         self._validated = task.sparse(task.averaging[validated][:, validated_rows])
@@ -98,13 +100,14 @@ class Convolution:
 
     def learnt_logits(self, weights: Weights, hidden: Hidden, dropout: Dropout, draw: int) -> Tensor:
         """Compute the logits of the nodes that are learnt from, with dropout between the layers."""
-        raised = relu_dropped(hidden.learnt, weights["bias_1"], dropout, draw)
-        return product(self._learnt, raised @ weights["weight_2"]) + weights["bias_2"]
+        told = raised_product(hidden.learnt, weights["bias_1"], weights["weight_2"], dropout, draw, self._crew)
+        return product(self._learnt, told) + weights["bias_2"]
 
     def validated_logits(self, weights: Weights, hidden: Hidden) -> Tensor:
         """Compute the logits of the nodes that validate, without dropout."""
-        raised = torch.relu(hidden.needed[self._validated_rows] + weights["bias_1"])
-        return product(self._validated, raised @ weights["weight_2"]) + weights["bias_2"]
+        rows = hidden.needed[self._validated_rows]
+        told = raised_product(rows, weights["bias_1"], weights["weight_2"], NO_DROPOUT, 0, self._crew)
+        return product(self._validated, told) + weights["bias_2"]
 
 
 class ConvolutionPasses:
@@ -163,8 +166,8 @@ def convolved(task: Task, x: Features, weights: Weights) -> Float[Tensor, "nodes
             first = product(averaging, x) @ weights["weight_1"]
         else:
             first = product(averaging, projected(task, x, weights["weight_1"]))
-        raised = torch.relu(first + weights["bias_1"])
-        return product(averaging, raised @ weights["weight_2"]) + weights["bias_2"]
+        told = raised_product(first, weights["bias_1"], weights["weight_2"], NO_DROPOUT, 0, task.crew)
+        return product(averaging, told) + weights["bias_2"]
 
 
 def projected(task: Task, x: Features, weight: Float[Tensor, "features width"]) -> Float[Tensor, "nodes width"]:

@@ -4,9 +4,6 @@ So what is dropped depends neither on threads nor on devices nor on what else wa
 splitmix64 (Steele, Lea, Flood 2014); each of its words decides four entries by 16 bits each.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -41,6 +38,9 @@ class Dropout:
         return _mixed_word((self._key + (draw + 1) * GOLDEN) % (1 << 64))
 
 
+NO_DROPOUT = Dropout(0.0, key=0)
+
+
 def _mixed_word(z: int) -> int:
     z = ((z ^ (z >> 30)) * FIRST) % (1 << 64)
     z = ((z ^ (z >> 27)) * SECOND) % (1 << 64)
@@ -66,44 +66,9 @@ def _shifted(words: Tensor, by: int) -> Tensor:
     return (words >> by) & ((1 << (64 - by)) - 1) if by else words
 
 
-def relu_dropped(
-    x: Float[Tensor, "rows width"], bias: Float[Tensor, " width"], dropout: Dropout, draw: int
-) -> Float[Tensor, "rows width"]:
-    """max(0, x + bias), with some entries dropped."""
-    if dropout.rate == 0.0:
-        return torch.relu(x + bias)
-    if x.device.type == "cpu":
-        return _relu_dropped(x, bias, dropout.start(draw), dropout.dropped_levels, dropout.scale)
-    return dropped(torch.relu(x + bias), dropout, draw)
-
-
 def dropped(x: Float[Tensor, "*shape"], dropout: Dropout, draw: int) -> Float[Tensor, "*shape"]:
     """Set some entries to zero and scale the others."""
     if dropout.rate == 0.0:
         return x
     keep = dropout.keep(x.numel(), draw, x.device).view(x.shape)
     return x * (keep * dropout.scale).to(x.dtype)
-
-
-class _ReluDropped(torch.autograd.Function):
-    """In one pass forward and one backward: what comes out positive was neither cut nor dropped."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor, start: int, dropped_levels: int, scale: float) -> Tensor:
-        from edgewise.models.compiled_dropout import relu_dropped_compiled
-
-        out = relu_dropped_compiled(x.detach().contiguous(), bias.detach(), start, dropped_levels, scale)
-        ctx.save_for_backward(out)
-        ctx.scale = scale
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        from edgewise.models.compiled_dropout import relu_dropped_gradient
-
-        (out,) = ctx.saved_tensors
-        x_grad, bias_grad = relu_dropped_gradient(out, grads[0].contiguous(), ctx.scale)
-        return x_grad, bias_grad, None, None, None
-
-
-_relu_dropped: Callable[..., Tensor] = _ReluDropped.apply

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 from edgewise.data.arrays import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
 from edgewise.models.convolution import Convolution, backbone_trained
-from edgewise.models.dropout import Dropout
+from edgewise.models.dropout import NO_DROPOUT, Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.model import Model
 from edgewise.models.options import check_counts, check_training
@@ -170,7 +170,7 @@ class _Maximisation:
         """Compute the logits of all nodes without dropout."""
         with torch.no_grad():
             hidden = self._convolution.hidden(weights)
-            return self._convolution.learnt_logits(weights, hidden, Dropout(0.0, 0), 0)
+            return self._convolution.learnt_logits(weights, hidden, NO_DROPOUT, 0)
 
     def run(self, weights: Weights) -> Weights:
         """Alternate until the validation accuracy stays where it is; give the weights with the best."""

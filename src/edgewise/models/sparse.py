@@ -17,6 +17,7 @@ Matrix = Any  # of scipy, which ships no types
 
 
 BLOCK = 1024  # columns of a block on the CPU: as many rows of a dense matrix stay in the cache
+FILLED = 16  # entries that a row of a block must have on average, or blocks do not pay
 
 
 class Rows(NamedTuple):
@@ -53,7 +54,8 @@ class Sparse:
         num = by_row.shape[0] if learnt_rows is None else learnt_rows
         numbered = by_row[:num].copy()
         numbered.data = np.arange(numbered.nnz, dtype=np.int64)
-        first, index, place = _transposed(numbered, BLOCK if device.type == "cpu" else num)
+        blocks_pay = numbered.nnz >= FILLED * numbered.shape[1] * (num // BLOCK) and device.type == "cpu"
+        first, index, place = _transposed(numbered, BLOCK if blocks_pay else num)
         values = by_row.data
         rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
         columns = _rows(first, index, values[place], place, dtype, device)
