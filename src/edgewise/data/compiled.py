@@ -47,6 +47,11 @@ def _compiled(function: Function, **options: object) -> Function:
     return cast(Function, loop)
 
 
+def runs_compiled(device: torch.device) -> bool:
+    """Tell whether compiled loops reach the memory of a device."""
+    return device.type == "cpu"
+
+
 def worth_compiling(tensor: Tensor) -> bool:
     """Tell whether a compiled loop over a tensor pays: it is long, on the CPU, and of a dtype that such loops know."""
     known = tensor.dtype not in (torch.float16, torch.bfloat16)

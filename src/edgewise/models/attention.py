@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from edgewise.data.compiled import Crew
+from edgewise.data.compiled import Crew, runs_compiled
 from edgewise.models.sparse import Kept
 from edgewise.models.task import Nodes, Task
 
@@ -64,7 +64,7 @@ def attended(
     kept: Kept | None = None,
 ) -> Float[Tensor, "listeners width"]:
     """Let listeners average what speakers project, head by head; ``kept`` drops some of the weights (pairs · heads)."""
-    if projected.device.type != "cpu":
+    if not runs_compiled(projected.device):
         return attended_by_tensors(projected, att_src, att_dst, listeners, kept)
     return _attended(projected, att_src, att_dst, listeners, kept)
 
@@ -83,7 +83,7 @@ def attended_by_tensors(
     source, target = (heads * att_src).sum(-1), (heads * att_dst).sum(-1)[listeners.itself]
     score = leaky_relu(source[listeners.speaker] + target[listener], SLOPE)
     top = score.detach().new_full((num, len(att_src)), -torch.inf)
-    top = top.index_reduce(0, listener, score.detach(), "amax")
+    top = top.scatter_reduce(0, listener.unsqueeze(1).expand_as(score), score.detach(), "amax")
     raised = (score - top[listener]).exp()
     alpha = raised / raised.new_zeros(num, len(att_src)).index_add(0, listener, raised)[listener]
     if kept is not None:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from edgewise.data.compiled import runs_compiled
+
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 LEVELS = 1 << 16
 
@@ -27,7 +29,7 @@ class Dropout:
     def keep(self, num: int, draw: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
         """Give 1 for each of ``num`` entries that is kept, 0 for others."""
         start = self.start(draw)
-        if device.type == "cpu":
+        if runs_compiled(device):
             from edgewise.models.compiled_dropout import keep_compiled
 
             return keep_compiled(num, start, self.dropped_levels)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.data.compiled import Crew
+from edgewise.data.compiled import Crew, runs_compiled
 from edgewise.models.dropout import Dropout, dropped
 
 
@@ -20,7 +20,7 @@ def raised_product(
     crew: Crew,
 ) -> Float[Tensor, "rows classes"]:
     """max(0, x + bias), with some entries dropped, times the weight."""
-    if x.device.type == "cpu":
+    if runs_compiled(x.device):
         return _raised_product(x, bias, weight, dropout, draw, crew)
     return raised_product_by_tensors(x, bias, weight, dropout, draw)
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.compiled import Crew
+from edgewise.data.compiled import Crew, runs_compiled
 
 Matrix = Any  # of scipy, which ships no types
 
@@ -54,7 +54,7 @@ class Sparse:
         num = by_row.shape[0] if learnt_rows is None else learnt_rows
         numbered = by_row[:num].copy()
         numbered.data = np.arange(numbered.nnz, dtype=np.int64)
-        blocks_pay = numbered.nnz >= FILLED * numbered.shape[1] * (num // BLOCK) and device.type == "cpu"
+        blocks_pay = numbered.nnz >= FILLED * numbered.shape[1] * (num // BLOCK) and runs_compiled(device)
         first, index, place = _transposed(numbered, BLOCK if blocks_pay else num)
         values = by_row.data
         rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
@@ -136,7 +136,7 @@ _product: Callable[..., Tensor] = _Product.apply
 def _multiply(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
     """Multiply; the sums of a row go entry by entry, so they do not depend on threads."""
     dense = dense.detach().contiguous()
-    if dense.device.type == "cpu":
+    if runs_compiled(dense.device):
         from edgewise.models.compiled_products import run_compiled
 
         return run_compiled(rows, dense, num_rows, kept, crew)
@@ -148,5 +148,7 @@ def multiply_by_tensors(rows: Rows, dense: Float[Tensor, "columns width"], num_r
     value = rows.value
     if kept is not None:
         value = value * kept.entries[rows.place.long()].to(value.dtype) * kept.scale
+    index = torch.stack([torch.repeat_interleave(rows.first.diff()), rows.column])
     shape = (num_rows, dense.shape[0])
-    return torch.sparse_csr_tensor(rows.first, rows.column, value, shape, check_invariants=False) @ dense
+    result: Tensor = torch.sparse_coo_tensor(index, value, shape, is_coalesced=True, check_invariants=False) @ dense
+    return result

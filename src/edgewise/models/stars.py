@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.data.compiled import runs_compiled
+
 SAFE_RANGE = 60.0  # nats that couplings of one edge may differ by, for products of exponentials not to vanish
 CHUNK_ELEMENTS = 1 << 20
 
@@ -59,7 +61,7 @@ def log_partitions(
     half = coupling / 2
     with torch.no_grad():
         spread = float(scale.abs().max() * (half.max() - half.min())) if len(scale) else 0.0
-    if unary.device.type == "cpu" and spread <= SAFE_RANGE:
+    if runs_compiled(unary.device) and spread <= SAFE_RANGE:
         return _log_partitions(share, scale, half, field)
     return log_partitions_by_tensors(share, scale, half, field)
 
