@@ -87,7 +87,7 @@ def attended_by_tensors(
     raised = (score - top[listener]).exp()
     alpha = raised / raised.new_zeros(num, len(att_src)).index_add(0, listener, raised)[listener]
     if kept is not None:
-        alpha = alpha * (kept.entries.view(alpha.shape) * kept.scale).to(alpha.dtype)
+        alpha = alpha * (kept.entries.view(alpha.shape).to(alpha.dtype) * kept.scale)
     told = alpha.unsqueeze(-1) * heads[listeners.speaker]
     return heads.new_zeros(num, *att_src.shape).index_add(0, listener, told).flatten(1)
 

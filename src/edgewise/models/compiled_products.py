@@ -14,6 +14,8 @@ Array = NDArray[Any]
 
 def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
     """Multiply on the CPU, in slices of rows."""
+    if num_rows == 0 or len(rows.column) == 0:
+        return dense.new_zeros(num_rows, dense.shape[1])
     out = dense.new_empty(num_rows, dense.shape[1])
     first, column, value, place = (part.numpy() for part in rows)
     right, result = dense.numpy(), out.numpy()

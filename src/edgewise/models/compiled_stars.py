@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.compiled import vectorised
-from edgewise.models.stars import CHUNK_ELEMENTS, Field
+from edgewise.models.stars import CHUNK_ELEMENTS, Field, largest
 
 Array = NDArray[Any]
 
 
 def messages(raised: Tensor, scale: Tensor, half: Tensor, field: Field) -> tuple[Tensor, Tensor]:
-    """Σ_m exp(U_m) exp(r B(l, m)/2) over the labels m of the end, for each l of the start; and the other way round."""
+    """Σ_m exp(U_m + r B(l, m)/2 - largest) over the labels m of the end, for each l of the start; and vice versa."""
     to_start, to_end = raised.new_empty(2, len(scale), len(half))
     ends = field.start.numpy(), field.end.numpy()
     for lo, factors in _chunks(scale, half):
@@ -36,10 +36,11 @@ def messages_gradient(
 
 
 def _chunks(scale: Tensor, half: Tensor) -> Iterator[tuple[int, Array]]:
-    """Give exp(r B / 2) of some edges after others."""
+    """Give exp(r B / 2) of some edges after others, less what is `largest` of each."""
     step = max(1, CHUNK_ELEMENTS // half.numel())
     for lo in range(0, len(scale), step):
-        yield lo, (scale[lo : lo + step, None, None] * half).exp_().numpy()
+        part = scale[lo : lo + step]
+        yield lo, (part[:, None, None] * half - largest(part, half)[:, None, None]).exp_().numpy()
 
 
 @vectorised

@@ -15,7 +15,7 @@ LEVELS = 1 << 16
 
 
 class Dropout:
-    """One phase's dropout: which entries are kept in each draw, and the factor 1 / (1 - rate) that makes up for it.
+    """One phase's dropout: which entries are kept in each draw, and the factor that makes up for it.
 
     >>> Dropout(0.5, key=1).keep(8, draw=0, device=torch.device("cpu")).tolist()
     [0, 0, 1, 0, 1, 0, 0, 1]
@@ -23,8 +23,8 @@ class Dropout:
 
     def __init__(self, rate: float, key: int):
         self.rate, self._key = rate, key
-        self.dropped_levels = round(rate * LEVELS)
-        self.scale = 1.0 / (1.0 - rate)
+        self.dropped_levels = min(round(rate * LEVELS), LEVELS - 1)
+        self.scale = LEVELS / (LEVELS - self.dropped_levels)  # 1 / (1 - rate), to what 16 bits can tell
 
     def keep(self, num: int, draw: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
         """Give 1 for each of ``num`` entries that is kept, 0 for others."""
@@ -73,4 +73,4 @@ def dropped(x: Float[Tensor, "*shape"], dropout: Dropout, draw: int) -> Float[Te
     if dropout.rate == 0.0:
         return x
     keep = dropout.keep(x.numel(), draw, x.device).view(x.shape)
-    return x * (keep * dropout.scale).to(x.dtype)
+    return x * (keep.to(x.dtype) * dropout.scale)

@@ -66,6 +66,11 @@ def log_partitions(
     return log_partitions_by_tensors(share, scale, half, field)
 
 
+def largest(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes classes"]) -> Float[Tensor, " edges"]:
+    """Give the largest entry of r B / 2 for each edge."""
+    return torch.maximum(scale * half.max(), scale * half.min())
+
+
 def log_partitions_by_tensors(
     share: Float[Tensor, "nodes classes"],
     scale: Float[Tensor, " edges"],
@@ -88,8 +93,9 @@ class _LogPartitions(torch.autograd.Function):
         top = share.amax(1)
         raised = (share - top.unsqueeze(1)).exp()
         to_start, to_end = messages(raised, scale, half, field)
-        total = share.index_add(0, field.start, to_start.log() + top[field.end].unsqueeze(1))
-        total = total.index_add(0, field.end, to_end.log() + top[field.start].unsqueeze(1))
+        offset = largest(scale, half)
+        total = share.index_add(0, field.start, to_start.log() + (offset + top[field.end]).unsqueeze(1))
+        total = total.index_add(0, field.end, to_end.log() + (offset + top[field.start]).unsqueeze(1))
         ctx.save_for_backward(raised, scale, half, to_start, to_end, total)
         ctx.field = field
         return torch.logsumexp(total, 1)
