@@ -1,9 +1,14 @@
 """Graph attention: compiled loops, tensors and the formulas give the same."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
+from edgewise.data import compiled
+from edgewise.data.compiled import Crew
 from edgewise.models.attention import Listeners, attended, attended_by_tensors
 from edgewise.models.sparse import Kept
 from models.graphs import generator, random_data, task_of
@@ -39,11 +44,11 @@ def by_loops(parts, listeners, kept):
     projected, att_src, att_dst = (part.detach().double() for part in parts)
     heads = len(att_src)
     first, speaker = listeners.first.tolist(), listeners.speaker.tolist()
-    heard = [speaker[lo:hi] for lo, hi in zip(first, first[1:], strict=False)]
+    heard = [speaker[lo:hi] for lo, hi in pairwise(first)]
     factor = None
     if kept is not None:
         rows = (kept.entries.double() * kept.scale).view(-1, heads).tolist()
-        factor = [rows[lo:hi] for lo, hi in zip(first, first[1:], strict=False)]
+        factor = [rows[lo:hi] for lo, hi in pairwise(first)]
     spoken = projected.view(len(projected), *att_src.shape).tolist()
     out = attention(spoken, att_src.tolist(), att_dst.tolist(), heard, listeners.itself.tolist(), factor)
     return torch.tensor(out, dtype=parts[0].dtype)
@@ -128,8 +133,21 @@ def test_equal_scores_give_the_mean():
     (projected, att_src, att_dst), listeners, _ = random_case(7, 2, 3)
     out = attended(projected, torch.zeros_like(att_src), torch.zeros_like(att_dst), listeners).detach()
     first, speaker = listeners.first.tolist(), listeners.speaker
-    for i, (lo, hi) in enumerate(zip(first, first[1:], strict=False)):
+    for i, (lo, hi) in enumerate(pairwise(first)):
         torch.testing.assert_close(out[i], projected[speaker[lo:hi]].mean(0).detach(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("drops", [False, True])
+def test_threads_change_no_bit(dtype, drops, monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH_SHARING", 0)
+    parts, listeners, kept = random_case(11, 2, 9, None, drops, dtype)
+    answers = []
+    for threads in (1, 2, 5, 50):
+        out = attended(*parts, replace(listeners, crew=Crew(threads)), kept)
+        answers.append([out, *torch.autograd.grad(out.square().sum(), parts)])
+    for others in answers[1:]:
+        assert all(torch.equal(got, expected) for got, expected in zip(others, answers[0], strict=True))
 
 
 @pytest.mark.parametrize("nodes", LISTENERS.values(), ids=LISTENERS)
@@ -142,7 +160,7 @@ def test_listeners_hear_their_neighbours(nodes):
     listeners = Listeners.of(task, np.array(nodes), np.array(speakers))
     named = [speakers[place] for place in listeners.speaker]
     first = listeners.first.tolist()
-    assert [sorted(named[lo:hi]) for lo, hi in zip(first, first[1:], strict=False)] == [heard[i] for i in nodes]
+    assert [sorted(named[lo:hi]) for lo, hi in pairwise(first)] == [heard[i] for i in nodes]
     assert [speakers[place] for place in listeners.itself] == nodes
     assert listeners.num_pairs == sum(len(heard[i]) for i in nodes)
 

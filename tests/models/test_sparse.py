@@ -5,7 +5,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from edgewise.models.sparse import BLOCK, Kept, Sparse, multiply, multiply_by_tensors, product
+from edgewise.data import compiled
+from edgewise.data.compiled import Crew
+from edgewise.models.sparse import BLOCK, Kept, Sparse, multiply_by_tensors, product
 from models.graphs import generator
 
 CPU = torch.device("cpu")
@@ -53,7 +55,7 @@ def product_and_gradient(matrix, dense, weight, kept=None):
 @pytest.mark.parametrize("drops", [False, True])
 def test_product_and_gradient_are_dense_ones(dtype, shape, drops):
     g = generator(sum(shape))
-    matrix = random_dense(shape, g, share=0.3 if shape[0] < BLOCK else 0.02, dtype=dtype)
+    matrix = random_dense(shape, g, share=0.3 if shape[0] < BLOCK else 0.05, dtype=dtype)
     kept, remaining = random_kept(matrix, g) if drops else (None, matrix)
     for width in (1, 3, 7, 8, 64, 65):
         dense, weight = (torch.randn(rows, width, generator=g, dtype=dtype) for rows in shape[::-1])
@@ -62,10 +64,11 @@ def test_product_and_gradient_are_dense_ones(dtype, shape, drops):
         torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
-def test_tall_matrices_have_several_blocks():
+def test_tall_matrices_have_several_blocks_if_these_are_not_too_empty():
     for rows, blocks in ((BLOCK, 1), (2 * BLOCK - 1, 1), (2 * BLOCK, 2), (4 * BLOCK - 3, 3)):
-        columns = sparse_of(random_dense((rows, 11), generator(0), share=0.01)).columns
-        assert len(columns.first) - 1 == 11 * blocks
+        for share, num in ((0.05, blocks), (0.005, 1)):
+            columns = sparse_of(random_dense((rows, 11), generator(0), share=share)).columns
+            assert len(columns.first) - 1 == 11 * num
 
 
 def test_a_literal_product():
@@ -89,7 +92,7 @@ def test_gradcheck(drops):
 @pytest.mark.parametrize("drops", [False, True])
 def test_gradients_come_from_learnt_rows_only(rows, drops):
     g = generator(2)
-    matrix = random_dense((rows, 10), g, share=0.3 if rows < BLOCK else 0.02)
+    matrix = random_dense((rows, 10), g, share=0.3 if rows < BLOCK else 0.05)
     kept, remaining = random_kept(matrix, g) if drops else (None, matrix)
     dense, weight = (torch.randn(num, 5, generator=g, dtype=torch.float64) for num in (10, rows))
     for learnt in (0, 1, rows // 2, rows):
@@ -98,7 +101,6 @@ def test_gradients_come_from_learnt_rows_only(rows, drops):
         torch.testing.assert_close(grad, remaining[:learnt].T @ weight[:learnt], rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("drops", [False, True])
 def test_tensors_do_what_compiled_loops_do(dtype, drops):
@@ -106,26 +108,41 @@ def test_tensors_do_what_compiled_loops_do(dtype, drops):
     matrix = random_dense((40, 25), g, dtype=dtype)
     kept = random_kept(matrix, g)[0] if drops else None
     sparse = sparse_of(matrix)
-    for rows, (num, inner) in ((sparse.rows, (40, 25)), (sparse.columns, (25, 40))):
+    ways = (sparse.times, sparse.rows, (40, 25)), (sparse.transpose_times, sparse.columns, (25, 40))
+    for times, rows, (num, inner) in ways:
         for width in (1, 3, 7, 8, 64, 65):
             dense = torch.randn(inner, width, generator=g, dtype=dtype)
-            got, expected = multiply(rows, dense, num, kept), multiply_by_tensors(rows, dense, num, kept)
-            torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+            expected = multiply_by_tensors(rows, dense, num, kept)
+            torch.testing.assert_close(times(dense, kept), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("drops", [False, True])
-def test_threads_change_no_bit(dtype, drops):
+def test_threads_change_no_bit(dtype, drops, monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH_SHARING", 0)
     g = generator(4)
     matrix = random_dense((2 * BLOCK + 7, 33), g, share=0.05, dtype=dtype)
     kept = random_kept(matrix, g)[0] if drops else None
     dense, weight = (torch.randn(num, 9, generator=g, dtype=dtype) for num in (33, len(matrix)))
-    sparse = sparse_of(matrix)
-    alone = product_and_gradient(sparse, dense, weight, kept)
-    for threads in (2, 5):
-        torch.set_num_threads(threads)  # the fixture sets it back
-        for got, expected in zip(product_and_gradient(sparse, dense, weight, kept), alone, strict=True):
+    alone = product_and_gradient(sparse_of(matrix), dense, weight, kept)
+    for threads in (2, 5, 40):
+        shared = sparse_of(matrix, crew=Crew(threads))
+        for got, expected in zip(product_and_gradient(shared, dense, weight, kept), alone, strict=True):
             assert torch.equal(got, expected)
+
+
+def test_a_crew_covers_all_rows_once():
+    def slices(threads, length, work):
+        got = []
+        Crew(threads).share(lambda lo, hi: got.append((lo, hi)), length, work)
+        return sorted(got)
+
+    assert slices(3, 10, work=compiled.WORTH_SHARING - 1) == [(0, 10)]
+    assert slices(3, 10, work=compiled.WORTH_SHARING) == [(0, 3), (3, 6), (6, 10)]
+    assert slices(7, 2, work=compiled.WORTH_SHARING) == [(0, 1), (1, 2)]
+    assert slices(1, 10, work=compiled.WORTH_SHARING) == [(0, 10)]
+    with pytest.raises(ZeroDivisionError):  # of another thread
+        Crew(2).share(lambda lo, hi: 1 // (1 - lo // 5), 10, compiled.WORTH_SHARING)
 
 
 def test_any_layout_of_the_dense_matrix_and_any_order_of_entries():

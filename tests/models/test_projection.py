@@ -1,0 +1,90 @@
+"""ReLU, dropout and a matrix product in one pass: what torch does in three."""
+
+import pytest
+import torch
+
+from edgewise.data import compiled
+from edgewise.data.compiled import Crew
+from edgewise.models.compiled_projection import BLOCK
+from edgewise.models.dropout import NO_DROPOUT, Dropout
+from edgewise.models.projection import raised_product, raised_product_by_tensors
+from models.graphs import generator
+
+CPU = torch.device("cpu")
+CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
+SHAPES = [(5, 7, 3), (1, 1, 1), (40, 64, 7), (3, 65, 6), (9, 16, 1), (0, 4, 2), (BLOCK, 3, 2), (2 * BLOCK + 5, 8, 3)]
+
+
+def random_parts(rows, hidden, classes, dtype=torch.float64):
+    g = generator(rows + hidden)
+    shapes = (rows, hidden), (hidden,), (hidden, classes)
+    drawn = [torch.randn(shape, generator=g, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+    return drawn, torch.randn(rows, classes, generator=g, dtype=torch.float64).to(dtype)
+
+
+def with_gradients(out, parts, weight):
+    return [out.detach(), *torch.autograd.grad((out * weight).sum(), parts)]
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.5])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_product_and_gradients_by_torch(dtype, rate, shape):
+    parts, weight = random_parts(*shape, dtype)
+    dropout = Dropout(rate, 11)
+    keep = dropout.keep(shape[0] * shape[1], 2, CPU).view(shape[:2])
+    raised = torch.where(keep.bool(), torch.relu(parts[0] + parts[1]) * dropout.scale, 0.0)
+    expected = with_gradients(raised @ parts[2], parts, weight)
+    got = with_gradients(raised_product(*parts, dropout, 2, Crew(1)), parts, weight)
+    # Gradients of bias and weight are sums over rows.
+    loose = CLOSE[dtype] * max(1.0, shape[0] ** 0.5 / 10)
+    torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.5])
+def test_tensors_do_what_compiled_loops_do(dtype, rate):
+    parts, weight = random_parts(30, 9, 4, dtype)
+    got = with_gradients(raised_product(*parts, Dropout(rate, 5), 4, Crew(1)), parts, weight)
+    expected = with_gradients(raised_product_by_tensors(*parts, Dropout(rate, 5), 4), parts, weight)
+    torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+def test_gradcheck(rate):
+    parts, _ = random_parts(6, 5, 3)
+    assert float((parts[0] + parts[1]).detach().abs().min()) > 1e-3  # away from the corner
+    assert torch.autograd.gradcheck(lambda *parts: raised_product(*parts, Dropout(rate, 1), 0, Crew(1)), parts)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_threads_change_no_bit(dtype, rate, monkeypatch):
+    monkeypatch.setattr(compiled, "WORTH_SHARING", 0)
+    parts, weight = random_parts(3 * BLOCK + 7, 17, 5, dtype)
+    answers = [
+        with_gradients(raised_product(*parts, Dropout(rate, 3), 0, Crew(threads)), parts, weight)
+        for threads in (1, 2, 3, 9)
+    ]
+    for others in answers[1:]:
+        assert all(torch.equal(got, expected) for got, expected in zip(others, answers[0], strict=True))
+
+
+def test_a_literal_product():
+    x, bias = torch.tensor([[1.0, -1.0], [0.0, 3.0]]), torch.tensor([0.5, -0.5])
+    weight = torch.tensor([[1.0, 10.0], [2.0, 20.0]])
+    assert raised_product(x, bias, weight, NO_DROPOUT, 0, Crew(1)).tolist() == [[1.5, 15.0], [5.5, 55.0]]
+
+
+def test_draws_differ():
+    parts, _ = random_parts(20, 8, 2)
+    first, again, other = (raised_product(*parts, Dropout(0.5, 3), draw, Crew(1)) for draw in (0, 0, 1))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("dropout", [NO_DROPOUT, Dropout(0.5, 3)])
+def test_nan_comes_through(dropout):
+    """Or a fit that diverges would not be noticed."""
+    x = torch.tensor([[1.0, torch.nan], [1.0, 1.0]])
+    out = raised_product(x, torch.zeros(2), torch.ones(2, 3), dropout, 0, Crew(1))
+    assert out[0].isnan().all() and out[1].isfinite().all()

@@ -1,0 +1,261 @@
+"""The piecewise likelihood: pieces add up to the field, and each is exact."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import edgewise as ew
+from edgewise.models import compiled_stars, stars
+from edgewise.models.stars import Field, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
+from models.graphs import generator, random_edges
+from reference.enumeration import Enumeration, score
+from reference.layers import Stars
+
+CLOSE = {torch.float32: 2e-5, torch.float64: 1e-12}
+
+
+class Case(NamedTuple):
+    """A field whose coupling is symmetric, and what is believed about its labels."""
+
+    unary: Tensor
+    scale: Tensor
+    coupling: Tensor
+    q: Tensor
+    edge_index: Tensor
+
+    @property
+    def edges(self):
+        return self.edge_index.T.tolist()
+
+    def field(self):
+        return Field(self.edge_index, len(self.unary))
+
+    def partitions(self):
+        return log_partitions(self.unary, self.scale, self.coupling, self.field())
+
+    def energy(self):
+        return expected_energy(self.unary, self.scale, self.coupling, self.q, self.field())
+
+    def loss(self):
+        return piecewise_loss(self.unary, self.scale, self.coupling, self.q, self.field())
+
+    def loops(self):
+        return Stars(self.unary.tolist(), self.edges, self.scale.tolist(), self.coupling.tolist())
+
+
+def random_case(seed, num_nodes=9, num_edges=10, num_classes=3, dtype=torch.float64, strength=1.0):
+    g = generator(seed)
+    edge_index = random_edges(num_nodes, num_edges, g)
+    free = strength * torch.randn(num_classes, num_classes, generator=g, dtype=torch.float64)
+    parts = (
+        torch.randn(num_nodes, num_classes, generator=g, dtype=torch.float64),
+        torch.randn(edge_index.shape[1], generator=g, dtype=torch.float64),
+        free + free.T,
+        torch.randn(num_nodes, num_classes, generator=g, dtype=torch.float64).softmax(1),
+    )
+    return Case(*(part.to(dtype) for part in parts), edge_index)
+
+
+def one_hot_case(seed):
+    case = random_case(seed)
+    labels = torch.randint(3, (9,), generator=generator(seed + 100))
+    return case._replace(q=torch.eye(3, dtype=torch.float64)[labels]), labels.tolist()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pieces_add_up_to_the_energy_of_the_field(seed):
+    case, labels = one_hot_case(seed)
+    couplings = [(r * case.coupling).tolist() for r in case.scale]
+    whole = score(labels, case.unary.tolist(), case.edges, couplings)
+    pieces = sum(case.loops().score(node, case.q.tolist()) for node in range(9))
+    assert pieces == pytest.approx(whole, abs=1e-12)
+    assert float(case.energy()) == pytest.approx(whole, abs=1e-12)
+
+
+def test_expected_energy_of_soft_beliefs():
+    case = random_case(5)
+    pieces = sum(case.loops().score(node, case.q.tolist()) for node in range(9))
+    assert float(case.energy()) == pytest.approx(pieces, abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("num_classes", [1, 2, 3, 4])
+def test_partition_functions_by_enumeration(dtype, num_classes):
+    case = random_case(num_classes, num_classes=num_classes, dtype=dtype)
+    expected = torch.tensor([case.loops().log_partition(node) for node in range(9)], dtype=dtype)
+    torch.testing.assert_close(case.partitions(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+def test_loss_is_minus_the_mean_over_pieces():
+    case = random_case(6)
+    loops = case.loops()
+    pieces = [loops.score(node, case.q.tolist()) - loops.log_partition(node) for node in range(9)]
+    assert float(case.loss()) == pytest.approx(-sum(pieces) / 9, abs=1e-12)
+
+
+@pytest.mark.parametrize("turn", [False, True])
+def test_the_piece_of_a_centre_is_the_likelihood_of_its_star(turn):
+    """The field of the star's own shares has its partition function, and its marginals are the gradient's."""
+    star = torch.tensor([[0, 0, 0, 0], [1, 2, 3, 4]])
+    g = generator(7)
+    unary = torch.randn(5, 3, generator=g, dtype=torch.float64, requires_grad=True)
+    scale, free = (torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((4,), (3, 3)))
+    coupling = free + free.T
+    piece = log_partitions(unary, scale, coupling, Field(star.flip(0) if turn else star, 5))[0]
+    stars_of = torch.tensor([[5.0], [2.0], [2.0], [2.0], [2.0]], dtype=torch.float64)
+    share = unary.detach() / stars_of
+    couplings = [(r * coupling / 2).tolist() for r in scale]
+    whole = Enumeration(share.tolist(), star.T.tolist(), couplings)
+    assert float(piece.detach()) == pytest.approx(whole.log_z, abs=1e-12)
+    # ∂ log Z / ∂U_k = P(y_k) / d_k.
+    marginals, _ = ew.exact_marginals(ew.PairwiseMRF(share, star, coupling / 2, edge_scale=scale))
+    (grad,) = torch.autograd.grad(piece, unary)
+    torch.testing.assert_close(grad * stars_of, marginals.node, rtol=0, atol=1e-12)
+
+
+@given(seed=st.integers(0, 2**31), num_edges=st.integers(0, 15))
+@settings(max_examples=40, deadline=None)
+def test_names_of_nodes_and_order_and_direction_of_edges_change_nothing(seed, num_edges):
+    case, g = random_case(seed, num_edges=num_edges), generator(seed)
+    name = torch.randperm(9, generator=g)
+    order = torch.randperm(case.edge_index.shape[1], generator=g)
+    edges = name[case.edge_index[:, order]]
+    edges = torch.where(torch.rand(len(order), generator=g) < 0.5, edges, edges.flip(0))
+    unary, q = torch.empty_like(case.unary), torch.empty_like(case.q)
+    unary[name], q[name] = case.unary, case.q
+    other = Case(unary, case.scale[order], case.coupling, q, edges)
+    torch.testing.assert_close(other.partitions()[name], case.partitions(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(other.loss(), case.loss(), rtol=0, atol=1e-12)
+
+
+def test_without_coupling_pieces_are_those_of_the_backbone():
+    """log Z_i = Σ_k LSE(U_k / d_k) over the star; the gradient of all is Σ softmax(U_k / d_k), once for each node."""
+    case = random_case(8)
+    unary = case.unary.requires_grad_()
+    case = case._replace(unary=unary, scale=torch.zeros_like(case.scale))
+    around, stars_of = torch.eye(9, dtype=torch.float64), case.field().stars
+    for i, j in case.edges:
+        around[i, j] = around[j, i] = 1
+    assert torch.equal(stars_of, around.sum(0).long())
+    share = (unary / stars_of[:, None]).detach()
+    torch.testing.assert_close(case.partitions().detach(), around @ share.logsumexp(1), rtol=0, atol=1e-12)
+    (grad,) = torch.autograd.grad(case.partitions().sum(), unary)
+    torch.testing.assert_close(grad, share.softmax(1), rtol=0, atol=1e-12)
+
+
+def symmetrised(grads):
+    return *grads[:-1], (grads[-1] + grads[-1].T) / 2
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("num_classes", [1, 2, 3, 7, 20])
+@pytest.mark.parametrize("chunk", [1, 100, 1 << 20])
+def test_compiled_loops_and_tensors_agree(dtype, num_classes, chunk, monkeypatch):
+    monkeypatch.setattr(compiled_stars, "CHUNK_ELEMENTS", chunk)
+    case = random_case(9, 30, 80, num_classes, dtype, strength=0.5)
+    parts = [part.clone().requires_grad_() for part in case[:3]]
+    got = log_partitions(*parts, case.field())
+    # The same by the other path.
+    share, half = parts[0] / case.field().stars[:, None], parts[2] / 2
+    expected = log_partitions_by_tensors(share, parts[1], half, case.field())
+    torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+    weight = torch.randn(30, generator=generator(1), dtype=dtype)
+    grads = [symmetrised(torch.autograd.grad((out * weight).sum(), parts)) for out in (got, expected)]
+    torch.testing.assert_close(*grads, rtol=10 * CLOSE[dtype], atol=10 * CLOSE[dtype])
+
+
+def test_chunks_cover_all_edges(monkeypatch):
+    """In order; an edge's factors do not depend on who else is in its chunk."""
+    scale, half, found = torch.linspace(-1, 2, 10), torch.eye(3), []
+    for chunk, lengths in ((1, [1] * 10), (27, [3, 3, 3, 1]), (1 << 20, [10])):
+        monkeypatch.setattr(compiled_stars, "CHUNK_ELEMENTS", chunk)
+        chunks = list(compiled_stars._chunks(scale, half))
+        assert [len(factors) for _, factors in chunks] == lengths
+        assert [lo for lo, _ in chunks] == [sum(lengths[:k]) for k in range(len(lengths))]
+        found.append(torch.cat([torch.from_numpy(factors) for _, factors in chunks]))
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("strength", [1.0, 200.0])
+def test_gradcheck(strength):
+    """By products, and beyond their range by logarithms; the coupling is made symmetric first."""
+    case = random_case(10, 6, 5, strength=strength)
+    parts = [part.clone().requires_grad_() for part in case[:3]]
+    spread = float(case.scale.abs().max() * (case.coupling.max() - case.coupling.min()) / 2)
+    assert (spread > stars.SAFE_RANGE) == (strength > 1)
+
+    def loss(unary, scale, free):
+        return piecewise_loss(unary, scale, (free + free.T) / 2, case.q, case.field())
+
+    assert torch.autograd.gradcheck(loss, parts)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("strength", [1e2, 1e4])
+def test_couplings_beyond_the_range_of_products(dtype, strength, monkeypatch):
+    monkeypatch.setattr(stars, "_log_partitions", None)  # not to be used
+    case = random_case(11, dtype=dtype, strength=strength)
+    parts = [part.requires_grad_() for part in case[:3]]
+    got = case.partitions()
+    assert bool(got.isfinite().all())
+    assert all(bool(grad.isfinite().all()) for grad in torch.autograd.grad(got.sum(), parts))
+    expected = torch.tensor([case.loops().log_partition(node) for node in range(9)], dtype=dtype)
+    torch.testing.assert_close(got.detach(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+def test_just_within_the_range_of_products(dtype, monkeypatch):
+    """Couplings that differ by 60 nats, and unaries by 100."""
+    monkeypatch.setattr(stars, "log_partitions_by_tensors", None)  # not to be used
+    case = random_case(12, dtype=dtype)
+    half = case.coupling / (case.coupling.max() - case.coupling.min())
+    coupling = 2 * 0.999 * stars.SAFE_RANGE * half / case.scale.abs().max()
+    case = case._replace(coupling=coupling, unary=30 * case.unary)
+    expected = torch.tensor([case.loops().log_partition(node) for node in range(9)], dtype=dtype)
+    torch.testing.assert_close(case.partitions(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+    parts, wide = ([part.to(to).requires_grad_() for part in case[:3]] for to in (dtype, torch.float64))
+    got = torch.autograd.grad(log_partitions(*parts, case.field()).sum(), parts)
+    share = wide[0] / case.field().stars[:, None]
+    expected = torch.autograd.grad(log_partitions_by_tensors(share, wide[1], wide[2] / 2, case.field()).sum(), wide)
+    for ours, theirs in zip(symmetrised(got), symmetrised(expected), strict=True):
+        # Exponents of up to 100 are rounded to 1e-5 in float32, or to 1e-14.
+        loose = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
+        torch.testing.assert_close(ours.double(), theirs, rtol=loose, atol=loose)
+
+
+@pytest.mark.parametrize("dtype", list(CLOSE))
+@pytest.mark.parametrize("offset", [200.0, -200.0, 2000.0, -2000.0])
+def test_large_couplings_that_differ_little(dtype, offset):
+    """What all couplings have in common adds r · offset / 2 to each of the two stars of an edge."""
+    unary = torch.tensor([[0.1, 0.2], [0.3, -0.4]], dtype=dtype)
+    coupling, scale = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=dtype), torch.ones(1, dtype=dtype)
+    field = Field(torch.tensor([[0], [1]]), 2)
+    unary.requires_grad_()
+    near, far = (log_partitions(unary, scale, shifted, field) for shifted in (coupling, coupling + offset))
+    # Sums of 1e3 are rounded to 1e-4 in float32.
+    loose = {torch.float32: 2e-4, torch.float64: 1e-12}[dtype]
+    torch.testing.assert_close(far, near + offset / 2, rtol=0, atol=loose)
+    marginals = [torch.autograd.grad(out.sum(), unary)[0] for out in (near, far)]
+    torch.testing.assert_close(*marginals, rtol=0, atol=loose)
+
+
+def test_isolated_nodes():
+    """Their piece is a softmax of their own unaries."""
+    case = random_case(13)
+    assert case.field().stars[-2:].tolist() == [1, 1]
+    torch.testing.assert_close(case.partitions()[-2:], case.unary[-2:].logsumexp(1), rtol=0, atol=1e-14)
+
+
+def test_no_edges():
+    case = random_case(14, num_edges=0)
+    parts = [part.clone().requires_grad_() for part in case[:3]]
+    loss = piecewise_loss(*parts, case.q, case.field())
+    expected = (case.unary.logsumexp(1) - (case.q * case.unary).sum(1)).mean()
+    torch.testing.assert_close(loss.detach(), expected, rtol=0, atol=1e-14)
+    unary, scale, coupling = torch.autograd.grad(loss, parts)
+    torch.testing.assert_close(unary, (case.unary.softmax(1) - case.q) / 9, rtol=0, atol=1e-14)
+    assert scale.shape == (0,) and not coupling.any()
