@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -70,12 +71,26 @@ class Model(ABC, Generic[F]):
         """Train on what has been checked."""
 
 
+_lock = Lock()
+_running = 0  # fits, side by side
+_before = 1  # torch's threads before the first of them
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them.
+
+    The number is the whole process's for matrix products, so while fits run side by side the last one puts it back.
+    """
+    global _running, _before
+    with _lock:
+        _before = torch.get_num_threads() if _running == 0 else _before
+        _running += 1
+        torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                torch.set_num_threads(_before)
