@@ -1,8 +1,9 @@
 """A small graph with blocks: nodes of a class have more edges and like features."""
 
+import hashlib
+
 import numpy as np
 import torch
-from torch_geometric.data import Data
 
 import edgewise as ew
 
@@ -15,7 +16,9 @@ SMALL = {
 }
 
 
-def blocks(num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, between=0.02, dtype=torch.float32):
+def parts_of_blocks(
+    num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, between=0.02, dtype=torch.float32
+):
     """Node i has class i mod C; both directions of each edge are listed; words are few of many, or features normal."""
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(num_nodes) % num_classes
@@ -27,7 +30,14 @@ def blocks(num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, bet
     else:
         favourite = (torch.arange(30) % num_classes) == y.unsqueeze(1)
         x = (torch.rand(num_nodes, 30, generator=g) < torch.where(favourite, 0.25, 0.08)).float()
-    return Data(x=x.to(dtype), edge_index=torch.cat([edges, edges.flip(0)], 1), y=y)
+    return {"x": x.to(dtype), "edge_index": torch.cat([edges, edges.flip(0)], 1), "y": y}
+
+
+def blocks(*sizes, **options):
+    """Make a graph of blocks."""
+    from torch_geometric.data import Data  # which takes seconds to load
+
+    return Data(**parts_of_blocks(*sizes, **options))
 
 
 def split_of(data, seed=0):
@@ -38,6 +48,14 @@ def split_of(data, seed=0):
 def tensors_of(fitted):
     """Give all that a fit has found."""
     return {**fitted.weights, **{name: getattr(fitted, name) for name in fitted.parts}}
+
+
+def digest(fitted):
+    """Hash all that a fit has found."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(tensors_of(fitted).items()):
+        sha.update(name.encode() + tensor.numpy().tobytes())
+    return sha.hexdigest()
 
 
 def assert_same_bits(one, other):
@@ -58,10 +76,12 @@ def accuracy(posterior, data, mask):
 
 def changed(data, **parts):
     """Give a copy of a graph with other parts."""
+    from torch_geometric.data import Data
+
     return Data(**{"x": data.x, "edge_index": data.edge_index, "y": data.y, **parts})
 
 
 def random_states():
     """Give the state of the generators that everybody shares."""
-    kind, keys, place, *_ = np.random.get_state()
+    kind, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (theirs, not ours)
     return torch.get_rng_state().tolist(), kind, keys.tolist(), place
