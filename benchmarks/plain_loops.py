@@ -16,8 +16,8 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import degree
 
 import edgewise as ew
+from edgewise.models.adam import Weights
 from edgewise.models.seeds import generator
-from edgewise.models.training import Weights
 
 
 class TwoConvolutions(torch.nn.Module):

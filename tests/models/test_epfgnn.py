@@ -15,7 +15,7 @@ SPLIT = split_of(DATA)
 PUBLISHED = replace(SMALL["epfgnn"], schedule="published", pretrain_epochs=30, learning_rate=0.05, steps=10)
 INFERENCES = {"sum_product": ew.sum_product, "max_product": ew.max_product, "mean_field": ew.mean_field}
 HARD = {"within": 0.1, "between": 0.06}  # so that EM may go wrong
-SEEDS = (0, 2, 4, 5)  # some of which it does with
+SEEDS = (0, 3, 5, 8)  # some of which it does with
 
 
 @pytest.fixture(scope="module")

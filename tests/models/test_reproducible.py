@@ -173,7 +173,6 @@ def test_fits_that_overlap_give_the_threads_back():
         assert seen == [2]
 
 
-@pytest.mark.xfail(reason="only the last fit puts the number back, and in its own thread only", strict=True)
 def test_a_fit_that_ends_while_another_runs_gives_its_own_thread_back():
     second_began, first_ended = threading.Event(), threading.Event()
     second = threading.Thread(

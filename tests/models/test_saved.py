@@ -69,7 +69,6 @@ def test_every_hyper_parameter_comes_back(tmp_path):
         assert ew.Fitted.load(tmp_path / "model").model == model
 
 
-@pytest.mark.xfail(reason="NumPy numbers are accepted as hyper-parameters, but JSON knows none of them", strict=True)
 @pytest.mark.parametrize("options", [{"hidden": np.int64(4)}, {"learning_rate": np.float32(0.5)}])
 def test_numbers_of_numpy_are_saved(options, tmp_path):
     fitted = replace(SMALL["gcn"], max_epochs=1, **options).fit(DATA, SPLIT)
@@ -193,7 +192,6 @@ def test_tensors_that_are_too_many(fitted, tmp_path):
         ew.Fitted.load(path)
 
 
-@pytest.mark.xfail(reason="weights are not looked at when they are loaded", strict=True)
 def test_missing_weights(fitted, tmp_path):
     names = [f"weights/{name}" for name in fitted.weights]
     with pytest.raises(ValueError, match="Expected a whole fitted"):

@@ -127,8 +127,8 @@ def test_functions_see_features_and_edges():
 
     posterior = ew.wrap(classify, DATA)
     assert len(seen) == 1
-    assert seen[0][0] is DATA.x
-    assert seen[0][1] is DATA.edge_index
+    assert seen[0][0].data_ptr() == DATA.x.data_ptr()
+    assert seen[0][1].data_ptr() == DATA.edge_index.data_ptr()
     assert seen[0][2] is False
     assert torch.equal(posterior.node, DATA.x[:, :3].softmax(-1))
 

@@ -10,12 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from edgewise.models.adam import Adam, Weights
 from edgewise.models.dropout import NO_DROPOUT, Dropout
 from edgewise.models.projection import raised_product
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Sparse, product
 from edgewise.models.task import Features, Nodes, Task
-from edgewise.models.training import Adam, Log, Phase, Weights, trained
+from edgewise.models.training import Log, Phase, trained
 
 
 def convolution_weights(num_in: int, hidden: int, num_out: int, draws: torch.Generator, task: Task) -> Weights:

@@ -1,9 +1,8 @@
 """EPFGNN: a pairwise field whose unaries are a GCN's logits (Wang, Shen, Cremers 2021)."""
 
-import copy
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +11,8 @@ from torch.nn.functional import one_hot
 
 from edgewise.data.arrays import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
+from edgewise.inference.mrf import LARGEST
+from edgewise.models.adam import Adam, Steps, Weights
 from edgewise.models.convolution import Convolution, backbone_trained
 from edgewise.models.dropout import NO_DROPOUT, Dropout
 from edgewise.models.fitted import Fitted
@@ -20,7 +21,7 @@ from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.stars import Field, piecewise_loss
 from edgewise.models.task import Task
-from edgewise.models.training import Adam, Epoch, Log, Phase, Weights, copied, scores
+from edgewise.models.training import Epoch, Log, Phase, checked_logits, copied, scores
 from edgewise.posterior import Posterior
 
 SCHEDULES = ("backbone", "published")
@@ -53,7 +54,9 @@ class FittedEPFGNN(Fitted):
         """Give the posterior, and whether inference converged; by default as the model says."""
         chosen = self.model.inference if inference is None else inference
         check_option("inference", chosen, tuple(INFERENCES))
-        return INFERENCES[chosen](self.mrf(self.model.evidence if evidence is None else evidence))
+        clamped = self.model.evidence if evidence is None else evidence
+        _check_evidence(clamped)
+        return INFERENCES[chosen](self.mrf(clamped))
 
     def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
         """Give what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
@@ -94,7 +97,7 @@ class EPFGNN(Model[FittedEPFGNN]):
     name = "epfgnn"
     fitted = FittedEPFGNN
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_training(
             hidden=self.hidden,
             dropout=self.dropout,
@@ -111,6 +114,7 @@ class EPFGNN(Model[FittedEPFGNN]):
         )
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("inference", self.inference, tuple(INFERENCES))
+        _check_evidence(self.evidence)
 
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
         pretraining = Phase("pretraining", self.pretrain_epochs, self.pretrain_patience)
@@ -118,9 +122,9 @@ class EPFGNN(Model[FittedEPFGNN]):
         backbone = backbone_trained(task, self.hidden, self.dropout, seeds, pretraining, adam, log)
         draws = generator(seeds.initialisation, "epfgnn")
         classes = task.num_classes
-        noise = torch.randn(classes, classes, generator=draws, dtype=task.dtype)
+        noise = torch.randn(classes, classes, generator=draws, dtype=torch.float64)
         start = backbone | {
-            "coupling": ((noise + torch.eye(classes, dtype=task.dtype)) / classes).to(task.device),
+            "coupling": ((noise + torch.eye(classes)) / classes).to(task.device, task.dtype),
             "edge_scale": torch.zeros(task.edge_index.shape[1], dtype=task.dtype, device=task.device),
         }
         em = _Maximisation(self, task, Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn")), log)
@@ -137,13 +141,18 @@ class EPFGNN(Model[FittedEPFGNN]):
             self,
             weights,
             log.history(),
-            em.unary(weights),
+            checked_logits(em.unary(weights), self.learning_rate, LARGEST),
             task.edge_index,
             weights["edge_scale"],
             _symmetric(weights["coupling"]),
             task.train,
             task.labels[task.train],
         )
+
+
+def _check_evidence(evidence: object) -> None:
+    if not isinstance(evidence, bool):
+        raise ValueError(f"Expected evidence to be True or False, but got {evidence!r}.")
 
 
 def _accuracy(fitted: FittedEPFGNN, task: Task) -> float:
@@ -176,13 +185,13 @@ class _Maximisation:
         """Alternate until the validation accuracy stays where it is; give the weights with the best."""
         model = self._model
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        optimiser = Adam(model.learning_rate, model.weight_decay).over(weights)
+        steps = Adam(model.learning_rate, model.weight_decay).over(weights)
         q = self._clamped(self.unary(weights).softmax(1))
         backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copied(weights), 0
         for _ in range(model.rounds):
-            self._maximise(weights, optimiser, q)
+            self._maximise(weights, steps, q)
             q, accuracy = self._expect(weights, q)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
@@ -191,18 +200,16 @@ class _Maximisation:
                 break
         return kept
 
-    def _maximise(self, weights: Weights, optimiser: torch.optim.Adam, q: Tensor) -> None:
+    def _maximise(self, weights: Weights, steps: Steps, q: Tensor) -> None:
         """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
-        best, waited, state = -1.0, 0, _State.of(weights, optimiser)
+        best, waited, moment = -1.0, 0, steps.moment()
         total = self._model.steps * self._model.rounds
         hidden = self._convolution.hidden(weights)
         for _ in range(self._model.steps):
             unary = self._convolution.learnt_logits(weights, hidden, self._dropout, self._draw)
             coupling = _symmetric(weights["coupling"])
             loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._field)
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
+            steps.take(loss)
             self._draw += 1
             hidden = self._convolution.hidden(weights)
             with torch.no_grad():
@@ -212,10 +219,10 @@ class _Maximisation:
             self._log.write(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, state = accuracy, _State.of(weights, optimiser)
+                best, moment = accuracy, steps.moment()
             if waited >= self._model.step_patience:
                 break
-        state.restore(weights, optimiser)
+        steps.return_to(moment)
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
         """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""
@@ -232,22 +239,3 @@ class _Maximisation:
     def _clamped(self, q: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
         q[self._task.train] = self._known
         return q
-
-
-class _State:
-    """Weights and what Adam knows about them, at one moment."""
-
-    def __init__(self, weights: Weights, adam: dict[str, Any]):
-        self._weights, self._adam = weights, adam
-
-    @classmethod
-    def of(cls, weights: Weights, optimiser: torch.optim.Adam) -> "_State":
-        """Copy both."""
-        return cls(copied(weights), copy.deepcopy(optimiser.state_dict()))
-
-    def restore(self, weights: Weights, optimiser: torch.optim.Adam) -> None:
-        """Go back to that moment."""
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(self._weights[name])
-        optimiser.load_state_dict(copy.deepcopy(self._adam))

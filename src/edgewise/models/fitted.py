@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.models.training import History, Weights
+from edgewise.models.adam import Weights
+from edgewise.models.training import History
 from edgewise.posterior import IndependentPosterior, Posterior
 from edgewise.replace_file import replace_file
 
@@ -45,6 +46,7 @@ class Fitted(ABC):
         metadata = {
             "format": FORMAT,
             "model": self.model.name,
+            "tensors": json.dumps({name: list(tensor.shape) for name, tensor in sorted(tensors.items())}),
             "hyperparameters": json.dumps(dataclasses.asdict(self.model)),
             "history": json.dumps(dataclasses.asdict(self.history)),
         }
@@ -84,6 +86,10 @@ def _remade(
     weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
     parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
     try:
+        shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
+        saved = json.loads(metadata["tensors"])
+        if differing := sorted(name for name in saved | shapes if saved.get(name) != shapes.get(name)):
+            raise ValueError(f"its tensors {differing} are not as they were saved")
         model = kind(**json.loads(metadata["hyperparameters"]))
         read = json.loads(metadata["history"])
         history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})

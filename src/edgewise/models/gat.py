@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu
 
+from edgewise.models.adam import Adam, Weights
 from edgewise.models.attention import Listeners, attended
 from edgewise.models.dropout import Dropout, dropped
 from edgewise.models.fitted import FittedClassifier
@@ -16,7 +17,7 @@ from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Kept, Sparse, product
 from edgewise.models.task import Nodes, Task
-from edgewise.models.training import Adam, Log, Phase, Weights, trained
+from edgewise.models.training import Log, Phase, checked_logits, trained
 
 DRAWS = 4  # places where entries are dropped
 
@@ -39,7 +40,7 @@ class GAT(Model[FittedClassifier]):
     name = "gat"
     fitted = FittedClassifier
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_training(
             hidden=self.hidden,
             dropout=self.dropout,
@@ -58,7 +59,7 @@ class GAT(Model[FittedClassifier]):
         weights = trained(weights, passes, task.labels[task.val], phase, adam, log)
         with torch.no_grad():
             logits = _Attention(task, task.all_nodes).logits(weights)
-        return FittedClassifier(self, weights, log.history(), logits)
+        return FittedClassifier(self, weights, log.history(), checked_logits(logits, self.learning_rate))
 
 
 def initial_weights(task: Task, heads: int, units: int, draws: torch.Generator) -> Weights:

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+from edgewise.models.adam import Adam
 from edgewise.models.convolution import backbone_trained, convolved
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
 from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds
 from edgewise.models.task import Task
-from edgewise.models.training import Adam, Log, Phase
+from edgewise.models.training import Log, Phase, checked_logits
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class GCN(Model[FittedClassifier]):
     name = "gcn"
     fitted = FittedClassifier
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_training(
             hidden=self.hidden,
             dropout=self.dropout,
@@ -45,4 +46,5 @@ class GCN(Model[FittedClassifier]):
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
         phase, adam = Phase("training", self.max_epochs, self.patience), Adam(self.learning_rate, self.weight_decay)
         weights = backbone_trained(task, self.hidden, self.dropout, seeds, phase, adam, log)
-        return FittedClassifier(self, weights, log.history(), convolved(task, task.x, weights))
+        logits = checked_logits(convolved(task, task.x, weights), self.learning_rate)
+        return FittedClassifier(self, weights, log.history(), logits)

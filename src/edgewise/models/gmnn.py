@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from edgewise.data.arrays import check_option
+from edgewise.models.adam import Adam, Weights
 from edgewise.models.convolution import (
     Convolution,
     ConvolutionPasses,
@@ -22,7 +23,7 @@ from edgewise.models.model import Model
 from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Features, Task
-from edgewise.models.training import Adam, Log, Phase, Weights, trained
+from edgewise.models.training import Log, Phase, checked_logits, trained
 from edgewise.posterior import IndependentPosterior, MixturePosterior
 
 PREDICTIONS = ("mixture", "averaged_logits")
@@ -70,7 +71,7 @@ class GMNN(Model[FittedGMNN]):
     name = "gmnn"
     fitted = FittedGMNN
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_training(
             hidden=self.hidden,
             dropout=self.dropout,
@@ -108,6 +109,7 @@ class GMNN(Model[FittedGMNN]):
             target = _with_known(task, convolved(task, labels, p).softmax(-1))
             q = improved(q, features, target, "E step", round)
         samples = _sample_logits(task, convolved(task, task.x, q), p, self.samples, draws)
+        checked_logits(samples.abs().amax(0), self.learning_rate)
         weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
         return FittedGMNN(self, weights, log.history(), samples)
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,6 +23,17 @@ class Model(ABC, Generic[F]):
 
     name: ClassVar[str]
     fitted: ClassVar[type[Fitted]]
+
+    def __post_init__(self) -> None:
+        self._check()
+        for hyperparameter in fields(self):  # numbers of NumPy, and whole ones where others may be, become Python's own
+            if hyperparameter.type in (int, float):
+                value = hyperparameter.type(getattr(self, hyperparameter.name))
+                object.__setattr__(self, hyperparameter.name, value)
+
+    @abstractmethod
+    def _check(self) -> None:
+        """Refuse hyper-parameters that cannot be."""
 
     def fit(
         self,
@@ -63,7 +74,7 @@ class Model(ABC, Generic[F]):
         """
         seeds = as_seeds(seed)
         task = prepared(data, split, directed=directed, num_classes=num_classes, device=device)
-        with _one_thread():
+        with _one_thread(), torch.inference_mode(False), torch.enable_grad():
             return self._trained(task, seeds, Log(on_epoch))
 
     @abstractmethod
@@ -80,11 +91,13 @@ _before = 1  # torch's threads before the first of them
 def _one_thread() -> Iterator[None]:
     """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them.
 
-    The number is the whole process's for matrix products, so while fits run side by side the last one puts it back.
+    Each thread of Python has a number of its own, and new ones take the number that was set last. So each fit puts its
+    own back, and the last of several that ran side by side that of the first.
     """
     global _running, _before
+    own = torch.get_num_threads()
     with _lock:
-        _before = torch.get_num_threads() if _running == 0 else _before
+        _before = own if _running == 0 else _before
         _running += 1
         torch.set_num_threads(1)
     try:
@@ -92,5 +105,4 @@ def _one_thread() -> Iterator[None]:
     finally:
         with _lock:
             _running -= 1
-            if _running == 0:
-                torch.set_num_threads(_before)
+            torch.set_num_threads(own if _running else _before)

@@ -48,4 +48,5 @@ def _word(seed: int, purpose: str) -> int:
 def glorot(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     """Draw uniformly from ±√(6 / (rows + columns)) of the last two dimensions (Glorot and Bengio 2010)."""
     bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
-    return torch.empty(shape, dtype=dtype).uniform_(-bound, bound, generator=generator)
+    drawn = torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+    return drawn.to(dtype)  # so that weights of both dtypes are the same, but for rounding

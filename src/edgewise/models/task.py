@@ -16,6 +16,7 @@ from edgewise.data.pairs import pair_keys
 from edgewise.models.sparse import Sparse
 
 DIRECTED = ("refuse", "undirected")
+MOST_CLASSES = 1 << 20
 DENSE = 0.3  # share of non-zeros from which on a dense product is quicker
 
 Directed = Literal["refuse", "undirected"]
@@ -135,8 +136,8 @@ def prepared(
 def _device(device: torch.device | str) -> torch.device:
     try:
         where = torch.device(device)
-        torch.empty(0, device=where)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=where).item()
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"Expected a device that torch can use, but got {device!r} ({reason}). Try 'cpu'.") from error
     return where
@@ -151,6 +152,8 @@ def _checked_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
         _check_feature_shape(tuple(entries.shape))
         values = _as_float(entries.values())
         matrix = csr_array(coo_array((values.numpy(), entries.indices().numpy()), shape=tuple(entries.shape)))
+        matrix.eliminate_zeros()
+        values = torch.from_numpy(matrix.data)
         _check_finite(values, torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))))
         return matrix, values.dtype
     dense = as_tensor(x, "x").cpu()
@@ -176,6 +179,8 @@ def _check_feature_shape(shape: tuple[int, ...]) -> None:
 
 
 def _as_float(values: Tensor) -> Tensor:
+    if values.is_complex():
+        raise ValueError(f"Expected real features, but got dtype {values.dtype}. Pass x.real, or x.abs().")
     return values if values.dtype in (torch.float32, torch.float64) else values.float()
 
 
@@ -225,9 +230,14 @@ def _checked_nodes(name: str, mask: Any, labels: Int[Tensor, " nodes"]) -> Bool[
 
 def _num_classes(labels: Int[Tensor, " nodes"], num_classes: int | None) -> int:
     present = int(labels.max()) + 1
+    if present > MOST_CLASSES:
+        raise ValueError(
+            f"Expected labels below {MOST_CLASSES}, but got {present - 1}. Number the classes: "
+            "y.unique(return_inverse=True)[1]."
+        )
     if num_classes is None:
         return present
-    check_whole_number("num_classes", num_classes, 1, 1 << 20)
+    check_whole_number("num_classes", num_classes, 1, MOST_CLASSES)
     if num_classes < present:
         raise ValueError(
             f"Expected at least {present} classes, for there is a label {present - 1}, but got {num_classes}."

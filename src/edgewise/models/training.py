@@ -11,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-Weights = dict[str, Tensor]
+from edgewise.models.adam import Adam, Weights
+
 Shared = TypeVar("Shared")
 
 
@@ -77,19 +78,6 @@ class Log:
         return History(self.loss, self.val_loss, self.val_accuracy, len(self.loss), seconds, self.phases)
 
 
-@dataclass(frozen=True)
-class Adam:
-    """Adam with weight decay on all parameters."""
-
-    learning_rate: float
-    weight_decay: float
-
-    def over(self, weights: Weights) -> torch.optim.Adam:
-        """Begin."""
-        leaves = list(weights.values())
-        return torch.optim.Adam(leaves, lr=self.learning_rate, weight_decay=self.weight_decay, fused=True)
-
-
 class Passes(Protocol, Generic[Shared]):
     """A model's two passes, which share what lies before dropout."""
 
@@ -135,13 +123,11 @@ def trained(
 ) -> Weights:
     """Train, and give the weights that were kept; without patience, the last."""
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    optimiser, best, kept = adam.over(weights), Best(), copied(weights)
+    steps, best, kept = adam.over(weights), Best(), copied(weights)
     shared = passes.shared(weights)
     for epoch in range(phase.max_epochs):
         loss = passes.loss(weights, shared, epoch)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        steps.take(loss)
         shared = passes.shared(weights)
         with torch.no_grad():
             nll, accuracy = scores(passes.validation(weights, shared), labels)
@@ -155,6 +141,20 @@ def trained(
         if best.waited >= phase.patience:
             break
     return kept if phase.patience is not None else copied(weights)
+
+
+def checked_logits(
+    logits: Float[Tensor, "nodes classes"], learning_rate: float, largest: float = math.inf
+) -> Float[Tensor, "nodes classes"]:
+    """Refuse logits that are not finite, or too large: those of nodes that training did not reach may overflow."""
+    bad = ~(logits.isfinite() & (logits.abs() <= largest)).all(1)
+    if bool(bad.any()):
+        node = int(bad.nonzero()[0])
+        raise FloatingPointError(
+            f"Training diverged: the logits of node {node} are {logits[node].tolist()[:4]}. Scale its features down, "
+            f"or lower the learning rate ({learning_rate:g})."
+        )
+    return logits
 
 
 def scores(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike
+from edgewise.data.arrays import ArrayLike, as_tensor
 from edgewise.data.distributions import SUM_TOLERANCE, first_bad_row
 from edgewise.posterior import IndependentPosterior
 
@@ -32,8 +32,9 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
         return _checked(IndependentPosterior(module_or_probabilities))
     if getattr(data, "x", None) is None or getattr(data, "edge_index", None) is None:
         raise ValueError("Expected data with x and edge_index to run the module on: ew.wrap(module, data).")
-    logits = _run(module_or_probabilities, data)
-    _check_logits(logits, len(data.x))
+    x, edge_index = as_tensor(data.x, "x"), as_tensor(data.edge_index, "edge_index")
+    logits = _run(module_or_probabilities, x, edge_index)
+    _check_logits(logits, len(x))
     return IndependentPosterior(logits.softmax(-1))
 
 
@@ -46,16 +47,16 @@ def _checked(posterior: IndependentPosterior) -> IndependentPosterior:
     return posterior
 
 
-def _run(module: Classifier, data: Any) -> Tensor:
+def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:
     if not isinstance(module, torch.nn.Module):
         with torch.no_grad():
-            return module(data.x, data.edge_index)
-    parameter = next(module.parameters(), data.x)
+            return module(x, edge_index)
+    parameter = next(module.parameters(), x)
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
         with torch.no_grad():
-            logits: Tensor = module(data.x.to(parameter.device), data.edge_index.to(parameter.device))
+            logits: Tensor = module(x.to(parameter.device), edge_index.to(parameter.device))
     finally:
         for part, training in modes.items():
             part.training = training
