@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-WORTH_SHARING = 1 << 20  # operations from which on it pays to wake another thread
+WORTH_SHARING = 1 << 23  # operations, about a millisecond of them, from which on it pays to wake another thread
 LONG = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
 
 Function = TypeVar("Function", bound=Callable[..., object])

@@ -40,7 +40,7 @@ def attend(
     heads, both = projected.view(-1, *att_src.shape).numpy(), _both(att_src, att_dst)
     alpha, slope = projected.new_empty(2, listeners.num_pairs, len(att_src))
     said, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
-    share, num, work = listeners.crew.share, len(itself), alpha.numel()
+    share, num, work = listeners.crew.share, len(itself), 4 * alpha.numel()  # pairs are all over the memory
     share(lambda lo, hi: _scores(lo, hi, said, first, speaker, itself, scores, slopes), num, 4 * work)
     alpha.exp_()
     share(lambda lo, hi: _normalise(lo, hi, scores, first), num, 2 * work)
@@ -56,7 +56,7 @@ def attend_gradient(grad: Tensor, saved: Attention, listeners: Listeners) -> tup
     """Give the gradients of the projection and of the two vectors of attention."""
     first, speaker, itself = _arrays(listeners)
     num_speakers, num_heads, units = saved.heads.shape
-    share, work = listeners.crew.share, saved.alpha.numel() * units
+    share, work = listeners.crew.share, 8 * saved.alpha.numel() * units
     factor = torch.ones_like(saved.alpha) if saved.factor is None else saved.factor
     projected_grad = grad.new_empty(num_speakers, num_heads * units)
     change, said_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_speakers, 2 * num_heads)

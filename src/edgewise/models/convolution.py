@@ -89,7 +89,8 @@ class Convolution:
         rows = _first_then_rest(learnt_rows, validated_rows)
         self._crew = task.crew
         self._first = _first_layer(task, x, rows, len(learnt_rows))
-        self._learnt = task.sparse(task.averaging[learnt][:, learnt_rows])
+        everyone = len(learnt) == task.num_nodes
+        self._learnt = task.averaging_all if everyone else task.sparse(task.averaging[learnt][:, learnt_rows])
         self._validated = task.sparse(task.averaging[validated][:, validated_rows])
         where = np.empty(task.num_nodes, dtype=np.int64)
         where[rows] = np.arange(len(rows))
@@ -146,9 +147,12 @@ def _first_then_rest(first: Nodes, others: Nodes) -> Nodes:
 
 
 def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> FirstLayer:
+    everyone = num_learnt == task.num_nodes
     if isinstance(x, Tensor):
-        averaged = task.sparse(task.averaging[rows]).times(x)
-        return FirstLayer(num_learnt, None, None, averaged)
+        averaging = task.averaging_all if everyone else task.sparse(task.averaging[rows])
+        return FirstLayer(num_learnt, None, None, averaging.times(x))
+    if everyone:
+        return FirstLayer(num_learnt, task.averaging_all, task.features_all, None)
     learnt_columns = task.reached(rows[:num_learnt])
     columns = _first_then_rest(learnt_columns, task.reached(rows))
     return FirstLayer(
@@ -161,16 +165,13 @@ def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> First
 
 def convolved(task: Task, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
     """Compute the logits of all nodes without dropout."""
-    averaging = task.sparse(task.averaging)
+    averaging, weight = task.averaging_all, weights["weight_1"]
     with torch.no_grad():
-        if isinstance(x, Tensor) and x.shape[1] < weights["weight_1"].shape[1]:
-            first = product(averaging, x) @ weights["weight_1"]
+        if not isinstance(x, Tensor):
+            first = averaging.times(task.features_all.times(weight))
+        elif x.shape[1] < weight.shape[1]:
+            first = averaging.times(x) @ weight
         else:
-            first = product(averaging, projected(task, x, weights["weight_1"]))
+            first = averaging.times(x @ weight)
         told = raised_product(first, weights["bias_1"], weights["weight_2"], NO_DROPOUT, 0, task.crew)
-        return product(averaging, told) + weights["bias_2"]
-
-
-def projected(task: Task, x: Features, weight: Float[Tensor, "features width"]) -> Float[Tensor, "nodes width"]:
-    """X W, of sparse or dense features."""
-    return x @ weight if isinstance(x, Tensor) else product(task.sparse(x), weight)
+        return averaging.times(told) + weights["bias_2"]

@@ -87,6 +87,16 @@ class Task:
         value = 1.0 / (np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices])
         return csr_array((value, matrix.indices, matrix.indptr), shape=matrix.shape)
 
+    @cached_property
+    def averaging_all(self) -> Sparse:
+        """Â, arranged for products."""
+        return self.sparse(self.averaging)
+
+    @cached_property
+    def features_all(self) -> Sparse:
+        """Sparse features of all nodes, arranged for products."""
+        return self.sparse(self.x)
+
     def reached(self, nodes: Nodes) -> Nodes:
         """Give nodes and their neighbours, in order."""
         return np.unique(self.neighbours[nodes].indices).astype(np.int64)
