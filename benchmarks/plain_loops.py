@@ -4,6 +4,8 @@ They begin from the weights that edgewise begins from, and draw what it draws, s
 the same.
 """
 
+import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +78,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.01, weight_decay=5e-4)
         self.losses: list[float] = []
+        self.best, self.kept = (0.0, math.inf), self.model.state_dict()
 
     def run(self, epochs: int, x: Tensor, loss_of: Callable[[Tensor], Tensor], evaluated: bool) -> None:
         """Train for some epochs."""
@@ -90,7 +93,12 @@ class Loop:
                 self.model.eval()
                 with torch.no_grad():
                     logits, y = self.model(x, self.data.edge_index)[self.split.val], self.data.y[self.split.val]
-                    float(cross_entropy(logits, y)), float((logits.argmax(1) == y).float().mean())
+                    nll, accuracy = float(cross_entropy(logits, y)), float((logits.argmax(1) == y).float().mean())
+                if accuracy >= self.best[0] and nll <= self.best[1]:
+                    self.kept = copy.deepcopy(self.model.state_dict())
+                self.best = max(accuracy, self.best[0]), min(nll, self.best[1])
+        if evaluated:
+            self.model.load_state_dict(self.kept)
 
     def logits(self, x: Tensor) -> Tensor:
         """Give logits without dropout."""

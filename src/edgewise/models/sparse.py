@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -31,11 +32,11 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """A matrix in two arrangements: by rows, to multiply by, and by columns, for the gradient."""
+    """A matrix arranged by rows, to multiply by, and, when first asked for, by columns, for the gradient."""
 
     rows: Rows
-    columns: Rows
     shape: tuple[int, int]
+    learnt_rows: int  # a gradient never comes from other rows than the first of them
     crew: Crew
 
     @classmethod
@@ -48,18 +49,25 @@ class Sparse:
         learnt_rows: int | None = None,
         crew: Crew | None = None,
     ) -> "Sparse":
-        """Arrange a scipy matrix; a gradient never comes from other rows than the first ``learnt_rows``."""
+        """Arrange a scipy matrix."""
         by_row = matrix.tocsr()
         by_row.sort_indices()
+        rows = _rows(by_row.indptr, by_row.indices, by_row.data, np.arange(by_row.nnz), dtype, device)
         num = by_row.shape[0] if learnt_rows is None else learnt_rows
-        numbered = by_row[:num].copy()
-        numbered.data = np.arange(numbered.nnz, dtype=np.int64)
-        blocks_pay = numbered.nnz >= FILLED * numbered.shape[1] * (num // BLOCK) and runs_compiled(device)
-        first, index, place = _transposed(numbered, BLOCK if blocks_pay else num)
-        values = by_row.data
-        rows = _rows(by_row.indptr, by_row.indices, values, np.arange(by_row.nnz), dtype, device)
-        columns = _rows(first, index, values[place], place, dtype, device)
-        return cls(rows, columns, tuple(by_row.shape), crew or Crew(1))
+        return cls(rows, tuple(by_row.shape), num, crew or Crew(1))
+
+    @cached_property
+    def columns(self) -> Rows:
+        """The transpose of the rows that a gradient comes from."""
+        from scipy.sparse import csr_array
+
+        first, column = self.rows.first[: self.learnt_rows + 1].cpu().numpy(), self.rows.column.cpu().numpy()
+        num, device = int(first[-1]), self.rows.value.device
+        numbered = csr_array((np.arange(num), column[:num], first), shape=(self.learnt_rows, self.shape[1]))
+        blocks_pay = num >= FILLED * self.shape[1] * (self.learnt_rows // BLOCK) and runs_compiled(device)
+        first, index, place = _transposed(numbered, BLOCK if blocks_pay else self.learnt_rows)
+        value = self.rows.value.cpu().numpy()[place]
+        return _rows(first, index, value, place, self.rows.value.dtype, device)
 
     def times(self, dense: Float[Tensor, "columns width"], kept: "Kept | None" = None) -> Float[Tensor, "rows width"]:
         """Multiply without a gradient."""
