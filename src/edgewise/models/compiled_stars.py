@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,13 +23,21 @@ def messages(raised: Tensor, scale: Tensor, half: Tensor, field: Field) -> tuple
     return to_start, to_end
 
 
+def collected(share: Tensor, log_start: Tensor, log_end: Tensor, offset: Tensor, top: Tensor, field: Field) -> Tensor:
+    """Add what all neighbours tell a node to its share; logarithms lack what is largest of the edge and the sender."""
+    total = share.detach().clone()
+    ends, logs = (field.start.numpy(), field.end.numpy()), (log_start.numpy(), log_end.numpy())
+    _collect(*ends, *logs, offset.numpy(), top.numpy(), total.numpy())
+    return total
+
+
 def messages_gradient(
-    belief: Tensor, start: Tensor, end: Tensor, raised: Tensor, scale: Tensor, half: Tensor, field: Field
+    belief: Tensor, to_start: Tensor, to_end: Tensor, raised: Tensor, scale: Tensor, half: Tensor, field: Field
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of unaries, scales and half the coupling; start and end are beliefs over messages."""
+    """Give the gradients of unaries, scales and half the coupling."""
     share_grad, scale_grad, half_grad = belief.clone(), torch.empty_like(scale), torch.zeros_like(half)
     ends = field.start.numpy(), field.end.numpy()
-    parts = start.numpy(), end.numpy(), raised.numpy(), scale.numpy(), half.numpy()
+    parts = belief.numpy(), to_start.numpy(), to_end.numpy(), raised.numpy(), scale.numpy(), half.numpy()
     into = share_grad.numpy(), scale_grad.numpy(), half_grad.numpy()
     for lo, factors in _chunks(scale, half):
         _gradient(lo, factors, *ends, *parts, *into)
@@ -58,13 +67,25 @@ def _messages(lo: int, factors: Array, start: Array, end: Array, raised: Array, 
 
 
 @vectorised
+def _collect(
+    start: Array, end: Array, log_start: Array, log_end: Array, offset: Array, top: Array, total: Array
+) -> None:
+    for e in range(len(start)):
+        i, j = start[e], end[e]
+        for label in range(total.shape[1]):
+            total[i, label] += log_start[e, label] + (offset[e] + top[j])
+            total[j, label] += log_end[e, label] + (offset[e] + top[i])
+
+
+@vectorised
 def _gradient(
     lo: int,
     factors: Array,
     start: Array,
     end: Array,
-    at_start: Array,
-    at_end: Array,
+    belief: Array,
+    to_start: Array,
+    to_end: Array,
     raised: Array,
     scale: Array,
     half: Array,
@@ -74,13 +95,17 @@ def _gradient(
 ) -> None:
     """Add up beliefs of pairs: b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in that of j."""
     classes = raised.shape[1]
+    at_start, at_end = np.empty(classes, dtype=raised.dtype), np.empty(classes, dtype=raised.dtype)
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]
         change = raised.dtype.type(0)
         for label in range(classes):
+            at_start[label] = belief[i, label] / to_start[lo + e, label]
+            at_end[label] = belief[j, label] / to_end[lo + e, label]
+        for label in range(classes):
             for other in range(classes):
-                in_start = at_start[lo + e, label] * factors[e, label, other] * raised[j, other]
-                in_end = raised[i, label] * factors[e, label, other] * at_end[lo + e, other]
+                in_start = at_start[label] * factors[e, label, other] * raised[j, other]
+                in_end = raised[i, label] * factors[e, label, other] * at_end[other]
                 share_grad[j, other] += in_start
                 share_grad[i, label] += in_end
                 change += (in_start + in_end) * half[label, other]

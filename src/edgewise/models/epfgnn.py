@@ -164,6 +164,15 @@ def _symmetric(matrix: Float[Tensor, "classes classes"]) -> Float[Tensor, "class
     return (matrix + matrix.T) / 2
 
 
+def _incident(nodes: Int[Tensor, " some"], field: Field, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the edges at some nodes: the place of the node among them, its neighbour, and the number of the edge."""
+    place = torch.full((num_nodes,), -1, device=nodes.device)
+    place[nodes] = torch.arange(len(nodes), device=nodes.device)
+    here, there = torch.cat([field.start, field.end]), torch.cat([field.end, field.start])
+    chosen = place[here] >= 0
+    return place[here[chosen]], there[chosen], chosen.nonzero().squeeze(1) % len(field.start)
+
+
 class _Maximisation:
     """Expectation maximisation on one task."""
 
@@ -173,6 +182,7 @@ class _Maximisation:
         self._field = Field(task.edge_index, task.num_nodes)
         self._known = one_hot(task.labels[task.train], task.num_classes).to(task.dtype)
         self._labels = task.labels[task.val]
+        self._around_validation = _incident(task.val, self._field, task.num_nodes)
         self._draw = 0
 
     def unary(self, weights: Weights) -> Float[Tensor, "nodes classes"]:
@@ -213,7 +223,7 @@ class _Maximisation:
             self._draw += 1
             hidden = self._convolution.hidden(weights)
             with torch.no_grad():
-                logits = self._convolution.validated_logits(weights, hidden) + self._pull(weights, q)[self._task.val]
+                logits = self._convolution.validated_logits(weights, hidden) + self._pull_on_validation(weights, q)
                 nll, accuracy = scores(logits, self._labels)
             epoch = Epoch("EM", self._draw, total, float(loss.detach()), nll, accuracy)
             self._log.write(epoch, self._model.learning_rate)
@@ -234,6 +244,13 @@ class _Maximisation:
         """Σ_j r_ij B q_j."""
         scale, (start, end) = weights["edge_scale"].detach().unsqueeze(1), (self._field.start, self._field.end)
         around = torch.zeros_like(q).index_add(0, start, scale * q[end]).index_add(0, end, scale * q[start])
+        return around @ _symmetric(weights["coupling"].detach())
+
+    def _pull_on_validation(self, weights: Weights, q: Tensor) -> Float[Tensor, "val classes"]:
+        """Do the same for validation nodes only."""
+        at, neighbour, edge = self._around_validation
+        told = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[neighbour]
+        around = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, at, told)
         return around @ _symmetric(weights["coupling"].detach())
 
     def _clamped(self, q: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:

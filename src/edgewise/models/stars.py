@@ -46,7 +46,7 @@ def expected_energy(
     field: Field,
 ) -> Float[Tensor, ""]:
     """Σ_i q_i · U_i + Σ_ij r_ij q_i · B q_j: what the expected energies of all stars add up to."""
-    pairs = ((q @ coupling)[field.start] * q[field.end]).sum(1)
+    pairs = ((q[field.start] @ coupling) * q[field.end]).sum(1)
     return (q * unary).sum() + (scale * pairs).sum()
 
 
@@ -88,14 +88,12 @@ def log_partitions_by_tensors(
 class _LogPartitions(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, share: Tensor, scale: Tensor, half: Tensor, field: Field) -> Tensor:
-        from edgewise.models.compiled_stars import messages
+        from edgewise.models.compiled_stars import collected, messages
 
         top = share.amax(1)
         raised = (share - top.unsqueeze(1)).exp()
         to_start, to_end = messages(raised, scale, half, field)
-        offset = largest(scale, half)
-        total = share.index_add(0, field.start, to_start.log() + (offset + top[field.end]).unsqueeze(1))
-        total = total.index_add(0, field.end, to_end.log() + (offset + top[field.start]).unsqueeze(1))
+        total = collected(share, to_start.log(), to_end.log(), largest(scale, half), top, field)
         ctx.save_for_backward(raised, scale, half, to_start, to_end, total)
         ctx.field = field
         return torch.logsumexp(total, 1)
@@ -106,8 +104,7 @@ class _LogPartitions(torch.autograd.Function):
 
         raised, scale, half, to_start, to_end, total = ctx.saved_tensors
         belief = total.softmax(1) * grads[0].unsqueeze(1)
-        start, end = belief[ctx.field.start] / to_start, belief[ctx.field.end] / to_end
-        return (*messages_gradient(belief, start, end, raised, scale, half, ctx.field), None)
+        return (*messages_gradient(belief, to_start, to_end, raised, scale, half, ctx.field), None)
 
 
 _log_partitions: Callable[..., Tensor] = _LogPartitions.apply
