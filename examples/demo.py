@@ -60,10 +60,10 @@ def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
 def draw(runs: dict[str, ew.Evaluation], path: Path) -> None:
     """Draw a row of reliability diagrams for each model."""
     mpl.use("Agg")
-    fig, grid = plt.subplots(len(runs), 4, figsize=(8, 3 * len(runs)), layout="constrained")
+    fig, grid = plt.subplots(len(runs), 4, figsize=(8, 3.3 * len(runs)), layout="constrained")
     for row, (model, run) in zip(grid, runs.items(), strict=True):
         ew.plot_reliability(run, ax=row, title=model)
-    fig.savefig(path, dpi=150)
+    fig.savefig(path, dpi=150, bbox_inches="tight")
 
 
 def main() -> None:
@@ -90,9 +90,7 @@ def main() -> None:
     arrays = {"labels": data.y, "edges": data.edge_index, "mask": split.test}
     for name, tensor in arrays.items():
         np.save(folder / f"{name}.npy", tensor.numpy())
-    print(
-        f"\nWrote fitted models, posteriors, scores.json and reliability.png to {folder}. To score one again:\n"
-    )
+    print(f"\nWrote fitted models, posteriors, scores.json and reliability.png to {folder}. To score one again:\n")
     options = " ".join(f"--{name} {folder / name}.npy" for name in arrays)
     command = os.path.relpath(Path(sys.executable).with_name("edgewise"))
     print(f"  {command} evaluate --probs {folder}/gmnn_posterior.safetensors {options}")
