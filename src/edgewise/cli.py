@@ -74,7 +74,7 @@ Examples:
 EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbours.
 
 A FILE is .npy, .npz (FILE.npz:NAME picks one array of several), .csv (commas; a first line with a name in it is left
-out) or .parquet. A large .npy file is not loaded into memory.
+out) or .parquet; --probs also takes a posterior's .safetensors. A large .npy file is not loaded into memory.
 
 In JSON, null stands for the score of an empty set (count 0), and for an infinite NLL where zero_probability is above 0.
 """

@@ -36,10 +36,12 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
             raise ValueError(f"Expected {name} to be a dense tensor with values. For a sparse one pass .to_dense().")
         return array
     if not isinstance(array, np.ndarray):
-        raise ValueError(
-            f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. "
-            "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
-        )
+        way_out = "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
+        if hasattr(array, "posterior"):
+            way_out = "Of a fitted model take fitted.posterior()."
+        elif isinstance(array, torch.nn.Module):
+            way_out = "Of a trained module make a posterior: ew.wrap(module, data)."
+        raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. {way_out}")
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise ValueError(
             f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}."

@@ -15,13 +15,20 @@ Indices = Int[np.ndarray, " _"]  # of any length
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three disjoint sets of nodes as masks, and which fold of which split they are; other nodes have no label."""
+    """Three disjoint sets of nodes as masks; other nodes have no label.
+
+    ``split`` and ``fold`` are names: which fold of which random split it is. One made by hand needs none.
+    """
 
     train: Bool[Tensor, " nodes"]
     val: Bool[Tensor, " nodes"]
     test: Bool[Tensor, " nodes"]
-    split: int
-    fold: int
+    split: int = 0
+    fold: int = 0
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name}={int(getattr(self, name).sum())}" for name in ("train", "val", "test"))
+        return f"Split({counts} of {len(self.train)} nodes, split={self.split}, fold={self.fold})"
 
 
 def make_splits(

@@ -1,7 +1,7 @@
 """EPFGNN: a pairwise field whose unaries are a GCN's logits (Wang, Shen, Cremers 2021)."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -45,6 +45,14 @@ class FittedEPFGNN(Fitted):
 
     parts = ("unary", "edge_index", "edge_scale", "coupling", "known", "known_labels")
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, is_coupled={self.is_coupled})"
+
+    @property
+    def is_coupled(self) -> bool:
+        """Whether EM beat its backbone and learnt a coupling; if not, the joint of an edge is a product."""
+        return bool(self.edge_scale.any())
+
     def mrf(self, evidence: bool = True) -> PairwiseMRF:
         """Give the field, with training nodes clamped to their labels or without."""
         labels = dict(zip(self.known.tolist(), self.known_labels.tolist(), strict=True)) if evidence else {}
@@ -70,14 +78,33 @@ class FittedEPFGNN(Fitted):
         return posterior
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EPFGNN(Model[FittedEPFGNN]):
     """P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)): U a GCN's logits, B one matrix, r one scale for each edge.
 
     Trained by expectation maximisation: M steps raise the piecewise likelihood of the expected labels, E steps are one
-    sweep of mean field. ``schedule`` says what EM has to beat: "backbone", the validation accuracy of the pretrained
-    GCN, which stays if EM does not; or "published", nothing, so that EM may end below its backbone. ``inference`` and
-    ``evidence`` are the defaults of a fitted value's posterior.
+    sweep of mean field.
+
+    Parameters
+    ----------
+    hidden
+        Hidden units of the GCN.
+    dropout
+        The share of hidden units that is dropped in each training pass.
+    learning_rate, weight_decay
+        Of Adam, on all parameters.
+    pretrain_epochs, pretrain_patience
+        Stop training the GCN alone after so many epochs, or when neither accuracy nor NLL on validation has improved
+        for so many.
+    rounds, round_patience
+        Stop EM after so many rounds, or when the accuracy on validation has not risen for so many.
+    steps, step_patience
+        The same for the gradient steps of an M step.
+    schedule
+        What EM has to beat: "backbone", the validation accuracy of the pretrained GCN, which stays, without a coupling,
+        if EM does not; or "published", nothing, so that EM may end below its backbone.
+    inference, evidence
+        The defaults of a fitted value's posterior.
     """
 
     hidden: int = 64
@@ -128,12 +155,13 @@ class EPFGNN(Model[FittedEPFGNN]):
             "edge_scale": torch.zeros(task.edge_index.shape[1], dtype=task.dtype, device=task.device),
         }
         em = _Maximisation(self, task, Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn")), log)
+        pretrained = log.kept
         found = self._fitted(task, em, em.run(start), log)
-        if self.schedule == "backbone":
+        if self.schedule == "backbone" and found.is_coupled:
             # E steps chose by mean field; what is asked for may be another inference, so it has the last word.
             fallback = self._fitted(task, em, start, log)
             if _accuracy(found, task) < _accuracy(fallback, task):
-                return fallback
+                return replace(fallback, history=replace(fallback.history, kept=pretrained))
         return found
 
     def _fitted(self, task: Task, em: "_Maximisation", weights: Weights, log: Log) -> FittedEPFGNN:
@@ -201,21 +229,20 @@ class _Maximisation:
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copied(weights), 0
         for _ in range(model.rounds):
-            self._maximise(weights, steps, q)
+            best_step = self._maximise(weights, steps, q)
             q, accuracy = self._expect(weights, q)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, kept = accuracy, copied(weights)
+                best, kept, self._log.kept = accuracy, copied(weights), best_step
             if waited >= model.round_patience:
                 break
         return kept
 
-    def _maximise(self, weights: Weights, steps: Steps, q: Tensor) -> None:
+    def _maximise(self, weights: Weights, steps: Steps, q: Tensor) -> int:
         """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
-        best, waited, moment = -1.0, 0, steps.moment()
-        total = self._model.steps * self._model.rounds
+        best, best_step, waited, moment = -1.0, 0, 0, steps.moment()
         hidden = self._convolution.hidden(weights)
-        for _ in range(self._model.steps):
+        for step in range(self._model.steps):
             unary = self._convolution.learnt_logits(weights, hidden, self._dropout, self._draw)
             coupling = _symmetric(weights["coupling"])
             loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._field)
@@ -225,14 +252,15 @@ class _Maximisation:
             with torch.no_grad():
                 logits = self._convolution.validated_logits(weights, hidden) + self._pull_on_validation(weights, q)
                 nll, accuracy = scores(logits, self._labels)
-            epoch = Epoch("EM", self._draw, total, float(loss.detach()), nll, accuracy)
+            epoch = Epoch("EM", step + 1, self._model.steps, float(loss.detach()), nll, accuracy)
             self._log.write(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, moment = accuracy, steps.moment()
+                best, best_step, moment = accuracy, self._log.epochs, steps.moment()
             if waited >= self._model.step_patience:
                 break
         steps.return_to(moment)
+        return best_step
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
         """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""

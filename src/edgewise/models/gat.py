@@ -22,11 +22,22 @@ from edgewise.models.training import Log, Phase, checked_logits, trained
 DRAWS = 4  # places where entries are dropped
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GAT(Model[FittedClassifier]):
-    """Two layers of attention: several heads side by side and ELU, then one; dropout on inputs and on attention.
+    """Two layers of attention: several heads side by side and ELU, then one.
 
-    ``hidden`` are the units of all heads together.
+    Parameters
+    ----------
+    hidden
+        Hidden units of all heads together.
+    dropout
+        The share that is dropped of the inputs of both layers, and of attention weights, in each training pass.
+    learning_rate, weight_decay
+        Of Adam, on all parameters.
+    heads
+        Heads of the first layer.
+    max_epochs, patience
+        Stop after so many epochs, or when neither accuracy nor NLL on validation has improved for so many.
     """
 
     hidden: int = 64

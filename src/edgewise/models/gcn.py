@@ -12,10 +12,23 @@ from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GCN(Model[FittedClassifier]):
     """Two layers of averaging over neighbours, with ReLU and dropout between them.
 
+    Parameters
+    ----------
+    hidden
+        Hidden units.
+    dropout
+        The share of hidden units that is dropped in each training pass.
+    learning_rate, weight_decay
+        Of Adam, on all parameters.
+    max_epochs, patience
+        Stop after so many epochs, or when neither accuracy nor NLL on validation has improved for so many.
+
+    Examples
+    --------
     >>> import edgewise as ew
     >>> data = ew.load_dataset("cora")
     >>> split = ew.make_splits(data.y)[0]

@@ -49,12 +49,28 @@ class FittedGMNN(Fitted):
         return IndependentPosterior(self.sample_logits.mean(0).softmax(-1))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GMNN(Model[FittedGMNN]):
     """Two GCNs trained in turns: q maps features to labels, p maps labels of the neighbourhood to labels.
 
-    ``prediction`` is what a fitted value's posterior is by default: "mixture", with joints Σ_s p_s(y_i) p_s(y_j) / S
-    over the draws s, or "averaged_logits", with products.
+    Parameters
+    ----------
+    hidden
+        Hidden units of both.
+    dropout
+        The share of hidden units that is dropped in each training pass.
+    learning_rate, weight_decay
+        Of Adam, on all parameters.
+    pretrain_epochs, pretrain_patience
+        Stop training q on the training nodes after so many epochs, or when neither accuracy nor NLL on validation has
+        improved for so many.
+    rounds, round_epochs
+        How often p (M step) and then q (E step) are trained on all nodes, and for how many epochs each.
+    samples
+        How often labels are drawn from q, for p to make something of.
+    prediction
+        What a fitted value's posterior is by default: "mixture", with joints Σ_s p_s(y_i) p_s(y_j) / S over the draws
+        s, or "averaged_logits", with products.
     """
 
     hidden: int = 64

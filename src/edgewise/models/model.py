@@ -52,9 +52,10 @@ class Model(ABC, Generic[F]):
         ----------
         data
             A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges
-            count as if they were not there; labels of nodes that neither train nor validate are not looked at.
+            count as if they were not there. Nothing is learnt from labels of nodes that neither train nor validate;
+            they may be -1, and if not, they count towards the number of classes.
         split
-            Who trains and who validates: the masks ``train`` and ``val``.
+            Who trains and who validates: an `ew.Split`, or anything with the masks ``train`` and ``val``.
         seed
             One for everything, or `Seeds` of initialisation, dropout and sampling. On a CPU the same seeds give the
             same numbers to the last bit.

@@ -14,6 +14,8 @@ LARGEST_SEED = (1 << 63) - 1
 class Seeds(NamedTuple):
     """One seed for each thing that is drawn, so that another initialisation leaves dropout as it was.
 
+    ``initialisation`` is of weights, ``dropout`` of what is dropped, ``sampling`` of the labels that GMNN draws.
+
     ``fit(…, seed=3)`` is short for ``seed=Seeds(3, 3, 3)``.
     """
 

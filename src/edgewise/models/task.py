@@ -120,10 +120,13 @@ def prepared(
     where = _device(device)
     x, dtype = _checked_features(data.x)
     labels = _checked_labels(data.y, x.shape[0])
-    train, val = (_checked_nodes(name, getattr(split, name, None), labels) for name in ("train", "val"))
+    train, val = (_checked_nodes(name, split, labels) for name in ("train", "val"))
     if bool((train & val).any()):
         node = int((train & val).nonzero()[0])
-        raise ValueError(f"Expected training and validation nodes to differ, but node {node} is in both.")
+        raise ValueError(
+            f"Expected training and validation nodes to differ, but node {node} is in both. Leave it out of one: "
+            "train & ~val."
+        )
     classes = _num_classes(labels, num_classes)
     edges = checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), len(labels)).long()
     edges = _undirected(edges, directed, len(labels))
@@ -148,7 +151,7 @@ def _device(device: torch.device | str) -> torch.device:
         where = torch.device(device)
         torch.zeros(1, device=where).item()
     except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())[:80]
         raise ValueError(f"Expected a device that torch can use, but got {device!r} ({reason}). Try 'cpu'.") from error
     return where
 
@@ -211,30 +214,44 @@ def _checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
     labels = as_tensor(y, "y").cpu()
     if labels.ndim != 1 or len(labels) != num_nodes:
         raise ValueError(
-            f"Expected y to hold one label for each of {num_nodes} nodes, but got shape {tuple(labels.shape)}. "
+            f"Expected y to hold one label for each of the {num_nodes} rows of x, but got shape {tuple(labels.shape)}. "
             "For one-hot labels pass y.argmax(-1), for a column y.squeeze(1)."
         )
     labels = integers(labels, "y").long()
     if bool((labels < -1).any()):
-        raise ValueError(f"Expected labels from 0 on, or -1 for unknown, but got {int(labels.min())}.")
+        raise ValueError(
+            f"Expected labels from 0 on, or -1 for unknown, but got {int(labels.min())}. If it stands for unknown, "
+            "pass y.clamp(min=-1)."
+        )
     return labels
 
 
-def _checked_nodes(name: str, mask: Any, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+def _checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+    mask = getattr(split, name, None)
     if mask is None:
-        raise ValueError(f"Expected a split with the masks train and val, but it has no {name}. See ew.make_splits.")
+        raise ValueError(
+            f"Expected a split with the masks train and val, but a {type(split).__name__} has no {name}. Pass one of "
+            "ew.make_splits(y), or ew.Split(data.train_mask, data.val_mask, data.test_mask)."
+        )
     nodes = as_tensor(mask, name).cpu()
     if nodes.dtype != torch.bool or nodes.shape != labels.shape:
         raise ValueError(
             f"Expected {name} to be a mask of {len(labels)} truth values, but got dtype {nodes.dtype} and shape "
-            f"{tuple(nodes.shape)}."
+            f"{tuple(nodes.shape)}. Of zeros and ones make one by .bool(), of indices by "
+            "torch_geometric.utils.index_to_mask(indices, num_nodes); of several columns choose one."
         )
     if not bool(nodes.any()):
-        raise ValueError(f"Expected at least one {name} node, but the mask is empty.")
+        raise ValueError(
+            f"Expected at least one {name} node, but the mask is empty. Training nodes are learnt from, and validation "
+            "nodes tell when to stop: keep some for each."
+        )
     unknown = nodes & (labels < 0)
     if bool(unknown.any()):
         node = int(unknown.nonzero()[0])
-        raise ValueError(f"Expected a label for each {name} node, but that of node {node} is unknown (-1).")
+        raise ValueError(
+            f"Expected a label for each {name} node, but that of node {node} is unknown (-1). Leave such nodes out: "
+            f"{name} & (y >= 0)."
+        )
     return nodes
 
 

@@ -17,7 +17,7 @@ Shared = TypeVar("Shared")
 
 
 class Epoch(NamedTuple):
-    """How far a fit is."""
+    """How far a fit is: the epoch of its phase, of so many at most, the loss, and NLL and accuracy on validation."""
 
     phase: str
     epoch: int
@@ -34,7 +34,8 @@ OnEpoch = Callable[[Epoch], None]
 class History:
     """Losses on what is trained on, with dropout; NLL and accuracy on validation nodes, without; one for each epoch.
 
-    ``phases`` tells how many epochs each phase of training took, in order.
+    ``phases`` tells how many epochs each phase of training took, in order, and ``kept`` after which epoch, counted from
+    1, the weights of the fitted value were.
     """
 
     loss: list[float]
@@ -43,6 +44,7 @@ class History:
     epochs: int
     seconds: float
     phases: list[tuple[str, int]]
+    kept: int
 
 
 @dataclass
@@ -55,6 +57,12 @@ class Log:
     val_accuracy: list[float] = field(default_factory=list)
     phases: list[tuple[str, int]] = field(default_factory=list)
     started: float = field(default_factory=perf_counter)
+    kept: int = 0
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs there were so far."""
+        return len(self.loss)
 
     def write(self, epoch: Epoch, learning_rate: float) -> None:
         """Write an epoch down, and stop a fit that diverges."""
@@ -75,7 +83,8 @@ class Log:
     def history(self) -> History:
         """Close it."""
         seconds = perf_counter() - self.started
-        return History(self.loss, self.val_loss, self.val_accuracy, len(self.loss), seconds, self.phases)
+        curves = self.loss, self.val_loss, self.val_accuracy
+        return History(*curves, self.epochs, seconds, self.phases, self.kept)
 
 
 class Passes(Protocol, Generic[Shared]):
@@ -134,13 +143,11 @@ def trained(
         log.write(
             Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate
         )
-        if phase.patience is None:
-            continue
-        if best.keeps(accuracy, nll):
-            kept = copied(weights)
-        if best.waited >= phase.patience:
+        if phase.patience is None or best.keeps(accuracy, nll):
+            kept, log.kept = weights if phase.patience is None else copied(weights), log.epochs
+        if phase.patience is not None and best.waited >= phase.patience:
             break
-    return kept if phase.patience is not None else copied(weights)
+    return copied(kept)
 
 
 def checked_logits(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,25 +27,43 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     >>> wrap(torch.tensor([[0.9, 0.1]]))
     IndependentPosterior(nodes=1, classes=2)
     """
-    if not callable(module_or_probabilities):
+    if isinstance(module_or_probabilities, Tensor | np.ndarray):
         if data is not None:
             raise ValueError("Expected no data with probabilities: they are the prediction already.")
-        return _checked(IndependentPosterior(module_or_probabilities))
+        return _checked(module_or_probabilities)
+    if not callable(module_or_probabilities):
+        way_out = (
+            "A fitted model has a posterior() of its own." if hasattr(module_or_probabilities, "posterior") else ""
+        )
+        raise ValueError(
+            "Expected a trained module, or probabilities as a tensor or an array, but got "
+            f"{type(module_or_probabilities).__name__}. {way_out}".rstrip()
+        )
     if getattr(data, "x", None) is None or getattr(data, "edge_index", None) is None:
         raise ValueError("Expected data with x and edge_index to run the module on: ew.wrap(module, data).")
     x, edge_index = as_tensor(data.x, "x"), as_tensor(data.edge_index, "edge_index")
-    logits = _run(module_or_probabilities, x, edge_index)
-    _check_logits(logits, len(x))
+    try:
+        logits = _run(module_or_probabilities, x, edge_index)
+    except TypeError as error:
+        raise TypeError(
+            f"Expected a module that maps (x, edge_index) to logits, but calling it so failed: {error}. Of a module "
+            "that takes something else pass what it predicts: ew.wrap(logits.softmax(-1))."
+        ) from error
+    _check_logits(logits, x)
     return IndependentPosterior(logits.softmax(-1))
 
 
-def _checked(posterior: IndependentPosterior) -> IndependentPosterior:
-    if posterior.batch_shape:
+def _checked(probabilities: ArrayLike) -> IndependentPosterior:
+    if probabilities.ndim != 2:
+        way_out = {
+            1: "Of the probability p of class 1 pass both columns: np.column_stack([1 - p, p]).",
+            3: "Of several samples make a mixture: ew.MixturePosterior(samples).",
+        }
         raise ValueError(
-            f"Expected probabilities of shape (nodes, classes), but got shape {tuple(posterior.node.shape)}. "
-            "For several samples make a mixture: ew.MixturePosterior(samples)."
+            f"Expected probabilities of shape (nodes, classes), but got shape {tuple(probabilities.shape)}. "
+            f"{way_out.get(probabilities.ndim, '')}".rstrip()
         )
-    return posterior
+    return IndependentPosterior(probabilities)
 
 
 def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -56,21 +75,27 @@ def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:
     module.eval()
     try:
         with torch.no_grad():
-            logits: Tensor = module(x.to(parameter.device), edge_index.to(parameter.device))
+            logits: Tensor = module(x.to(parameter), edge_index.to(parameter.device))  # dtype and device
     finally:
         for part, training in modes.items():
             part.training = training
     return logits
 
 
-def _check_logits(logits: Any, num_nodes: int) -> None:
-    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim != 2 or len(logits) != num_nodes:
+def _check_logits(logits: Any, x: Tensor) -> None:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim != 2 or len(logits) != len(x):
         what = f"shape {tuple(logits.shape)}, {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"Expected the module to give logits of shape ({num_nodes}, classes), but got {what}.")
+        raise ValueError(f"Expected the module to give logits of shape ({len(x)}, classes), but got {what}.")
+    if logits.shape[1] < 2:
+        raise ValueError(
+            f"Expected logits of at least two classes, but got shape {tuple(logits.shape)}. Of one logit of class 1 "
+            "make two: torch.cat([torch.zeros_like(logit), logit], 1)."
+        )
     if not bool(logits.isfinite().all()):
         node = int((~logits.isfinite().all(1)).nonzero()[0])
-        raise ValueError(f"Expected finite logits, but the module gives NaN or infinity, first for node {node}.")
-    if logits.shape[1] > 1 and first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
+        cause = "" if bool(x.isfinite().all()) else " x is not finite either: fill it, say by x.nan_to_num(0.0)."
+        raise ValueError(f"Expected finite logits, but the module gives NaN or infinity, first for node {node}.{cause}")
+    if first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
         raise ValueError(
             "Expected the module to give logits, but its rows are probabilities, which softmax would flatten. "
             "Pass them as they are: ew.wrap(probabilities)."

@@ -124,9 +124,8 @@ class Posterior(ABC):
             kind.__name__: kind for kind in (IndependentPosterior, MixturePosterior, PairwisePosterior)
         }
         if metadata.get("format") != FORMAT or metadata.get("kind") not in kinds:
-            raise ValueError(
-                f"Expected a file that Posterior.save wrote ({FORMAT}), but {path} says {metadata or 'nothing'}."
-            )
+            says = {name: value[:40] for name, value in metadata.items()} or "nothing"
+            raise ValueError(f"Expected a file that Posterior.save wrote ({FORMAT}), but {path} says {says}.")
         try:
             return kinds[metadata["kind"]](**tensors)
         except TypeError as error:  # tensors are missing, or are too many
