@@ -9,6 +9,7 @@ loop of benchmarks/plain_loops.py, in one process, both with as many threads as 
 
 import argparse
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from time import perf_counter
@@ -27,6 +28,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13
     import plain_loops
     from torch_geometric.data import Data
+
+EQUAL = 1e-4  # how near the losses must be
 
 Losses = Callable[[], list[float]]
 
@@ -107,7 +110,7 @@ def main() -> None:
     options = parser.parse_args()
     print(environment("torch", "torch_geometric", "numba"), f"{torch.get_num_threads()} threads", sep=", ")
     print(f"{'':18}{'ms an epoch':>12}{'plain':>10}{'ratio':>8}{'largest difference of losses in 50 epochs':>46}")
-    ratios = []
+    ratios, furthest = [], 0.0
     for name in options.datasets:
         data = ew.load_dataset(name)
         split = ew.make_splits(data.y)[0]
@@ -115,12 +118,17 @@ def main() -> None:
         for model in options.models:
             ours, plain = (way() for way in compared[model])  # this also compiles
             apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
+            furthest = max(furthest, apart)
             fast, slow = (min(seconds(way) for _ in range(2)) for way in timed[model])
             ratios.append(slow / fast)
             per = 1e3 / options.epochs
             print(f"{name:10}{model:8}{fast * per:12.2f}{slow * per:10.1f}{ratios[-1]:8.1f}{apart:46.1e}", flush=True)
     mean = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
     print(f"Geometric mean of the ratios {mean:.1f}, lowest {min(ratios):.1f}.")
+    if furthest > EQUAL:
+        sys.exit(
+            f"Expected losses within {EQUAL} of the plain loops' without dropout, but they are {furthest:.1e} apart."
+        )
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ class Loop:
             loss = loss_of(self.model(x, self.data.edge_index))
             loss.backward()
             self.optimiser.step()
-            self.losses.append(float(loss))
+            self.losses.append(float(loss.detach()))
             if evaluated:
                 self.model.eval()
                 with torch.no_grad():
@@ -183,7 +183,7 @@ def epfgnn(field: PairwiseField, data: Data, split: ew.Split, epochs: tuple[int,
         loss = field.loss(field.backbone(data.x, data.edge_index), q)
         loss.backward()
         optimiser.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         field.eval()
         with torch.no_grad():
             logits = field.swept(field.backbone(data.x, data.edge_index), q)[split.val]

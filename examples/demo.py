@@ -87,9 +87,10 @@ def main() -> None:
     print("\nCora, one run (split 0, fold 0, one initialisation) beside the published mean ± std over 75; percent:\n")
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
     print(
-        "\nPublished edge scores are products of node marginals, and gmnn's logits are averaged; our gmnn is a mixture\n"
-        "with real joints. Published epfgnn may end below its backbone, a pretrained gcn, and lost the labels of training\n"
-        f"nodes; ours stays with the backbone where nothing beats it on validation{', as it did here' if stayed else ''}."
+        "\nPublished edge scores are products of node marginals, and gmnn's logits are averaged; our gmnn is a\n"
+        "mixture with real joints. Published epfgnn may end below its backbone, a pretrained gcn, and lost the labels\n"
+        "of training nodes; ours stays with the backbone where nothing beats it on validation"
+        f"{', as it did here' if stayed else ''}."
     )
     write_json(folder / "scores.json", {model: run.to_dict() for model, run in runs.items()})
     draw(runs, folder / "reliability.png")

@@ -67,8 +67,8 @@ PARTS = [
     ({"x": DATA.x[:0].to_sparse()}, "but got shape (0, 30)."),
     ({"x": DATA.x.tolist()}, "Expected x to be a tensor or a NumPy array, but got list."),
     ({"x": np.array([["a"] * 3] * 90)}, "Expected x to hold numbers"),
-    ({"x": DATA.x[1:]}, "Expected y to hold one label for each of 89 nodes, but got shape (90,)."),
-    ({"y": DATA.y[1:]}, "Expected y to hold one label for each of 90 nodes, but got shape (89,)."),
+    ({"x": DATA.x[1:]}, "Expected y to hold one label for each of the 89 rows of x, but got shape (90,)."),
+    ({"y": DATA.y[1:]}, "Expected y to hold one label for each of the 90 rows of x, but got shape (89,)."),
     ({"y": DATA.y.unsqueeze(1)}, "but got shape (90, 1). For one-hot labels pass y.argmax(-1), for a column y.squee"),
     ({"y": DATA.y.float()}, "Expected y to hold integers, but got dtype torch.float32."),
     ({"y": DATA.y - 2}, "Expected labels from 0 on, or -1 for unknown, but got -2."),
@@ -148,9 +148,12 @@ SPLITS = [
     (masks(train=torch.zeros(90, dtype=torch.bool)), "Expected at least one train node, but the mask is empty."),
     (masks(val=torch.zeros(90, dtype=torch.bool)), "Expected at least one val node, but the mask is empty."),
     (masks(val=with_value(SPLIT.val, TRAIN, True)), f"training and validation nodes to differ, but node {TRAIN} is in"),
-    (masks(train=None), "Expected a split with the masks train and val, but it has no train. See ew.make_splits."),
-    (masks(val=None), "but it has no val."),
-    ((SPLIT.train, SPLIT.val), "but it has no train."),
+    (
+        masks(train=None),
+        "masks train and val, but a SimpleNamespace has no train. Pass one of ew.make_splits(y), or ew.Split(",
+    ),
+    (masks(val=None), "but a SimpleNamespace has no val."),
+    ((SPLIT.train, SPLIT.val), "but a tuple has no train."),
     (masks(train=SPLIT.train.tolist()), "Expected train to be a tensor or a NumPy array, but got list."),
 ]
 

@@ -168,7 +168,7 @@ def test_without_couplings_it_is_the_pretrained_backbone():
 @cache
 def hard(seed):
     """Give a graph, its split, and the validation accuracy of a backbone that was trained on it."""
-    data = blocks(60, seed=seed, **HARD)
+    data = blocks(60, seed=seed, dtype=torch.float64, **HARD)
     split = split_of(data, seed)
     return data, split, accuracy(backbone_of(PUBLISHED).fit(data, split, seed=seed).posterior(), data, split.val)
 
@@ -254,12 +254,12 @@ def test_patience_of_rounds():
     assert em_epochs(round_patience=3, schedule="backbone", **still) == 3
 
 
-def test_epochs_of_em_are_numbered_through():
+def test_steps_of_em_are_numbered_in_each_round():
     heard = []
     replace(PUBLISHED, rounds=2, steps=3).fit(DATA, SPLIT, on_epoch=heard.append)
     em = [epoch for epoch in heard if epoch.phase == "EM"]
-    assert [epoch.epoch for epoch in em] == list(range(1, 7))
-    assert {epoch.max_epochs for epoch in em} == {6}
+    assert [epoch.epoch for epoch in em] == [1, 2, 3, 1, 2, 3]
+    assert {epoch.max_epochs for epoch in em} == {3}
 
 
 # Words.
@@ -284,3 +284,13 @@ def test_inference_that_does_not_converge_warns(fitted):
         posterior = frustrated(fitted).posterior()
     assert caught[0].filename == __file__  # the line that asked
     torch.testing.assert_close(posterior.node.sum(1), torch.ones(3))
+
+
+def test_a_fitted_value_tells_whether_em_won():
+    fitted = PUBLISHED.fit(DATA, SPLIT)
+    assert fitted.is_coupled
+    assert "is_coupled=True" in repr(fitted)
+    assert fitted.history.kept > PUBLISHED.pretrain_epochs
+    alone = replace(fitted, edge_scale=torch.zeros_like(fitted.edge_scale))
+    assert not alone.is_coupled
+    assert "is_coupled=False" in repr(alone)

@@ -259,3 +259,25 @@ def test_no_edges():
     unary, scale, coupling = torch.autograd.grad(loss, parts)
     torch.testing.assert_close(unary, (case.unary.softmax(1) - case.q) / 9, rtol=0, atol=1e-14)
     assert scale.shape == (0,) and not coupling.any()
+
+
+@pytest.mark.parametrize("way", ["compiled", "tensors"])
+def test_a_hub_keeps_what_differs_between_labels(way, monkeypatch):
+    """100,000 messages of about log 7 each, which differ by far less than float32 can tell beside their sum."""
+    if way == "tensors":
+        monkeypatch.setattr(stars, "runs_compiled", lambda device: False)
+    generator = torch.Generator().manual_seed(0)
+    leaves, classes = 100_000, 7
+    edge_index = torch.stack([torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)])
+    unary = torch.randn(leaves + 1, classes, generator=generator, dtype=torch.float64)
+    scale = 0.05 * torch.randn(leaves, generator=generator, dtype=torch.float64)
+    coupling = torch.randn(classes, classes, generator=generator, dtype=torch.float64)
+    coupling = coupling + coupling.T
+    field, hubs, grads = Field(edge_index, leaves + 1), [], []
+    for dtype in (torch.float64, torch.float32):
+        parts = [part.to(dtype).requires_grad_() for part in (unary, scale, coupling)]
+        hubs.append(log_partitions(*parts, field)[0])
+        grads.append(torch.autograd.grad(hubs[-1], parts))
+    assert float(hubs[1]) == pytest.approx(float(hubs[0]), rel=1e-6)
+    for exact, near in zip(grads[0], grads[1], strict=True):
+        assert float((exact - near).abs().max()) < 2e-4 * float(exact.abs().max())

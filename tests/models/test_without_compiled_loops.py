@@ -8,7 +8,7 @@ import torch
 
 import edgewise as ew
 
-PLACES = ("sparse", "dropout", "attention", "projection", "stars")
+PLACES = ("adam", "sparse", "dropout", "attention", "projection", "stars")
 MODELS = (
     ew.GCN(max_epochs=15, hidden=8),
     ew.GAT(max_epochs=15, hidden=8, heads=2),

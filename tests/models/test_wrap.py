@@ -145,10 +145,6 @@ def test_logits_of_any_precision(dtype):
     torch.testing.assert_close(node.double().sum(1), torch.ones(120).double(), rtol=1e-2, atol=1e-2)
 
 
-def test_a_single_class_is_certain():
-    assert (ew.wrap(lambda x, edge_index: x[:, :1], DATA).node == 1).all()
-
-
 # Refusals.
 
 
@@ -209,13 +205,43 @@ def test_wrapped_probabilities_score_as_they_do_alone():
     assert one.to_dict() == ew.evaluate(probs, DATA.y, DATA.edge_index, mask=SPLIT.test).to_dict()
 
 
-def test_probabilities_need_no_data():
-    refused("Expected no data with probabilities: they are the prediction already.", torch.tensor([[1.0]]), DATA)
+def test_one_logit_is_not_enough():
+    words = "Expected logits of at least two classes, but got shape (120, 1). Of one logit of class 1 make two"
+    refused(words, lambda x, edge_index: x[:, :1], DATA)
+
+
+def test_probabilities_may_come_with_data():
+    probs = torch.full((DATA.num_nodes, 2), 0.5)
+    assert torch.equal(ew.wrap(probs, DATA).node, probs)
+    refused(f"Expected probabilities of each of {DATA.num_nodes} nodes, but got shape (1, 2).", probs[:1], DATA)
+
+
+def test_what_takes_something_else_names_the_way_out():
+    with pytest.raises(TypeError, match=r"\(x, edge_index\) to logits, but .* Of a module that takes something else"):
+        ew.wrap(lambda data: data, DATA)
+
+
+def test_whole_features_become_those_of_the_module(network):
+    whole = SimpleNamespace(x=(4 * DATA.x).long(), edge_index=DATA.edge_index)
+    exact = SimpleNamespace(x=(4 * DATA.x).long().float(), edge_index=DATA.edge_index)
+    assert torch.equal(ew.wrap(network, whole).node, ew.wrap(network, exact).node)
+
+
+def test_features_that_are_not_finite_are_named():
+    spoilt = SimpleNamespace(x=torch.full((3, 2), torch.nan), edge_index=torch.zeros(2, 0, dtype=torch.long))
+    refused("first for node 0. x is not finite either", lambda x, edge_index: x, spoilt)
+
+
+def test_fitted_values_have_a_posterior_of_their_own():
+    fitted = ew.GCN(max_epochs=1).fit(DATA, SPLIT)
+    refused("but got FittedClassifier. A fitted model has a posterior() of its own.", fitted, DATA)
+    with pytest.raises(ValueError, match=r"Of a fitted model take fitted.posterior\(\)"):
+        ew.evaluate(fitted, DATA.y, DATA.edge_index)
 
 
 def test_several_samples_are_a_mixture():
     samples = torch.full((4, 5, 2), 0.5)
-    refused("but got shape (4, 5, 2). For several samples make a mixture: ew.MixturePosterior(samples).", samples)
+    refused("but got shape (4, 5, 2). Of several samples make a mixture: ew.MixturePosterior(samples).", samples)
     refused("ew.MixturePosterior(samples)", samples.numpy())
 
 
@@ -225,8 +251,8 @@ def test_several_samples_are_a_mixture():
         (torch.tensor([[0.9, 0.1], [2.0, -1.0]]), "but row 1 of node holds -1. For logits pass logits.softmax(-1)."),
         (torch.tensor([[0.9, 0.3]]), "Expected probabilities that sum to 1 in each row, but row 0 of node sums to 1.2"),
         (torch.tensor([[torch.nan, 0.3]]), "holds NaN"),
-        (torch.tensor([0.5, 0.5]), "but got shape (2,)"),
-        ([[0.5, 0.5]], "to be a tensor or a NumPy array, but got list."),
+        (torch.tensor([0.5, 0.5]), "but got shape (2,). Of the probability p of class 1 pass both columns"),
+        ([[0.5, 0.5]], "Expected a trained module, or probabilities as a tensor or an array, but got list."),
         (None, "but got NoneType."),
     ],
 )

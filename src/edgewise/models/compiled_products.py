@@ -70,7 +70,7 @@ def _multiply_kept(
     width, longest = dense.shape[1], 0
     for segment in range(len(first) - 1):
         longest = max(longest, first[segment + 1] - first[segment])
-    chosen, weight = np.empty(longest + 1, dtype=np.int32), np.empty(longest + 1, dtype=dense.dtype)
+    chosen, weight = np.empty(longest + 1, dtype=index.dtype), np.empty(longest + 1, dtype=dense.dtype)
     out[lo:hi] = 0.0
     for block in range(0, len(first) - 1, len(out)):
         for row in range(lo, hi):

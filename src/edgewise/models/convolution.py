@@ -151,6 +151,7 @@ def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> First
     if isinstance(x, Tensor):
         averaging = task.averaging_all if everyone else task.sparse(task.averaging[rows])
         return FirstLayer(num_learnt, None, None, averaging.times(x))
+    assert x is task.x
     if everyone:
         return FirstLayer(num_learnt, task.averaging_all, task.features_all, None)
     learnt_columns = task.reached(rows[:num_learnt])
@@ -168,6 +169,7 @@ def convolved(task: Task, x: Features, weights: Weights) -> Float[Tensor, "nodes
     averaging, weight = task.averaging_all, weights["weight_1"]
     with torch.no_grad():
         if not isinstance(x, Tensor):
+            assert x is task.x
             first = averaging.times(task.features_all.times(weight))
         elif x.shape[1] < weight.shape[1]:
             first = averaging.times(x) @ weight

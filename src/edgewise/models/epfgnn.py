@@ -70,7 +70,8 @@ class FittedEPFGNN(Fitted):
         """Give what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
 
         ``inference`` may be "sum_product", "max_product" or "mean_field"; without ``evidence`` the labels of training
-        nodes are left out, as an ablation.
+        nodes are left out, as an ablation. Messages run until they rest, for 1000 sweeps at most; to say otherwise call
+        ``ew.sum_product(fitted.mrf(), max_sweeps=…, damping=…)``.
         """
         posterior, convergence = self.infer(inference, evidence)
         if not convergence:
@@ -240,6 +241,7 @@ class _Maximisation:
 
     def _maximise(self, weights: Weights, steps: Steps, q: Tensor) -> int:
         """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
+        # The published code carries the best step over from round to round; on Cora that makes no difference.
         best, best_step, waited, moment = -1.0, 0, 0, steps.moment()
         hidden = self._convolution.hidden(weights)
         for step in range(self._model.steps):

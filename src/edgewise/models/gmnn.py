@@ -124,15 +124,17 @@ class GMNN(Model[FittedGMNN]):
             p = improved(p, around, labels, "M step", round)
             target = _with_known(task, convolved(task, labels, p).softmax(-1))
             q = improved(q, features, target, "E step", round)
-        samples = _sample_logits(task, convolved(task, task.x, q), p, self.samples, draws)
-        checked_logits(samples.abs().amax(0), self.learning_rate)
+        samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
+        logits = convolved(task, task.x, q)
+        for sample in samples:
+            sample.copy_(checked_logits(convolved(task, _drawn(task, logits, draws), p), self.learning_rate))
         weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
         return FittedGMNN(self, weights, log.history(), samples)
 
 
 def _drawn(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Features:
     """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
-    chosen = _draw(logits.double().softmax(-1).cpu(), draws).to(task.device)
+    chosen = _draw(logits.cpu().double().softmax(-1), draws).to(task.device)
     return _with_known(task, one_hot(chosen, task.num_classes).to(task.dtype))
 
 
@@ -145,10 +147,3 @@ def _draw(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[
 def _with_known(task: Task, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
     rows[task.train] = one_hot(task.labels[task.train], task.num_classes).to(rows.dtype)
     return rows
-
-
-def _sample_logits(
-    task: Task, q_logits: Float[Tensor, "nodes classes"], p: Weights, num: int, draws: torch.Generator
-) -> Float[Tensor, "samples nodes classes"]:
-    """Draw labels again and again, and let p say what it makes of each draw."""
-    return torch.stack([convolved(task, _drawn(task, q_logits, draws), p) for _ in range(num)])

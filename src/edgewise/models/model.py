@@ -52,8 +52,9 @@ class Model(ABC, Generic[F]):
         ----------
         data
             A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges
-            count as if they were not there. Nothing is learnt from labels of nodes that neither train nor validate;
-            they may be -1, and if not, they count towards the number of classes.
+            count as if they were not there, ``edge_attr`` is not used, and a graph with ``edge_weight`` is refused.
+            Nothing is learnt from labels of nodes that neither train nor validate; they may be -1, and if not, they
+            count towards the number of classes.
         split
             Who trains and who validates: an `ew.Split`, or anything with the masks ``train`` and ``val``.
         seed
@@ -71,12 +72,13 @@ class Model(ABC, Generic[F]):
         Returns
         -------
         The fitted value, which has a ``posterior()`` and a ``history``, and can be saved. A fit that diverges raises
-        FloatingPointError.
+        FloatingPointError. While it runs, torch has one thread; long loops of its own use as many as torch had.
         """
-        seeds = as_seeds(seed)
+        seeds, log = as_seeds(seed), Log(on_epoch)
         task = prepared(data, split, directed=directed, num_classes=num_classes, device=device)
-        with _one_thread(), torch.inference_mode(False), torch.enable_grad():
-            return self._trained(task, seeds, Log(on_epoch))
+        usual = torch.inference_mode(False), torch.enable_grad(), torch.autocast(task.device.type, enabled=False)
+        with _one_thread(), usual[0], usual[1], usual[2]:
+            return self._trained(task, seeds, log)
 
     @abstractmethod
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> F:

@@ -103,7 +103,8 @@ def _rows(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Rows:
-    whole = [torch.from_numpy(part.astype(np.int32)).to(device) for part in (first, index, place)]
+    narrow = np.int32 if len(index) < 1 << 31 else np.int64
+    whole = [torch.from_numpy(part.astype(narrow)).to(device) for part in (first, index, place)]
     return Rows(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from edgewise.data.compiled import runs_compiled
 
@@ -78,11 +79,21 @@ def log_partitions_by_tensors(
     field: Field,
 ) -> Float[Tensor, " nodes"]:
     """Do in logarithms, right for couplings of any size, what the compiled loops do by products."""
+    total = share.double()  # hubs add up many messages that differ little
+    step = max(1, CHUNK_ELEMENTS // half.numel())
+    for lo in range(0, len(scale), step):
+        part = slice(lo, lo + step)
+        start, end = field.start[part], field.end[part]
+        told = share[start], share[end], scale[part], half
+        to_start, to_end = _told(*told) if len(scale) <= step else checkpoint(_told, *told, use_reentrant=False)
+        total = total.index_add(0, start, to_start.double()).index_add(0, end, to_end.double())
+    return torch.logsumexp(total, 1).to(share.dtype)
+
+
+def _told(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute messages to both ends of some edges; (edges, classes, classes) is computed again, not kept."""
     coupled = scale[:, None, None] * half
-    to_start = torch.logsumexp(share[field.end].unsqueeze(1) + coupled, 2)
-    to_end = torch.logsumexp(share[field.start].unsqueeze(2) + coupled, 1)
-    total = share.index_add(0, field.start, to_start).index_add(0, field.end, to_end)
-    return torch.logsumexp(total, 1)
+    return torch.logsumexp(end.unsqueeze(1) + coupled, 2), torch.logsumexp(start.unsqueeze(2) + coupled, 1)
 
 
 class _LogPartitions(torch.autograd.Function):
@@ -93,17 +104,17 @@ class _LogPartitions(torch.autograd.Function):
         top = share.amax(1)
         raised = (share - top.unsqueeze(1)).exp()
         to_start, to_end = messages(raised, scale, half, field)
-        total = collected(share, to_start.log(), to_end.log(), largest(scale, half), top, field)
-        ctx.save_for_backward(raised, scale, half, to_start, to_end, total)
+        total, common = collected(share, to_start, to_end, largest(scale, half), top, field)
+        ctx.save_for_backward(raised, scale, half, to_start, to_end, total.softmax(1).to(share.dtype))
         ctx.field = field
-        return torch.logsumexp(total, 1)
+        return (torch.logsumexp(total, 1) + common).to(share.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         from edgewise.models.compiled_stars import messages_gradient
 
-        raised, scale, half, to_start, to_end, total = ctx.saved_tensors
-        belief = total.softmax(1) * grads[0].unsqueeze(1)
+        raised, scale, half, to_start, to_end, belief = ctx.saved_tensors
+        belief = belief * grads[0].unsqueeze(1)
         return (*messages_gradient(belief, to_start, to_end, raised, scale, half, ctx.field), None)
 
 

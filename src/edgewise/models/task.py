@@ -116,6 +116,11 @@ def prepared(
                 f"Expected data with x, edge_index and y, but {type(data).__name__} has no {name}. "
                 "Pass a torch_geometric Data, or anything that has these three."
             )
+    if getattr(data, "edge_weight", None) is not None:
+        raise ValueError(
+            "Expected a graph without weights, for these models take all edges alike, but data has edge_weight. To "
+            "train without them set data.edge_weight = None."
+        )
     check_option("directed", directed, DIRECTED)
     where = _device(device)
     x, dtype = _checked_features(data.x)

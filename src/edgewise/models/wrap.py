@@ -17,8 +17,8 @@ Classifier = Callable[[Tensor, Tensor], Tensor]
 def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> IndependentPosterior:
     """Make a posterior of a trained module that maps (x, edge_index) to logits, or of probabilities (nodes, classes).
 
-    A module needs ``data`` with ``x`` and ``edge_index``; it is run once, in evaluation mode, on its own device, and
-    left in the mode it was in.
+    Probabilities need no ``data``. A module needs it, with ``x`` and ``edge_index``; it is run once, in evaluation
+    mode, on its own device, and left in the mode it was in.
 
     >>> from torch_geometric.data import Data
     >>> data = Data(x=torch.zeros(3, 5), edge_index=torch.tensor([[0, 1], [1, 0]]))
@@ -28,9 +28,7 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     IndependentPosterior(nodes=1, classes=2)
     """
     if isinstance(module_or_probabilities, Tensor | np.ndarray):
-        if data is not None:
-            raise ValueError("Expected no data with probabilities: they are the prediction already.")
-        return _checked(module_or_probabilities)
+        return _checked(module_or_probabilities, data)
     if not callable(module_or_probabilities):
         way_out = (
             "A fitted model has a posterior() of its own." if hasattr(module_or_probabilities, "posterior") else ""
@@ -53,7 +51,7 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     return IndependentPosterior(logits.softmax(-1))
 
 
-def _checked(probabilities: ArrayLike) -> IndependentPosterior:
+def _checked(probabilities: ArrayLike, data: Any) -> IndependentPosterior:
     if probabilities.ndim != 2:
         way_out = {
             1: "Of the probability p of class 1 pass both columns: np.column_stack([1 - p, p]).",
@@ -62,6 +60,10 @@ def _checked(probabilities: ArrayLike) -> IndependentPosterior:
         raise ValueError(
             f"Expected probabilities of shape (nodes, classes), but got shape {tuple(probabilities.shape)}. "
             f"{way_out.get(probabilities.ndim, '')}".rstrip()
+        )
+    if getattr(data, "num_nodes", None) not in (None, len(probabilities)):
+        raise ValueError(
+            f"Expected probabilities of each of {data.num_nodes} nodes, but got shape {tuple(probabilities.shape)}."
         )
     return IndependentPosterior(probabilities)
 

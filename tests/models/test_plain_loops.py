@@ -1,0 +1,26 @@
+"""The losses are those of the loops that a user of PyG would write."""
+
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import pytest
+
+from models.blocks import blocks, split_of
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks are not part of the source distribution")
+@pytest.mark.parametrize("model", ["gcn", "gat", "gmnn", "epfgnn"])
+def test_losses_of_fifty_epochs_are_equal(model, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    spec = spec_from_file_location("benchmark_of_models", BENCHMARKS / "models.py")
+    benchmark = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, benchmark)
+    spec.loader.exec_module(benchmark)
+    data = blocks()
+    cell = benchmark.cells(data, split_of(data), epochs=50, rate=0.0)[model]
+    ours, plain = cell.ours(), cell.plain()
+    assert len(ours) >= 49
+    assert ours == pytest.approx(plain, abs=1e-4)
