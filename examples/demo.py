@@ -61,12 +61,12 @@ def draw(runs: dict[str, ew.Evaluation], path: Path) -> None:
     """Draw a row of reliability diagrams for each model."""
     mpl.use("Agg")
     fig = plt.figure(figsize=(8, 3.2 * len(runs)), layout="constrained")
-    rows = np.atleast_1d(np.array(fig.subfigures(len(runs), 1), dtype=object))
+    *rows, bottom = np.array(fig.subfigures(len(runs) + 1, 1, height_ratios=[*[1] * len(runs), 0.08]), dtype=object)
     for row, (model, run) in zip(rows, runs.items(), strict=True):
         row.suptitle(model.upper(), fontsize="x-large", fontweight="bold")
         _, axes = ew.plot_reliability(run, ax=row.subplots(1, 4))
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    rows[-1].legend([*handles.values()], [*handles], loc="outside lower center", ncols=4, frameon=False)
+    bottom.legend([*handles.values()], [*handles], loc="center", ncols=4, frameon=False)
     fig.savefig(path, dpi=150)
 
 
