@@ -17,7 +17,6 @@ from edgewise.models.convolution import Convolution, backbone_trained
 from edgewise.models.dropout import NO_DROPOUT, Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.model import Model
-from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.stars import Field, piecewise_loss
 from edgewise.models.task import Task
@@ -108,10 +107,6 @@ class EPFGNN(Model[FittedEPFGNN]):
         The defaults of a fitted value's posterior.
     """
 
-    hidden: int = 64
-    dropout: float = 0.5
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
     pretrain_epochs: int = 200
     pretrain_patience: int = 50
     rounds: int = 100
@@ -125,21 +120,7 @@ class EPFGNN(Model[FittedEPFGNN]):
     name = "epfgnn"
     fitted = FittedEPFGNN
 
-    def _check(self) -> None:
-        check_training(
-            hidden=self.hidden,
-            dropout=self.dropout,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-        )
-        check_counts(
-            pretrain_epochs=self.pretrain_epochs,
-            pretrain_patience=self.pretrain_patience,
-            rounds=self.rounds,
-            round_patience=self.round_patience,
-            steps=self.steps,
-            step_patience=self.step_patience,
-        )
+    def _check_choices(self) -> None:
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("inference", self.inference, tuple(INFERENCES))
         _check_evidence(self.evidence)

@@ -14,7 +14,7 @@ from torch import Tensor
 from edgewise.models.adam import Weights
 from edgewise.models.training import History
 from edgewise.posterior import IndependentPosterior, Posterior
-from edgewise.replace_file import replace_file
+from edgewise.tensor_file import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from edgewise.models.model import Model
@@ -38,65 +38,48 @@ class Fitted(ABC):
 
     def save(self, path: Path | str) -> None:
         """Write hyper-parameters, weights, history and beliefs to a safetensors file."""
-        from safetensors.torch import save
-
-        named = {f"weights/{name}": weight for name, weight in self.weights.items()}
-        named |= {name: getattr(self, name) for name in self.parts}
-        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in named.items()}
-        metadata = {
+        tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
+        tensors |= {name: getattr(self, name) for name in self.parts}
+        words = {
             "format": FORMAT,
             "model": self.model.name,
             "tensors": json.dumps({name: list(tensor.shape) for name, tensor in sorted(tensors.items())}),
             "hyperparameters": json.dumps(dataclasses.asdict(self.model)),
             "history": json.dumps(dataclasses.asdict(self.history)),
         }
-        replace_file(Path(path), lambda file: file.write_bytes(save(tensors, metadata=metadata)))
+        write_tensors(path, tensors, words)
 
     @staticmethod
     def load(path: Path | str) -> "Fitted":
         """Read what `save` wrote, onto the CPU."""
-        from safetensors import SafetensorError, safe_open
-
         from edgewise.models import EPFGNN, GAT, GCN, GMNN
 
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"Expected a fitted model at {path}, but there is no such file.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        except SafetensorError as error:
-            raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
-        kinds: dict[str | None, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN)}
-        if metadata.get("format") != FORMAT or metadata.get("model") not in kinds:
-            raise ValueError(f"Expected a file that Fitted.save wrote ({FORMAT}), but {path} says {_brief(metadata)}.")
-        return _remade(kinds[metadata["model"]], metadata, tensors, path)
+        kinds: dict[str, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN)}
+        expected = {"format": [FORMAT], "model": list(kinds)}
+        tensors, words = read_tensors(path, "fitted model", "Fitted.save", expected)
+        return _remade(kinds[words["model"]], words, tensors, path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
 
 
-def _brief(metadata: Mapping[str, str]) -> str:
-    return str({name: value[:40] for name, value in metadata.items()}) if metadata else "nothing"
-
-
 def _remade(
-    kind: "type[Model[Any]]", metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
+    kind: "type[Model[Any]]", words: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
 ) -> Fitted:
     weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
     parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
     try:
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        saved = json.loads(metadata["tensors"])
+        saved = json.loads(words["tensors"])
         if differing := sorted(name for name in saved | shapes if saved.get(name) != shapes.get(name)):
             raise ValueError(f"its tensors {differing} are not as they were saved")
-        model = kind(**json.loads(metadata["hyperparameters"]))
-        read = json.loads(metadata["history"])
+        model = kind(**json.loads(words["hyperparameters"]))
+        read = json.loads(words["history"])
         history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})
         return kind.fitted(model=model, weights=weights, history=history, **parts)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}."
+            f"Expected a whole fitted {words['model']} in {path}, but it cannot be read: {error}."
         ) from error
 
 

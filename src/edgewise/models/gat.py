@@ -13,7 +13,6 @@ from edgewise.models.attention import Listeners, attended
 from edgewise.models.dropout import Dropout, dropped
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
-from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Kept, Sparse, product
 from edgewise.models.task import Nodes, Task
@@ -40,25 +39,14 @@ class GAT(Model[FittedClassifier]):
         Stop after so many epochs, or when neither accuracy nor NLL on validation has improved for so many.
     """
 
-    hidden: int = 64
     heads: int = 8
-    dropout: float = 0.5
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
     max_epochs: int = 2000
     patience: int = 100
 
     name = "gat"
     fitted = FittedClassifier
 
-    def _check(self) -> None:
-        check_training(
-            hidden=self.hidden,
-            dropout=self.dropout,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-        )
-        check_counts(heads=self.heads, max_epochs=self.max_epochs, patience=self.patience)
+    def _check_choices(self) -> None:
         if self.hidden % self.heads:
             raise ValueError(f"Expected hidden to be a multiple of {self.heads} heads, but got {self.hidden}.")
 

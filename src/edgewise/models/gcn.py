@@ -6,7 +6,6 @@ from edgewise.models.adam import Adam
 from edgewise.models.convolution import backbone_trained, convolved
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
-from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits
@@ -37,24 +36,11 @@ class GCN(Model[FittedClassifier]):
     (IndependentPosterior(nodes=2708, classes=7), 5)
     """
 
-    hidden: int = 64
-    dropout: float = 0.5
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
     max_epochs: int = 2000
     patience: int = 100
 
     name = "gcn"
     fitted = FittedClassifier
-
-    def _check(self) -> None:
-        check_training(
-            hidden=self.hidden,
-            dropout=self.dropout,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-        )
-        check_counts(max_epochs=self.max_epochs, patience=self.patience)
 
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
         phase, adam = Phase("training", self.max_epochs, self.patience), Adam(self.learning_rate, self.weight_decay)

@@ -20,7 +20,6 @@ from edgewise.models.convolution import (
 from edgewise.models.dropout import Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.model import Model
-from edgewise.models.options import check_counts, check_training
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Features, Task
 from edgewise.models.training import Log, Phase, checked_logits, trained
@@ -73,10 +72,6 @@ class GMNN(Model[FittedGMNN]):
         s, or "averaged_logits", with products.
     """
 
-    hidden: int = 64
-    dropout: float = 0.5
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
     pretrain_epochs: int = 200
     pretrain_patience: int = 50
     rounds: int = 1
@@ -87,20 +82,7 @@ class GMNN(Model[FittedGMNN]):
     name = "gmnn"
     fitted = FittedGMNN
 
-    def _check(self) -> None:
-        check_training(
-            hidden=self.hidden,
-            dropout=self.dropout,
-            learning_rate=self.learning_rate,
-            weight_decay=self.weight_decay,
-        )
-        check_counts(
-            pretrain_epochs=self.pretrain_epochs,
-            pretrain_patience=self.pretrain_patience,
-            rounds=self.rounds,
-            round_epochs=self.round_epochs,
-            samples=self.samples,
-        )
+    def _check_choices(self) -> None:
         check_option("prediction", self.prediction, PREDICTIONS)
 
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:

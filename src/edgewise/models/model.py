@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from edgewise.models.fitted import Fitted
+from edgewise.models.options import check_numbers
 from edgewise.models.seeds import Seeds, as_seeds
 from edgewise.models.task import Directed, LabelledNodes, Task, prepared
 from edgewise.models.training import Log, OnEpoch
@@ -17,23 +18,28 @@ from edgewise.models.training import Log, OnEpoch
 F = TypeVar("F", bound=Fitted)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Model(ABC, Generic[F]):
     """What GCN, GAT, GMNN and EPFGNN have in common."""
+
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
 
     name: ClassVar[str]
     fitted: ClassVar[type[Fitted]]
 
     def __post_init__(self) -> None:
-        self._check()
+        check_numbers(self)
+        self._check_choices()
         for hyperparameter in fields(self):  # numbers of NumPy, and whole ones where others may be, become Python's own
             if hyperparameter.type in (int, float):
                 value = hyperparameter.type(getattr(self, hyperparameter.name))
                 object.__setattr__(self, hyperparameter.name, value)
 
-    @abstractmethod
-    def _check(self) -> None:
-        """Refuse hyper-parameters that cannot be."""
+    def _check_choices(self) -> None:
+        """Refuse hyper-parameters that do not go together, and words that do not exist."""
 
     def fit(
         self,

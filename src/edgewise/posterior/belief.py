@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_sets
-from edgewise.replace_file import replace_file
+from edgewise.tensor_file import read_tensors, write_tensors
 
 MAX_SET = 6  # nodes in a set whose joint can be asked for
 MAX_ENTRIES = 1 << 20  # entries in the joint of one set
@@ -99,37 +99,22 @@ class Posterior(ABC):
 
     def save(self, path: Path | str) -> None:
         """Write the belief to a safetensors file."""
-        from safetensors.torch import save
-
-        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}
-        metadata = {"format": FORMAT, "kind": type(self).__name__}
-        replace_file(Path(path), lambda file: file.write_bytes(save(tensors, metadata=metadata)))
+        write_tensors(path, self.tensors(), {"format": FORMAT, "kind": type(self).__name__})
 
     @staticmethod
     def load(path: Path | str) -> "Posterior":
         """Read what `save` wrote."""
-        from safetensors import SafetensorError, safe_open
-
         from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior
 
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"Expected a posterior at {path}, but there is no such file.")
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        except SafetensorError as error:
-            raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
-        kinds: dict[str | None, Callable[..., Posterior]] = {
+        kinds: dict[str, Callable[..., Posterior]] = {
             kind.__name__: kind for kind in (IndependentPosterior, MixturePosterior, PairwisePosterior)
         }
-        if metadata.get("format") != FORMAT or metadata.get("kind") not in kinds:
-            says = {name: value[:40] for name, value in metadata.items()} or "nothing"
-            raise ValueError(f"Expected a file that Posterior.save wrote ({FORMAT}), but {path} says {says}.")
+        expected = {"format": [FORMAT], "kind": list(kinds)}
+        tensors, words = read_tensors(path, "posterior", "Posterior.save", expected)
         try:
-            return kinds[metadata["kind"]](**tensors)
+            return kinds[words["kind"]](**tensors)
         except TypeError as error:  # tensors are missing, or are too many
-            kind, names = metadata["kind"], ", ".join(sorted(tensors))
+            kind, names = words["kind"], ", ".join(sorted(tensors))
             raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
 
     def to(self, device: torch.device | str) -> "Posterior":
