@@ -120,7 +120,8 @@ class EPFGNN(Model[FittedEPFGNN]):
     name = "epfgnn"
     fitted = FittedEPFGNN
 
-    def _check_choices(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("inference", self.inference, tuple(INFERENCES))
         _check_evidence(self.evidence)

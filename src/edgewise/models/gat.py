@@ -46,7 +46,8 @@ class GAT(Model[FittedClassifier]):
     name = "gat"
     fitted = FittedClassifier
 
-    def _check_choices(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if self.hidden % self.heads:
             raise ValueError(f"Expected hidden to be a multiple of {self.heads} heads, but got {self.hidden}.")
 

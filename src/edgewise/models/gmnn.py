@@ -82,7 +82,8 @@ class GMNN(Model[FittedGMNN]):
     name = "gmnn"
     fitted = FittedGMNN
 
-    def _check_choices(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_option("prediction", self.prediction, PREDICTIONS)
 
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:

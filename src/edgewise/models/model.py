@@ -32,14 +32,10 @@ class Model(ABC, Generic[F]):
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        self._check_choices()
         for hyperparameter in fields(self):  # numbers of NumPy, and whole ones where others may be, become Python's own
             if hyperparameter.type in (int, float):
                 value = hyperparameter.type(getattr(self, hyperparameter.name))
                 object.__setattr__(self, hyperparameter.name, value)
-
-    def _check_choices(self) -> None:
-        """Refuse hyper-parameters that do not go together, and words that do not exist."""
 
     def fit(
         self,
