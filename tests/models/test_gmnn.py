@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 import edgewise as ew
 from edgewise.models.convolution import convolved
-from edgewise.models.gmnn import _draw, _drawn, _with_known
+from edgewise.models.gmnn import _draw, _drawn
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepared
 from models.blocks import SMALL, assert_same_bits, blocks, split_of, tensors_of
@@ -145,7 +145,7 @@ def test_drawn_labels_are_one_hot_and_true_where_known(task):
 
 
 def test_known_rows_replace(task):
-    rows = _with_known(task, torch.full((90, 3), 1 / 3))
+    rows = task.clamp(torch.full((90, 3), 1 / 3))
     assert torch.equal(rows[SPLIT.train], one_hot(DATA.y[SPLIT.train], 3).float())
     assert (rows[~SPLIT.train] == torch.tensor(1 / 3)).all()
 

@@ -55,7 +55,7 @@ def runs_compiled(device: torch.device) -> bool:
 def worth_compiling(tensor: Tensor) -> bool:
     """Tell whether a compiled loop over a tensor pays: it is long, on the CPU, and of a dtype that such loops know."""
     known = tensor.dtype not in (torch.float16, torch.bfloat16)
-    return known and tensor.device.type == "cpu" and tensor.numel() >= LONG
+    return known and runs_compiled(tensor.device) and tensor.numel() >= LONG
 
 
 def in_slices(

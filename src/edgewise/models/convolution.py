@@ -37,31 +37,39 @@ class Hidden(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class FirstLayer:
-    """W₁ ↦ Â X W₁ on some rows, of which the first ``num_learnt`` have a gradient.
+class SparseFirstLayer:
+    """W₁ ↦ Â (X W₁) on some rows, of which the first ``num_learnt`` have a gradient: X has fewer non-zeros than Â X."""
 
-    With sparse features X W₁ comes first: X has fewer non-zeros than Â X. With dense ones ``averaged`` is Â X, computed
-    once.
-    """
-
+    averaging: Sparse
+    features: Sparse
     num_learnt: int
-    averaging: Sparse | None
-    features: Sparse | None
-    averaged: Float[Tensor, "rows features"] | None
 
     def forward(self, weight: Tensor) -> Tensor:
         """Give all rows."""
-        if self.averaged is not None:
-            return self.averaged @ weight
-        assert self.features is not None and self.averaging is not None
         return self.averaging.times(self.features.times(weight))
 
     def backward(self, grad: Float[Tensor, "learnt hidden"]) -> Tensor:
         """Give the gradient of the weight, from that of the rows that have one."""
-        if self.averaged is not None:
-            return self.averaged[: self.num_learnt].T @ grad
-        assert self.features is not None and self.averaging is not None
         return self.features.transpose_times(self.averaging.transpose_times(grad))
+
+
+@dataclass(frozen=True, eq=False)
+class DenseFirstLayer:
+    """W₁ ↦ (Â X) W₁ on some rows, of which the first ``num_learnt`` have a gradient; Â X is computed once."""
+
+    averaged: Float[Tensor, "rows features"]
+    num_learnt: int
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Give all rows."""
+        return self.averaged @ weight
+
+    def backward(self, grad: Float[Tensor, "learnt hidden"]) -> Tensor:
+        """Give the gradient of the weight, from that of the rows that have one."""
+        return self.averaged[: self.num_learnt].T @ grad
+
+
+FirstLayer = SparseFirstLayer | DenseFirstLayer
 
 
 class _FirstLayer(torch.autograd.Function):
@@ -150,17 +158,16 @@ def _first_layer(task: Task, x: Features, rows: Nodes, num_learnt: int) -> First
     everyone = num_learnt == task.num_nodes
     if isinstance(x, Tensor):
         averaging = task.averaging_all if everyone else task.sparse(task.averaging[rows])
-        return FirstLayer(num_learnt, None, None, averaging.times(x))
+        return DenseFirstLayer(averaging.times(x), num_learnt)
     assert x is task.x
     if everyone:
-        return FirstLayer(num_learnt, task.averaging_all, task.features_all, None)
+        return SparseFirstLayer(task.averaging_all, task.features_all, num_learnt)
     learnt_columns = task.reached(rows[:num_learnt])
     columns = _first_then_rest(learnt_columns, task.reached(rows))
-    return FirstLayer(
-        num_learnt,
+    return SparseFirstLayer(
         task.sparse(task.averaging[rows][:, columns], learnt_rows=num_learnt),
         task.sparse(x[columns], learnt_rows=len(learnt_columns)),
-        None,
+        num_learnt,
     )
 
 

@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from edgewise.data.arrays import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
@@ -191,7 +190,6 @@ class _Maximisation:
         self._model, self._task, self._dropout, self._log = model, task, dropout, log
         self._convolution = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
         self._field = Field(task.edge_index, task.num_nodes)
-        self._known = one_hot(task.labels[task.train], task.num_classes).to(task.dtype)
         self._labels = task.labels[task.val]
         self._around_validation = _incident(task.val, self._field, task.num_nodes)
         self._draw = 0
@@ -207,7 +205,7 @@ class _Maximisation:
         model = self._model
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         steps = Adam(model.learning_rate, model.weight_decay).over(weights)
-        q = self._clamped(self.unary(weights).softmax(1))
+        q = self._task.clamp(self.unary(weights).softmax(1))
         backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copied(weights), 0
@@ -250,7 +248,7 @@ class _Maximisation:
         """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""
         with torch.no_grad():
             logits = self.unary(weights) + self._pull(weights, q)
-            return self._clamped(logits.softmax(1)), scores(logits[self._task.val], self._labels)[1]
+            return self._task.clamp(logits.softmax(1)), scores(logits[self._task.val], self._labels)[1]
 
     def _pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
         """Σ_j r_ij B q_j."""
@@ -264,7 +262,3 @@ class _Maximisation:
         told = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[neighbour]
         around = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, at, told)
         return around @ _symmetric(weights["coupling"].detach())
-
-    def _clamped(self, q: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
-        q[self._task.train] = self._known
-        return q

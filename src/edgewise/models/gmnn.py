@@ -105,7 +105,7 @@ class GMNN(Model[FittedGMNN]):
             labels = _drawn(task, convolved(task, task.x, q), draws)
             around = Convolution(task, labels, task.all_nodes, task.val.cpu().numpy())
             p = improved(p, around, labels, "M step", round)
-            target = _with_known(task, convolved(task, labels, p).softmax(-1))
+            target = task.clamp(convolved(task, labels, p).softmax(-1))
             q = improved(q, features, target, "E step", round)
         samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
         logits = convolved(task, task.x, q)
@@ -118,15 +118,10 @@ class GMNN(Model[FittedGMNN]):
 def _drawn(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Features:
     """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
     chosen = _draw(logits.cpu().double().softmax(-1), draws).to(task.device)
-    return _with_known(task, one_hot(chosen, task.num_classes).to(task.dtype))
+    return task.clamp(one_hot(chosen, task.num_classes).to(task.dtype))
 
 
 def _draw(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
     """Draw by inverting the distribution function: one uniform number a node, whatever the number of classes."""
     below = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
     return (probs.cumsum(1)[:, :-1] <= below).sum(1)
-
-
-def _with_known(task: Task, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
-    rows[task.train] = one_hot(task.labels[task.train], task.num_classes).to(rows.dtype)
-    return rows

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_edges, integers
 from edgewise.data.compiled import Crew
@@ -96,6 +97,11 @@ class Task:
     def features_all(self) -> Sparse:
         """Sparse features of all nodes, arranged for products."""
         return self.sparse(self.x)
+
+    def clamp(self, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
+        """Give training nodes, in place, the one label that they are known to have."""
+        rows[self.train] = one_hot(self.labels[self.train], self.num_classes).to(rows.dtype)
+        return rows
 
     def reached(self, nodes: Nodes) -> Nodes:
         """Give nodes and their neighbours, in order."""
