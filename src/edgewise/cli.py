@@ -1,5 +1,6 @@
 """The command line: parse, call one function, print."""
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import edgewise
 from edgewise.replace_file import replace_file
@@ -53,6 +54,22 @@ class _Commands(TyperGroup):
         sys.exit(code or 0)
 
 
+class _SeveralValues(TyperCommand):
+    """Takes several values after --datasets and --models, by commas or by spaces."""
+
+    def parse_args(self, context: Any, args: list[str]) -> list[str]:
+        """Repeat the option before each further value."""
+        out: list[str] = []
+        several = ""
+        for arg in args:
+            if arg.startswith("-"):
+                several = arg if arg in ("--datasets", "--models") else ""
+            elif several and out[-1] != several:
+                out.append(several)
+            out.append(arg)
+        return super().parse_args(context, out)
+
+
 def _complain(message: str) -> int:
     typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
     return FAILED
@@ -88,6 +105,12 @@ DATASETS_EXAMPLES = """\b
 Examples:
   edgewise datasets
   edgewise datasets --data-root planetoid --splits-dir published_splits
+"""
+REPRODUCE_EXAMPLES = """\b
+Examples:
+  edgewise reproduce --out results --quick
+  edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
+  edgewise reproduce --out results --ray auto
 """
 
 
@@ -221,6 +244,61 @@ def datasets(
         settings = {"seed": seed, **_as_given({"data_root": data_root, "splits_dir": splits_dir})}
         write_json(json_file, {"settings": settings, "datasets": document})
     typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))
+
+
+@app.command(cls=_SeveralValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)
+def reproduce(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of results.sqlite; what is there is not done again.")
+    ],
+    datasets: Annotated[
+        list[str], typer.Option(metavar="NAME…", help="Some of cora, citeseer, pubmed; else all.")
+    ] = [],
+    models: Annotated[list[str], typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")] = [],
+    splits: Annotated[int, typer.Option(metavar="N", min=1, help="How many random splits.")] = 5,
+    folds: Annotated[int, typer.Option(metavar="N", min=1, max=3, help="How many of a split's three folds.")] = 3,
+    inits: Annotated[int, typer.Option(metavar="N", min=1, help="How many initialisations on each fold.")] = 5,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run as tasks of a Ray cluster: its address, auto, or local.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of Planetoid's Cora/raw/ind.cora.*; else bundled data.")
+    ] = None,
+    splits_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed 0.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One split and one initialisation: minutes, not hours.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell which runs there are, and the time left.")
+    ] = False,
+) -> None:
+    """Run the experiments of the paper, or what is missing of them, and report."""
+    from edgewise.experiments.local import run_locally
+    from edgewise.experiments.plan import DATASETS, MODELS, Plan
+    from edgewise.experiments.reproduce import reproduce as run
+    from edgewise.experiments.sources import Sources
+
+    plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits, folds, inits)
+    sources = Sources(*(str(path) if path else None for path in (data_root, splits_dir)))
+    count = workers or len(os.sched_getaffinity(0))
+    run(
+        plan if not quick else plan.quick(),
+        out,
+        sources,
+        lambda keys, job: run_locally(keys, job, count),
+        count,
+        lambda progress: print(len(progress.missing), "missing", flush=True),
+        lambda outcome: print(outcome.key, getattr(outcome, "seconds", getattr(outcome, "error", "")), flush=True),
+    )
+
+
+def _listed(names: list[str]) -> tuple[str, ...]:
+    return tuple(name for several in names for name in several.lower().split(",") if name)
 
 
 def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split]":

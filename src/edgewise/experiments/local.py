@@ -1,0 +1,138 @@
+"""Runs in processes of this machine; this process gets what they find, and is the only one that writes."""
+
+import os
+import signal
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from threading import Thread
+
+from edgewise.experiments.runs import Run, RunKey
+from edgewise.experiments.sources import Sources, Task
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not finish, and why."""
+
+    key: RunKey
+    error: str
+
+
+Outcome = Run | Failure
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know besides the key."""
+
+    sources: Sources
+    n_splits: int
+
+
+@cache
+def _task(job: Job, dataset: str) -> Task:
+    return job.sources.task(dataset, job.n_splits)
+
+
+def attempt(job: Job, key: RunKey) -> Outcome:
+    """Do a run; an error of it is an outcome too. A process keeps the graphs that it has loaded."""
+    import torch
+
+    from edgewise.experiments.perform import perform
+
+    torch.set_num_threads(1)  # one run a core
+    try:
+        return perform(key, _task(job, key.dataset))
+    except Exception:
+        return Failure(key, traceback.format_exc())
+
+
+def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
+    """Do runs in worker processes, and give their outcomes as they come.
+
+    A worker that dies costs its run, which fails, and another takes its place. Workers end with this process, even if
+    it is killed.
+    """
+    waiting = list(reversed(keys))
+    crew = [_Worker(job) for _ in range(min(workers, len(keys)))]
+    try:
+        for worker in crew:
+            worker.give(waiting.pop())
+        while busy := [worker for worker in crew if worker.key is not None]:
+            ready = wait([worker.connection for worker in busy])
+            for worker in (worker for worker in busy if worker.connection in ready):
+                outcome = worker.take()
+                if worker.has_died:
+                    crew[crew.index(worker)] = worker = _Worker(job)
+                if waiting:
+                    worker.give(waiting.pop())
+                yield outcome
+    finally:
+        for worker in crew:
+            worker.stop()
+
+
+class _Worker:
+    """A process that does one run after another."""
+
+    def __init__(self, job: Job):
+        context = get_context("spawn")  # a fork of a process with threads may hang
+        self.connection, there = context.Pipe()
+        self.key: RunKey | None = None
+        self.has_died = False
+        self._process: SpawnProcess = context.Process(target=_work, args=(there, job), daemon=True)
+        self._process.start()
+        there.close()  # so that the end of the worker is the end of its connection
+
+    def give(self, key: RunKey) -> None:
+        self.key = key
+        try:
+            self.connection.send(key)
+        except OSError:
+            pass  # it has died, which `take` will see
+
+    def take(self) -> Outcome:
+        key, self.key = self.key, None
+        assert key is not None
+        try:
+            outcome: Outcome = self.connection.recv()
+        except (EOFError, OSError):
+            self.has_died = True
+            self._process.join()
+            return Failure(key, _cause_of_death(self._process.exitcode or 0))
+        return outcome
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.join()
+        self.connection.close()
+
+
+def _cause_of_death(code: int) -> str:
+    if code >= 0:
+        return f"The worker process ended with exit code {code}."
+    hint = " If memory was short, use fewer --workers." if -code == signal.SIGKILL else ""
+    return f"The worker process was ended by {signal.Signals(-code).name}.{hint}"
+
+
+def _work(connection: Connection, job: Job) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            key = connection.recv()
+        except EOFError:
+            return
+        connection.send(attempt(job, key))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

@@ -1,0 +1,82 @@
+"""The paper, or what is missing of it: plan, do, write."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgewise.experiments.local import Failure, Job, Outcome
+from edgewise.experiments.plan import Plan, estimated_seconds
+from edgewise.experiments.runs import Run, RunKey
+from edgewise.experiments.sources import Sources
+from edgewise.experiments.store import Store
+
+Execute = Callable[[Sequence[RunKey], Job], Iterator[Outcome]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is: what was asked for, what is there, and what is missing."""
+
+    wanted: list[RunKey]
+    runs: list[Run]
+    workers: int
+    failures: dict[RunKey, str] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> list[RunKey]:
+        """The runs that are still to be done, in their order."""
+        done = {run.key for run in self.runs}
+        return [key for key in self.wanted if key not in done]
+
+    @property
+    def seconds_left(self) -> float:
+        """An estimate of the time that the missing runs take."""
+        measured: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for run in self.runs:
+            measured[run.key.cell].append(run.seconds)
+        left = [key for key in self.missing if key not in self.failures]
+        return estimated_seconds(left, measured, self.workers)
+
+
+def planned(plan: Plan, folder: Path, workers: int) -> Progress:
+    """Tell what `reproduce` would do; nothing is written."""
+    runs: list[Run] = []
+    if Store.exists(folder):
+        with Store.reading(folder) as store:
+            runs = store.runs()
+    return _progress(plan, runs, workers)
+
+
+def reproduce(
+    plan: Plan,
+    folder: Path,
+    sources: Sources,
+    execute: Execute,
+    workers: int,
+    on_start: Callable[[Progress], object],
+    on_outcome: Callable[[Outcome], object],
+) -> Progress:
+    """Do the runs of a plan that a folder does not have yet; each is written when it ends."""
+    with Store.writing(folder) as store:
+        store.check_resumable()
+        store.check_tasks(row for dataset in plan.datasets for row in sources.task(dataset, plan.splits).rows())
+        progress = _progress(plan, store.runs(), workers)
+        on_start(progress)
+        job = Job(sources, plan.splits)
+        store.begin_command(str(sources), f"{workers}")
+        for outcome in execute(progress.missing, job):
+            if isinstance(outcome, Failure):
+                store.add_failure(outcome.key, outcome.error)
+                progress.failures[outcome.key] = outcome.error
+            else:
+                store.add(outcome)
+                progress.runs.append(outcome)
+            on_outcome(outcome)
+        return progress
+
+
+def _progress(plan: Plan, runs: list[Run], workers: int) -> Progress:
+    wanted = plan.runs()
+    among = set(wanted)
+    return Progress(wanted, [run for run in runs if run.key in among], workers)

@@ -1,0 +1,98 @@
+"""Where graphs and splits of an experiment come from, and a fingerprint that tells whether they are the same."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
+from edgewise.experiments.plan import FOLDS
+from edgewise.experiments.store import TaskRow
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Bundled data or Planetoid files below a folder; splits drawn by a seed, or published ones below a folder."""
+
+    data_root: str | None = None
+    splits_dir: str | None = None
+    splits_seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.splits_dir and not self.data_root:
+            raise ValueError(
+                "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as "
+                "Planetoid's files do, and the bundled copy does not."
+            )
+
+    def task(self, dataset: str, n_splits: int) -> "Task":
+        """Load a dataset and its splits."""
+        data = load_dataset(dataset, self.data_root)
+        return Task(dataset, data, self._splits(dataset, data, n_splits))
+
+    def _splits(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
+        if self.splits_dir is None:
+            splits = make_splits(data.y, n_splits, FOLDS, self.splits_seed)
+        else:
+            splits = load_splits(splits_folder(Path(self.splits_dir), dataset), data.num_nodes)
+        by_number = {(split.split, split.fold): split for split in splits}
+        wanted = [(split, fold) for split in range(n_splits) for fold in range(FOLDS)]
+        missing = [key for key in wanted if key not in by_number]
+        if missing:
+            raise ValueError(
+                f"Expected split {missing[0][0]} fold {missing[0][1]} of {dataset} in {self.splits_dir}, but there is "
+                f"none: it has {len({split for split, _ in by_number})} splits. Ask for fewer --splits."
+            )
+        return {key: by_number[key] for key in wanted}
+
+    def __str__(self) -> str:
+        data = f"Planetoid files in {self.data_root}" if self.data_root else "bundled data"
+        splits = f"splits in {self.splits_dir}" if self.splits_dir else f"splits drawn with seed {self.splits_seed}"
+        return f"{data}, {splits}"
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A graph with its splits, by number and fold."""
+
+    dataset: str
+    data: "Data"
+    splits: dict[tuple[int, int], Split]
+
+    @cached_property
+    def graph_fingerprint(self) -> str:
+        """The first letters of a hash of features, edges and labels."""
+        data = self.data
+        return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
+
+    def rows(self) -> list[TaskRow]:
+        """Give what a store remembers of each split: a fingerprint, sizes, and the statistics of its test set."""
+        return [self._row(split) for split in sorted({split for split, _ in self.splits})]
+
+    def _row(self, split: int) -> TaskRow:
+        data, folds = self.data, [self.splits[split, fold] for fold in range(FOLDS)]
+        masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
+        fingerprint = _hash(self.graph_fingerprint.encode(), *masks)
+        size = dataset_statistics(data, folds[:1])
+        counts = size.nodes, size.directed_edges, size.features, size.classes
+        shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
+        return TaskRow(self.dataset, split, fingerprint, *counts, *(share.mean for share in shares))
+
+
+def _hash(*parts: bytes) -> str:
+    digest = sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def splits_folder(folder: Path, dataset: str) -> Path:
+    """Find the folder of a dataset, whatever its letters are."""
+    of_dataset = [inner for inner in sorted(folder.glob("*")) if inner.name.lower() == dataset]
+    if not of_dataset:
+        raise ValueError(f"Expected a folder {dataset} in --splits-dir, but {folder} has none.")
+    return of_dataset[0]

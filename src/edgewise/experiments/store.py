@@ -1,0 +1,330 @@
+"""The results of runs in one SQLite file: each finished run is one transaction, and one command writes."""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+from edgewise import __version__
+from edgewise.experiments.runs import Run, RunKey, predictions_from_json, predictions_to_json
+
+FILE_NAME = "results.sqlite"
+LOCK_NAME = "results.lock"
+STORE_VERSION = 1
+APPLICATION_ID = 0x65646765  # "edge": tells our files from other SQLite files
+
+# `scores` is what one would plot: a row for each run, prediction, view and metric.
+SCHEMA = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE commands (
+  started TEXT NOT NULL, sources TEXT NOT NULL, workers TEXT NOT NULL, runs INTEGER NOT NULL, seconds REAL NOT NULL
+);
+CREATE TABLE tasks (
+  dataset TEXT NOT NULL, split INTEGER NOT NULL, fingerprint TEXT NOT NULL,
+  nodes INTEGER NOT NULL, directed_edges INTEGER NOT NULL, features INTEGER NOT NULL, classes INTEGER NOT NULL,
+  homophily REAL, k_edgewise REAL, k_agree REAL, k_disagree REAL,
+  PRIMARY KEY (dataset, split)
+);
+CREATE TABLE runs (
+  dataset TEXT NOT NULL, model TEXT NOT NULL, hyperparameters TEXT NOT NULL,
+  split INTEGER NOT NULL, fold INTEGER NOT NULL, init INTEGER NOT NULL,
+  seed INTEGER NOT NULL, seconds REAL NOT NULL, epochs INTEGER NOT NULL,
+  versions TEXT NOT NULL, finished TEXT NOT NULL, predictions TEXT NOT NULL,
+  PRIMARY KEY (dataset, model, hyperparameters, split, fold, init)
+);
+CREATE TABLE failures (
+  dataset TEXT NOT NULL, model TEXT NOT NULL, hyperparameters TEXT NOT NULL,
+  split INTEGER NOT NULL, fold INTEGER NOT NULL, init INTEGER NOT NULL,
+  error TEXT NOT NULL,
+  PRIMARY KEY (dataset, model, hyperparameters, split, fold, init)
+);
+CREATE VIEW scores AS
+  SELECT runs.dataset, runs.model, runs.split, runs.fold, runs.init,
+         prediction.key AS prediction, view.key AS view, metric.key AS metric, metric.value AS value
+  FROM runs, json_each(runs.predictions) AS prediction, json_each(prediction.value) AS view,
+       json_each(view.value) AS metric
+  WHERE metric.key <> 'bins';
+"""
+KEY = "dataset, model, hyperparameters, split, fold, init"
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """A graph with one of its splits, whose test set has these statistics."""
+
+    dataset: str
+    split: int
+    fingerprint: str
+    nodes: int
+    directed_edges: int
+    features: int
+    classes: int
+    homophily: float
+    k_edgewise: float
+    k_agree: float
+    k_disagree: float
+
+
+@dataclass(frozen=True)
+class CommandRow:
+    """One command that added runs: when, on what, with what, how many, and in which time."""
+
+    started: str
+    sources: str
+    workers: str
+    runs: int
+    seconds: float
+
+
+class StoreError(ValueError):
+    """What is wrong with a store, and the way out."""
+
+
+class Store:
+    """Reads results, and writes them if it was opened by `writing`. A context manager: it closes its file."""
+
+    def __init__(self, folder: Path, connection: sqlite3.Connection):
+        self.folder, self._connection = folder, connection
+        self._command: int | None = None
+        self._clock = perf_counter()
+
+    @property
+    def path(self) -> Path:
+        """The SQLite file."""
+        return self.folder / FILE_NAME
+
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Tell whether a folder has results."""
+        return (folder / FILE_NAME).is_file()
+
+    @staticmethod
+    def reading(folder: Path) -> "Store":
+        """Open the results of a folder to read them; another command may be writing."""
+        path = folder / FILE_NAME
+        if not path.is_file():
+            raise StoreError(
+                f"Expected results in {folder}, but there is no {FILE_NAME}. Make some: edgewise reproduce --out {folder}"
+            )
+        with _explained(path):
+            store = Store(folder, sqlite3.connect(path, timeout=60, isolation_level=None))
+            store._check()
+        return store
+
+    @staticmethod
+    @contextmanager
+    def writing(folder: Path) -> Iterator["Store"]:
+        """Open the results of a folder to add to them, or begin new ones; refused while another command does."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Expected --out to be a folder, but got {folder}: {error.strerror}.") from error
+        path = folder / FILE_NAME
+        with _only_writer(folder), _explained(path):
+            # A file without content is what a begun store leaves behind if it is killed at once.
+            is_new = not path.exists() or path.stat().st_size == 0
+            store = Store(folder, sqlite3.connect(path, timeout=60, isolation_level=None))
+            try:
+                if is_new:
+                    store._begin()
+                store._check()
+                yield store
+            finally:
+                store.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA synchronous=FULL")
+        with self._transaction():
+            for statement in SCHEMA.strip().split(";\n"):
+                execute(statement)
+            execute("INSERT INTO about VALUES ('edgewise', ?)", (__version__,))
+            execute(f"PRAGMA application_id={APPLICATION_ID}")
+            execute(f"PRAGMA user_version={STORE_VERSION}")
+
+    def _check(self) -> None:
+        execute = self._connection.execute
+        (application,) = execute("PRAGMA application_id").fetchone()
+        (version,) = execute("PRAGMA user_version").fetchone()
+        if application != APPLICATION_ID:
+            raise StoreError(
+                f"Expected results of edgewise, but {self.path} is another program's SQLite file. "
+                "Nothing was changed; name another --out."
+            )
+        if version != STORE_VERSION:
+            raise StoreError(
+                f"Expected a store of version {STORE_VERSION}, but {self.path} has version {version}: another edgewise "
+                "wrote it. Nothing was changed; use that edgewise, or name another --out."
+            )
+        problems = [line for (line,) in execute("PRAGMA quick_check(1)") if line != "ok"]
+        if problems:
+            raise sqlite3.DatabaseError(problems[0])
+        execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    @property
+    def written_by(self) -> str:
+        """The version of edgewise that began the store."""
+        (value,) = self._connection.execute("SELECT value FROM about WHERE name = 'edgewise'").fetchone()
+        return str(value)
+
+    def check_resumable(self) -> None:
+        """Refuse to mix runs of two versions of edgewise, whose numbers may differ."""
+        if self.written_by != __version__:
+            raise StoreError(
+                f"Expected a store of edgewise {__version__}, but {self.path} was begun by {self.written_by}, whose "
+                "numbers may differ. Nothing was changed; use that edgewise, or name another --out."
+            )
+
+    def check_tasks(self, tasks: Iterable[TaskRow]) -> None:
+        """Refuse runs on another graph or other splits than those that are here; note what is new."""
+        known = {(task.dataset, task.split): task.fingerprint for task in self.tasks()}
+        new = []
+        for task in tasks:
+            if known.get((task.dataset, task.split), task.fingerprint) != task.fingerprint:
+                raise StoreError(
+                    f"Expected the {task.dataset} whose runs are in {self.path}, but its graph or split {task.split} is "
+                    "another. Nothing was changed; use the same --data-root and --splits-dir, or name another --out."
+                )
+            if (task.dataset, task.split) not in known:
+                new.append(astuple(task))
+        with self._transaction():
+            self._connection.executemany(f"INSERT INTO tasks VALUES ({', '.join('?' * len(fields(TaskRow)))})", new)
+
+    def tasks(self) -> list[TaskRow]:
+        """Give what is known of the graphs and splits, in the order of their names."""
+        rows = self._connection.execute("SELECT * FROM tasks ORDER BY dataset, split").fetchall()
+        return [TaskRow(*(math.nan if value is None else value for value in row)) for row in rows]
+
+    def begin_command(self, sources: str, workers: str) -> None:
+        """Note that a command begins to add runs; its time is counted up with each of them."""
+        started = datetime.now(UTC).isoformat(timespec="seconds")
+        with self._transaction():
+            row = self._connection.execute("INSERT INTO commands VALUES (?, ?, ?, 0, 0.0)", (started, sources, workers))
+        self._command, self._clock = row.lastrowid, perf_counter()
+
+    def commands(self) -> list[CommandRow]:
+        """Give all commands that wrote here, in their order."""
+        rows = self._connection.execute("SELECT * FROM commands ORDER BY rowid").fetchall()
+        return [CommandRow(*row) for row in rows]
+
+    def add(self, run: Run) -> None:
+        """Write a finished run in one transaction; an earlier failure of it is forgotten."""
+        key = run.key
+        row = (
+            *_columns(key),
+            *(key.seed, run.seconds, run.epochs, json.dumps(dict(run.versions)), run.finished),
+            predictions_to_json(run.predictions),
+        )
+        with _explained(self.path), self._transaction():
+            self._connection.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
+            self._connection.execute(f"DELETE FROM failures WHERE ({KEY}) = (?, ?, ?, ?, ?, ?)", _columns(key))
+            self._connection.execute(
+                "UPDATE commands SET runs = runs + 1, seconds = ? WHERE rowid = ?",
+                (perf_counter() - self._clock, self._command),
+            )
+
+    def add_failure(self, key: RunKey, error: str) -> None:
+        """Note that a run failed; it is tried again the next time."""
+        with _explained(self.path), self._transaction():
+            self._connection.execute(
+                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", (*_columns(key), error)
+            )
+
+    def finished(self) -> set[RunKey]:
+        """Give the keys of all finished runs."""
+        return {RunKey(*row) for row in self._connection.execute(f"SELECT {KEY} FROM runs")}
+
+    def runs(self) -> list[Run]:
+        """Give all finished runs, in the order of their keys."""
+        columns = f"{KEY}, predictions, seconds, epochs, versions, finished"
+        rows = self._connection.execute(f"SELECT {columns} FROM runs ORDER BY {KEY}").fetchall()
+        return [
+            Run(RunKey(*row[:6]), predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
+            for row in rows
+        ]
+
+    def failures(self) -> dict[RunKey, str]:
+        """Give the runs that failed and have not been finished since, with their errors."""
+        rows = self._connection.execute(f"SELECT {KEY}, error FROM failures ORDER BY {KEY}").fetchall()
+        return {RunKey(*row[:6]): row[6] for row in rows}
+
+
+def _columns(key: RunKey) -> tuple[str, str, str, int, int, int]:
+    return key.dataset, key.model, key.hyperparameters, key.split, key.fold, key.init
+
+
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Hold a lock that ends with the process, however it ends: SQLite's own, on a file beside the results."""
+    path = folder / LOCK_NAME
+    lock = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        try:
+            lock.execute("PRAGMA journal_mode=DELETE")
+            lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
+                raise StoreError(f"Expected to write to {folder}, but got: {error}. Name another --out.") from error
+            raise StoreError(
+                f"Expected to be the only writer in {folder}, but another edgewise reproduce is writing there. "
+                "Wait for it, or name another --out."
+            ) from error
+        yield
+    finally:
+        lock.close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Say in words what SQLite says in codes."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except sqlite3.Error as error:
+        raise StoreError(_explanation(path, error)) from error
+
+
+def _explanation(path: Path, error: sqlite3.Error) -> str:
+    text = str(error)
+    if "full" in text:
+        return (
+            f"The disk is full: {path} could not grow. Finished runs are safe; free some space and start again, and "
+            "only what is missing is done."
+        )
+    if "malformed" in text or "not a database" in text or "quick_check" in text or type(error) is sqlite3.DatabaseError:
+        return (
+            f"Expected a whole store, but {path} is damaged: {text}. Nothing was changed. Put a copy of it in its place, "
+            f"or move {path.name} with its -wal and -shm away to start anew."
+        )
+    return f"Expected to use {path}, but got: {text}. Finished runs are safe; see to the disk and start again."
