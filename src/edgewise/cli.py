@@ -284,7 +284,7 @@ def reproduce(
     from edgewise.experiments.sources import Sources
 
     plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits, folds, inits)
-    sources = Sources(*(str(path) if path else None for path in (data_root, splits_dir)))
+    sources = Sources(str(data_root) if data_root else None, str(splits_dir) if splits_dir else None)
     count = workers or len(os.sched_getaffinity(0))
     run(
         plan if not quick else plan.quick(),

@@ -1,0 +1,75 @@
+"""Every published cell beside ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.experiments.readings import AS_PUBLISHED
+from edgewise.report.results import SHARES, Results
+
+STATISTICS = "statistics"
+
+
+@dataclass(frozen=True)
+class ComparedCell:
+    """A published mean ± std, and ours if there is one; ``row`` is a row of the tables, or "statistics"."""
+
+    dataset: str
+    row: str
+    metric: str
+    view: str
+    published: MeanStd
+    ours: MeanStd | None
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less published, in published standard deviations."""
+        return None if self.ours is None else (self.ours.mean - self.published.mean) / self.published.std
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many published cells are reproduced within one, and within two, published standard deviations."""
+
+    cells: int
+    compared: int
+    within_one: int
+    within_two: int
+
+    def __str__(self) -> str:
+        if not self.compared:
+            return f"None of the {self.cells} published cells has a run yet."
+        share = 100 * self.within_one / self.compared
+        line = (
+            f"{self.within_one} of {self.compared} published cells within one published standard deviation "
+            f"({share:.0f}%), {self.within_two} within two"
+        )
+        left = self.cells - self.compared
+        return f"{line}; {left} more have no runs yet." if left else f"{line}."
+
+
+def compare(results: Results, reading: str = AS_PUBLISHED) -> list[ComparedCell]:
+    """Set all published cells, 132 of them, beside ours: accuracies and ECEs, then statistics of the datasets."""
+    scores = [
+        ComparedCell(dataset, row, metric, view, published, results.summary(reading, dataset, row, view, metric))
+        for dataset, rows in PUBLISHED_SCORES.items()
+        for row, metrics in rows.items()
+        for metric, views in metrics.items()
+        for view, published in views.items()
+    ]
+    return scores + [cell for dataset in PUBLISHED_DATASETS for cell in _statistics(results, dataset)]
+
+
+def _statistics(results: Results, dataset: str) -> list[ComparedCell]:
+    published, ours = PUBLISHED_DATASETS[dataset], results.dataset_statistics(dataset)
+    return [
+        ComparedCell(dataset, STATISTICS, share, "", getattr(published, share), getattr(ours, share) if ours else None)
+        for share in SHARES
+    ]
+
+
+def tally(cells: Sequence[ComparedCell]) -> Tally:
+    """Count."""
+    apart = [abs(cell.difference) for cell in cells if cell.difference is not None]
+    return Tally(len(cells), len(apart), sum(one <= 1 for one in apart), sum(one <= 2 for one in apart))

@@ -1,0 +1,95 @@
+"""The results of a sweep as tables and figures see them: runs, and means over runs."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, pstdev
+
+import numpy as np
+
+from edgewise.data.statistics import DatasetStatistics, MeanStd
+from edgewise.experiments.plan import DATASETS
+from edgewise.experiments.readings import READINGS
+from edgewise.experiments.run_table import read_run_table
+from edgewise.experiments.runs import Run, RunKey, ViewResult
+from edgewise.experiments.store import CommandRow, Store, TaskRow
+
+SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
+
+
+@dataclass(frozen=True)
+class Summary(MeanStd):
+    """Mean and population std over so many runs; runs without a value, whose set is empty, do not count."""
+
+    runs: int
+
+
+@dataclass(frozen=True)
+class Results:
+    """All that a store holds."""
+
+    runs: Sequence[Run]
+    tasks: Sequence[TaskRow] = ()
+    commands: Sequence[CommandRow] = ()
+    failures: Mapping[RunKey, str] = field(default_factory=dict)
+
+    @staticmethod
+    def read(path: Path) -> "Results":
+        """Read a folder with results.sqlite, or a table of runs that was exported from one."""
+        if path.is_file() and path.suffix == ".parquet":
+            return Results(*read_run_table(path))
+        with Store.reading(path) as store:
+            return Results(store.runs(), store.tasks(), store.commands(), store.failures())
+
+    @property
+    def datasets(self) -> list[str]:
+        """The datasets that have runs, in the order of the paper."""
+        found = {run.key.dataset for run in self.runs}
+        return [dataset for dataset in DATASETS if dataset in found]
+
+    def of(self, dataset: str, model: str) -> list[Run]:
+        """Give the runs of a cell, in the order of their keys."""
+        return sorted((run for run in self.runs if run.key.cell == (dataset, model)), key=lambda run: run.key)
+
+    def views(self, reading: str, dataset: str, row: str, view: str) -> list[ViewResult]:
+        """Give what the runs of a row of the tables say in one view."""
+        source = READINGS[reading][row]
+        return [run.predictions[source.prediction][view] for run in self.of(dataset, source.model)]
+
+    def summary(self, reading: str, dataset: str, row: str, view: str, metric: str) -> Summary | None:
+        """Give mean and std of a score over the runs; None if there is no value."""
+        return summarised([result[metric] for result in self.views(reading, dataset, row, view)])
+
+    def predictions(self, dataset: str, model: str) -> list[str]:
+        """Give the names of what a model's runs predict."""
+        return list(next((run.predictions for run in self.of(dataset, model)), {}))
+
+    def dataset_statistics(self, dataset: str) -> DatasetStatistics | None:
+        """Give the statistics of a dataset over the test sets of its splits; None if nothing is known of it."""
+        tasks = [task for task in self.tasks if task.dataset == dataset]
+        if not tasks:
+            return None
+        size = tasks[0]
+        shares = ([float(getattr(task, share)) for task in tasks] for share in SHARES)
+        spread = [MeanStd(fmean(values), pstdev(values)) for values in shares]
+        return DatasetStatistics(size.nodes, size.directed_edges, size.features, size.classes, *spread)
+
+    @property
+    def versions(self) -> dict[str, list[str]]:
+        """The versions of what the runs were made with; more than one where they differ."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for run in self.runs:
+            for name, version in run.versions.items():
+                found[name].add(version)
+        return {name: sorted(several) for name, several in found.items()}
+
+
+def summarised(values: Iterable[float]) -> Summary | None:
+    """Give mean and population std of the values that are there; with an infinite one both are."""
+    known = np.array([value for value in values if not np.isnan(value)])
+    if not len(known):
+        return None
+    if np.isinf(known).any():
+        return Summary(float("inf"), float("nan"), len(known))
+    return Summary(float(known.mean()), float(known.std()), len(known))
