@@ -1,0 +1,140 @@
+"""Results that nobody trained for: drawn at random but always the same, near the published ones, and quick to make."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from zlib import crc32
+
+import numpy as np
+
+from edgewise.data.statistics import DatasetStatistics
+from edgewise.experiments.plan import DATASETS, MODELS
+from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.experiments.readings import READINGS
+from edgewise.experiments.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
+from edgewise.experiments.store import CommandRow, TaskRow
+from edgewise.report.results import Results
+
+N_BINS = 15
+HOSTILE = '</script><img src=x onerror="window.harmed = true"><b>&amp; "bold"</b>'
+VERSIONS = {"edgewise": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "torch_geometric": "2.8.1", "numpy": "2.4.6"}
+PREDICTIONS_OF = {
+    "gcn": ("product",),
+    "gat": ("product",),
+    "gmnn": ("averaged_logits", "mixture_product", "mixture"),
+    "epfgnn": (
+        "published_misplaced_evidence",
+        "published_mean_field",
+        "published_sum_product",
+        "mean_field",
+        "sum_product",
+    ),
+}
+ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
+ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # whose numbers to be near
+
+
+def made_up_results(
+    datasets: Sequence[str] = DATASETS, models: Sequence[str] = MODELS, splits: int = 2, folds: int = 3, inits: int = 1
+) -> Results:
+    """Make results of some cells, among them sets without a disagreeing edge, and an infinite NLL.
+
+    All runs of GAT on Pubmed, and the first of GCN on Cora, have no disagreeing edge; the first run of GMNN on Citeseer
+    gave a disagreeing pair the probability 0 when it averaged logits.
+    """
+    runs = [
+        made_up_run(dataset, model, split, fold, init)
+        for dataset in datasets
+        for model in models
+        for split in range(splits)
+        for fold in range(folds)
+        for init in range(inits)
+    ]
+    tasks = [_task(dataset, split) for dataset in datasets for split in range(splits)]
+    seconds = sum(run.seconds for run in runs)
+    command = CommandRow("2026-01-02T03:04:05+00:00", "bundled data, splits drawn with seed 0", "2", len(runs), seconds)
+    return Results(runs, tasks, [command])
+
+
+def with_hostile_text(results: Results) -> Results:
+    """Put text that looks like HTML wherever results have free text: versions, sources, workers and errors."""
+    runs = [replace(run, versions={**run.versions, "torch": HOSTILE, HOSTILE: "1"}) for run in results.runs]
+    commands = [replace(command, sources=HOSTILE, workers=HOSTILE) for command in results.commands]
+    failures = {RunKey("cora", "gat", "[{}]", 4, 2, 1): f"Traceback\n{HOSTILE}"}
+    return replace(results, runs=runs, commands=commands, failures=failures)
+
+
+def made_up_run(dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0) -> Run:
+    """Make one run with all predictions of its model."""
+    key = RunKey(dataset, model, '[{"hidden": 64}]', split, fold, init)
+    predictions = {name: _prediction(key, name, place) for place, name in enumerate(PREDICTIONS_OF[model])}
+    epochs = 100 + key.seed % 97
+    return Run(key, predictions, 0.02 * epochs, epochs, VERSIONS, f"2026-01-02T03:{split:02}:{fold:02}+00:00")
+
+
+def _prediction(key: RunKey, name: str, place: int) -> Prediction:
+    draw = np.random.default_rng(crc32(f"{key} {name}".encode()))
+    row = next((row for source, row in ROW_OF.items() if source == (key.model, name)), key.model)
+    scores, homophily = PUBLISHED_SCORES[key.dataset][row], PUBLISHED_DATASETS[key.dataset].homophily.mean
+    first = (key.split, key.fold, key.init) == (0, 0, 0)
+    alike = key.cell == ("pubmed", "gat") or (first and key.cell == ("cora", "gcn"))
+    num_agree = 200 if alike else round(200 * homophily)
+    sizes = {"nodewise": 150, "agree": num_agree, "disagree": 200 - num_agree}
+    bins = {
+        # Too sure of edges that disagree, not sure enough of others; the predictions of a model differ by a little.
+        view: _bins(
+            draw, size, scores["accuracy"][view].mean, (1 if view == "disagree" else -1) * scores["ece"][view].mean
+        )
+        for view, size in sizes.items()
+    }
+    bins["edgewise"] = _added(bins["agree"], bins["disagree"])
+    bins[SAME_LABEL] = _bins(draw, 200, homophily, -0.05 - 0.01 * place)
+    impossible = first and key.cell == ("citeseer", "gmnn") and name == "averaged_logits"
+    return {
+        view: _result(of_view, draw, impossible and view in ("edgewise", "disagree"))
+        for view, of_view in sorted(bins.items(), key=lambda item: ORDER.index(item[0]))
+    }
+
+
+def _bins(draw: np.random.Generator, size: int, accuracy: float, gap: float) -> Bins:
+    """Draw confidences whose mean is the accuracy plus a gap, and which of them are right."""
+    mean = min(max(accuracy + gap, 0.05), 0.95)
+    confidence = draw.beta(6 * mean, 6 * (1 - mean), size)
+    correct = draw.random(size) < confidence - mean + accuracy
+    place = np.clip(np.ceil(confidence * N_BINS).astype(int) - 1, 0, N_BINS - 1)
+    count, confidence_sum, correct_sum = (
+        np.bincount(place, weights, N_BINS) for weights in (np.ones(size), confidence, correct.astype(float))
+    )
+    return Bins(_whole(count), confidence_sum.tolist(), _whole(correct_sum))
+
+
+def _whole(values: Iterable[float]) -> list[int]:
+    return [round(value) for value in values]
+
+
+def _added(one: Bins, other: Bins) -> Bins:
+    return Bins(
+        [a + b for a, b in zip(one.count, other.count, strict=True)],
+        [a + b for a, b in zip(one.confidence_sum, other.confidence_sum, strict=True)],
+        [a + b for a, b in zip(one.correct_sum, other.correct_sum, strict=True)],
+    )
+
+
+def _result(bins: Bins, draw: np.random.Generator, impossible: bool) -> ViewResult:
+    """Give scores that fit the bins, as far as bins tell."""
+    count = sum(bins.count)
+    if not count:
+        return ViewResult(0, math.nan, math.nan, math.nan, math.nan, bins)
+    accuracy = sum(bins.correct_sum) / count
+    gaps = (abs(right - sure) for right, sure in zip(bins.correct_sum, bins.confidence_sum, strict=True))
+    nll = math.inf if impossible else (1.2 - accuracy) * 2 + 0.1 * draw.random()
+    return ViewResult(count, accuracy, nll, (1.1 - accuracy) * 1.2, sum(gaps) / count, bins)
+
+
+def _task(dataset: str, split: int) -> TaskRow:
+    size: DatasetStatistics = PUBLISHED_DATASETS[dataset]
+    shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
+    shifted = (share.mean + (0.6 if split % 2 else -0.2) * share.std for share in shares)
+    return TaskRow(
+        dataset, split, f"{split:016x}", size.nodes, size.directed_edges, size.features, size.classes, *shifted
+    )
