@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,11 +20,17 @@ from edgewise.report.output import check_outputs, write_json
 # Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
 if TYPE_CHECKING:
     from edgewise.data import Split
+    from edgewise.experiments.local import Outcome
+    from edgewise.experiments.plan import Plan
+    from edgewise.experiments.reproduce import Progress
+    from edgewise.experiments.runs import RunKey
+    from edgewise.experiments.sources import Sources
     from edgewise.metrics import Evaluation
+    from edgewise.report.results import Results
 
 PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
 LARGEST_SEED = 2**32 - 1
-FAILED, INTERRUPTED = 2, 130
+SOME_RUNS_FAILED, FAILED, INTERRUPTED = 1, 2, 130
 
 
 class _Commands(TyperGroup):
@@ -87,6 +94,7 @@ EXAMPLES = """\b
 Examples:
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
   edgewise datasets
+  edgewise reproduce --out results --quick
 """
 EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbours.
 
@@ -111,6 +119,11 @@ Examples:
   edgewise reproduce --out results --quick
   edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
   edgewise reproduce --out results --ray auto
+"""
+REPORT_EXAMPLES = """\b
+Examples:
+  edgewise report results
+  edgewise report results --to report --export runs.parquet
 """
 
 
@@ -278,23 +291,94 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run the experiments of the paper, or what is missing of them, and report."""
-    from edgewise.experiments.local import run_locally
     from edgewise.experiments.plan import DATASETS, MODELS, Plan
-    from edgewise.experiments.reproduce import reproduce as run
     from edgewise.experiments.sources import Sources
 
     plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits, folds, inits)
-    sources = Sources(str(data_root) if data_root else None, str(splits_dir) if splits_dir else None)
-    count = workers or len(os.sched_getaffinity(0))
-    run(
-        plan if not quick else plan.quick(),
-        out,
-        sources,
-        lambda keys, job: run_locally(keys, job, count),
-        count,
-        lambda progress: print(len(progress.missing), "missing", flush=True),
-        lambda outcome: print(outcome.key, getattr(outcome, "seconds", getattr(outcome, "error", "")), flush=True),
-    )
+    plan = plan.quick() if quick else plan
+    sources = Sources(_as_given({"": data_root})[""], _as_given({"": splits_dir})[""])
+    count = workers or _cores()
+    if dry_run:
+        from edgewise.experiments.reproduce import planned
+        from edgewise.report.live import plan_text
+
+        typer.echo(plan_text(planned(plan, out, count)))
+        return
+    failures = _run(plan, out, sources, count, ray)
+    _report(out, out)
+    for key, error in failures.items():
+        _complain(f"{key} failed: {error.strip().splitlines()[-1]}")
+    if failures:
+        _complain(f"{len(failures)} runs failed; their errors are in {out / 'results.sqlite'}. Start again to retry.")
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def _run(plan: "Plan", out: Path, sources: "Sources", workers: int, ray: str | None) -> "Mapping[RunKey, str]":
+    """Do the missing runs, and show how far they are; give those that failed."""
+    from rich.console import Console
+
+    from edgewise.experiments.local import run_locally
+    from edgewise.experiments.reproduce import reproduce as run
+    from edgewise.report.live import SweepDisplay, plan_text
+
+    if ray is None:
+        execute = partial(run_locally, workers=workers)
+    else:
+        from edgewise.experiments.cluster import run_on_ray
+
+        execute = partial(run_on_ray, address=ray)
+
+    with ExitStack() as while_running:
+
+        def begin(progress: "Progress") -> Callable[["Outcome"], None]:
+            typer.echo(plan_text(progress) + "\n")
+            return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
+
+        try:
+            return run(plan, out, sources, execute, workers, begin).failures
+        except KeyboardInterrupt:
+            _complain("Finished runs are safe; start the same command again to go on.")
+            raise
+
+
+@app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)
+def report(
+    results: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of reproduce, or a table that was exported.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where to write tables, figures and the page; else to DIR.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all runs as one compressed .parquet table too.")
+    ] = None,
+) -> None:
+    """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page."""
+    check_outputs({"--export": export}, {"results": results})
+    folder = to or (results if results.is_dir() else results.parent)
+    found = _report(results, folder)
+    if export:
+        from edgewise.experiments.run_table import write_run_table
+
+        write_run_table(export, found.runs, found.tasks, found.commands)
+        typer.echo(f"Wrote {len(found.runs)} runs to {export}.")
+
+
+def _report(source: Path, folder: Path) -> "Results":
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no screen is needed
+    from edgewise.report.results import Results
+    from edgewise.report.sweep_report import report_text, time_line, write_report
+
+    results = Results.read(source)
+    typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))
+    write_report(results, folder)
+    typer.echo(f"{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")
+    return results
+
+
+def _cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _listed(names: list[str]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 import os
 import signal
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context, parent_process
@@ -52,7 +52,7 @@ def attempt(job: Job, key: RunKey) -> Outcome:
         return Failure(key, traceback.format_exc())
 
 
-def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
+def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Generator[Outcome, None, None]:
     """Do runs in worker processes, and give their outcomes as they come.
 
     A worker that dies costs its run, which fails, and another takes its place. Workers end with this process, even if

@@ -1,7 +1,8 @@
 """The paper, or what is missing of it: plan, do, write."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources
 from edgewise.experiments.store import Store
 
-Execute = Callable[[Sequence[RunKey], Job], Iterator[Outcome]]
+Execute = Callable[[Sequence[RunKey], Job], Generator[Outcome, None, None]]
 
 
 @dataclass(frozen=True)
@@ -54,25 +55,28 @@ def reproduce(
     sources: Sources,
     execute: Execute,
     workers: int,
-    on_start: Callable[[Progress], object],
-    on_outcome: Callable[[Outcome], object],
+    begin: Callable[[Progress], Callable[[Outcome], object]],
 ) -> Progress:
-    """Do the runs of a plan that a folder does not have yet; each is written when it ends."""
+    """Do the runs of a plan that a folder does not have yet; each is written when it ends.
+
+    ``begin`` is told what there is to do, and gives what is called with each outcome.
+    """
     with Store.writing(folder) as store:
         store.check_resumable()
         store.check_tasks(row for dataset in plan.datasets for row in sources.task(dataset, plan.splits).rows())
         progress = _progress(plan, store.runs(), workers)
-        on_start(progress)
+        on_outcome = begin(progress)
         job = Job(sources, plan.splits)
         store.begin_command(str(sources), f"{workers}")
-        for outcome in execute(progress.missing, job):
-            if isinstance(outcome, Failure):
-                store.add_failure(outcome.key, outcome.error)
-                progress.failures[outcome.key] = outcome.error
-            else:
-                store.add(outcome)
-                progress.runs.append(outcome)
-            on_outcome(outcome)
+        with closing(execute(progress.missing, job)) as outcomes:  # a full disk must end the workers too
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    store.add_failure(outcome.key, outcome.error)
+                    progress.failures[outcome.key] = outcome.error
+                else:
+                    store.add(outcome)
+                    progress.runs.append(outcome)
+                on_outcome(outcome)
         return progress
 
 

@@ -1,0 +1,127 @@
+"""How far a running sweep is: a table that is drawn anew on a terminal, a line for each run elsewhere."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import fmean
+from time import monotonic
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import Progress as ProgressBars
+from rich.table import Table
+
+from edgewise.experiments.local import Failure, Outcome
+from edgewise.experiments.plan import DATASETS, MODELS
+from edgewise.experiments.readings import AS_PUBLISHED, READINGS
+from edgewise.experiments.reproduce import Progress
+from edgewise.experiments.runs import Run, ViewResult
+
+SHOWN = (("nodewise", "accuracy"), ("nodewise", "ece"), ("edgewise", "accuracy"), ("edgewise", "ece"))
+
+
+class SweepDisplay:
+    """Counts the runs of a sweep as they end, and shows their means."""
+
+    def __init__(self, progress: Progress, console: Console):
+        self._sweep, self._console = progress, console
+        self._total = Counter(key.cell for key in progress.wanted)
+        self._begun, self._before, self._ended = monotonic(), len(progress.runs), 0
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
+        self._bars = ProgressBars(TextColumn("runs"), *columns)
+        self._bar = self._bars.add_task("", total=len(progress.wanted), completed=len(progress.runs), pace="")
+        self._live: Live | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator["SweepDisplay"]:
+        """Draw the table while the sweep goes on, if this is a terminal."""
+        if not self._console.is_terminal:
+            yield self
+            return
+        with Live(console=self._console, get_renderable=self.renderable, refresh_per_second=2) as self._live:
+            yield self
+
+    def show(self, outcome: Outcome) -> None:
+        """Count a run that ended."""
+        self._ended += 1
+        done, pace = len(self._sweep.runs) + len(self._sweep.failures), self._pace()
+        self._bars.update(self._bar, completed=done, pace=pace)
+        if self._live is None:
+            line = f"{done}/{len(self._sweep.wanted)} {_line(outcome)} ({pace})"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _pace(self) -> str:
+        elapsed = monotonic() - self._begun
+        # What is left is known as work of one core; how many cores there are is what was done in the time so far.
+        work = sum(run.seconds for run in self._sweep.runs[self._before :])
+        left = self._sweep.seconds_left * self._sweep.workers * elapsed / work if work else self._sweep.seconds_left
+        return f"{60 * self._ended / elapsed:.1f} runs/min, {duration(left)} left"
+
+    def renderable(self) -> RenderableType:
+        """Draw cells with running means, and a bar beneath."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column("")
+        for heading in ("runs", *(f"{view.removesuffix('wise')} {metric}" for view, metric in SHOWN), "s/run"):
+            table.add_column(heading, justify="right")
+        cells = [(dataset, model) for dataset in DATASETS for model in MODELS if (dataset, model) in self._total]
+        for cell in cells:
+            table.add_row(" ".join(cell), *self._row(cell))
+        return Group(table, "", self._bars)
+
+    def _row(self, cell: tuple[str, str]) -> list[str]:
+        runs = [run for run in self._sweep.runs if run.key.cell == cell]
+        failed = sum(key.cell == cell for key in self._sweep.failures)
+        count = f"{len(runs)}/{self._total[cell]}" + (f" ({failed} failed)" if failed else "")
+        if not runs:
+            return [count, *([""] * (len(SHOWN) + 1))]
+        views = [_shown_views(run) for run in runs]
+        means = (f"{100 * fmean(of_run[view][metric] for of_run in views):.1f}" for view, metric in SHOWN)
+        return [count, *means, f"{fmean(run.seconds for run in runs):.1f}"]
+
+
+def _line(outcome: Outcome) -> str:
+    if isinstance(outcome, Failure):
+        return f"{outcome.key} failed: {outcome.error.strip().splitlines()[-1]}"
+    views = _shown_views(outcome)
+    scores = ", ".join(f"{view} {metric} {100 * views[view][metric]:.1f}" for view, metric in SHOWN)
+    return f"{outcome.key}: {scores}, {outcome.seconds:.1f} s"
+
+
+def _shown_views(run: Run) -> dict[str, ViewResult]:
+    return dict(run.predictions[READINGS[AS_PUBLISHED][run.key.model].prediction])
+
+
+def plan_text(progress: Progress) -> str:
+    """Tell which runs there are, which are done, and how long the others may take."""
+    total, done = Counter(key.cell for key in progress.wanted), Counter(run.key.cell for run in progress.runs)
+    lines = [f"{'':10}" + "".join(f"{model:>10}" for model in MODELS)]
+    for dataset in DATASETS:
+        cells = [(dataset, model) for model in MODELS]
+        if any(total[cell] for cell in cells):
+            counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
+            lines.append(f"{dataset:10}" + "".join(f"{count:>10}" for count in counts))
+    each = [f"{len({getattr(key, name) for key in progress.wanted})} {name}s" for name in ("split", "fold", "init")]
+    workers = f"{progress.workers} worker{'s' if progress.workers > 1 else ''}"
+    left = f"about {duration(progress.seconds_left)} with {workers}" if progress.missing else "nothing left to do"
+    return "\n".join(
+        [
+            f"{len(progress.wanted)} runs ({', '.join(each)} for each cell), {len(progress.runs)} done: {left}.",
+            "",
+            *lines,
+        ]
+    )
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it.
+
+    >>> duration(42), duration(95), duration(4000)
+    ('42 s', '1 min 35 s', '1 h 06 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

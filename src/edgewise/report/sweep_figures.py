@@ -1,0 +1,114 @@
+"""The figures of a sweep: reliability of all models in all views, and errors of runs against each other."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgewise.experiments.readings import READINGS
+from edgewise.experiments.runs import ViewResult
+from edgewise.metrics.sums import VIEWS
+from edgewise.replace_file import replace_file
+from edgewise.report.paper_tables import READING_NAMES
+from edgewise.report.reliability_axes import INSIDE, draw_panels
+from edgewise.report.reliability_panels import Panel
+from edgewise.report.results import Results
+
+ENDINGS = (".pdf", ".png")
+# Okabe and Ito's colours, which all eyes tell apart, and a marker each, for those who print in grey.
+STYLES = {"gcn": ("#0072B2", "o"), "gat": ("#D55E00", "s"), "gmnn": ("#009E73", "^"), "epfgnn": ("#CC79A7", "D")}
+PAIRS = {
+    "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
+    "agree_against_disagree_ece": ("disagree", "agree", "disagree ECE", "agree ECE"),
+}
+
+
+def write_figures(results: Results, folder: Path) -> list[Path]:
+    """Draw all figures, and save each as PDF and as PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in sweep_figures(results):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # once is enough for both files: it takes longer than to draw
+        for ending in ENDINGS:
+            paths.append(folder / f"{name}{ending}")
+            _save(figure, paths[-1])
+        plt.close(figure)
+    return paths
+
+
+def _save(figure: Figure, path: Path) -> None:
+    replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
+
+
+def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
+    """Draw each figure in turn, with the name of its file."""
+    for reading in READINGS:
+        for dataset in results.datasets:
+            yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
+        for name in PAIRS:
+            yield f"{name}_{reading}", draw_errors(results, reading, name)
+
+
+def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
+    """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
+    models = [model for model in STYLES if results.of(dataset, READINGS[reading][model].model)]
+    fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
+    *rows, bottom = np.array(
+        fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
+    ).ravel()
+    for row, model in zip(rows, models, strict=True):
+        panels = [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
+        axes = row.subplots(1, len(VIEWS))
+        row.suptitle(model, fontweight="bold")
+        draw_panels(panels, axes, INSIDE)
+    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    bottom.legend([*handles.values()], [*handles], loc="center", ncols=5, frameon=False, fontsize="x-small")
+    fig.suptitle(f"{dataset}, {READING_NAMES[reading]}")
+    return fig
+
+
+def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
+    count = np.array([result.bins.count for result in results])
+    filled = np.where(count > 0, count, np.nan)
+    return Panel(
+        view=view,
+        norm="l1",
+        boundaries=np.linspace(0, 1, count.shape[1] + 1),
+        count=count,
+        confidence=np.array([result.bins.confidence_sum for result in results]) / filled,
+        accuracy=np.array([result.bins.correct_sum for result in results]) / filled,
+        ece=np.array([result.ece for result in results]),
+    )
+
+
+def draw_errors(results: Results, reading: str, name: str) -> Figure:
+    """Draw one calibration error against another: a point for each run, a panel for each dataset."""
+    across, up, across_name, up_name = PAIRS[name]
+    fig, grid = plt.subplots(
+        1, len(results.datasets), figsize=(3.4 * len(results.datasets), 3.9), layout="constrained", squeeze=False
+    )
+    for ax, dataset in zip(grid[0], results.datasets, strict=True):
+        for model, (colour, marker) in STYLES.items():
+            x, y = (
+                [100 * result.ece for result in results.views(reading, dataset, model, view)] for view in (across, up)
+            )
+            ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
+        _finish(ax, dataset, across_name)
+    grid[0, 0].set_ylabel(f"{up_name}, percent")
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    fig.legend(handles, labels, loc="outside lower center", ncols=len(STYLES), frameon=False, markerscale=1.6)
+    fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
+    return fig
+
+
+def _finish(ax: Axes, dataset: str, across_name: str) -> None:
+    """Give both axes the same scale from zero, and a line where the two errors are equal."""
+    limit = max(ax.get_xlim()[1], ax.get_ylim()[1])
+    ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{across_name}, percent", aspect="equal")
+    ax.set_title(dataset, loc="left", fontsize="medium")
+    ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
+    ax.spines[["top", "right"]].set_visible(False)

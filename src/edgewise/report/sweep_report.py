@@ -1,0 +1,63 @@
+"""Everything that a sweep has to say, as files beside its results."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from edgewise.replace_file import replace_file
+from edgewise.report.comparison import compare, tally
+from edgewise.report.live import duration
+from edgewise.report.page import write_page
+from edgewise.report.paper_tables import paper_tables, tidy_rows
+from edgewise.report.results import Results
+from edgewise.report.sweep_figures import write_figures
+from edgewise.report.tables import table_latex, table_markdown, table_text
+
+ONLY_IN_FILES = "All predictions"  # too wide for a terminal
+
+
+def write_report(results: Results, folder: Path) -> list[Path]:
+    """Write tables as Markdown, LaTeX and CSV, figures, and the page."""
+    tables = paper_tables(results)
+    texts = {
+        "tables.md": "\n\n".join([f"# {summary(results)}", *map(table_markdown, tables)]) + "\n",
+        "tables.tex": "\n\n".join(["% Needs the package booktabs.", *map(table_latex, tables)]) + "\n",
+        "tables.csv": _csv(tidy_rows(results)),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        _write(folder / name, text)
+    write_page(results, folder / "report.html")
+    return [*(folder / name for name in texts), folder / "report.html", *write_figures(results, folder / "figures")]
+
+
+def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
+    """Write tables and summary for a terminal."""
+    tables = [table for table in paper_tables(results) if table.title != ONLY_IN_FILES]
+    return "\n\n\n".join([*(table_text(table, bold) for table in tables), summary(results)])
+
+
+def summary(results: Results) -> str:
+    """Say in a line how many published cells are reproduced, from how many runs."""
+    return f"{len(results.runs)} runs: {tally(compare(results))}"
+
+
+def time_line(results: Results) -> str:
+    """Say how long the runs took."""
+    commands = [command for command in results.commands if command.runs]
+    whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
+    several = f" in {len(commands)} commands" if len(commands) > 1 else ""
+    return f"{len(results.runs)} runs took {duration(whole)}{several}; one after the other, {duration(work)}."
+
+
+def _csv(rows: Sequence[Mapping[str, object]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0] if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"))
