@@ -265,9 +265,11 @@ def reproduce(
         Path, typer.Option(metavar="DIR", help="Folder of results.sqlite; what is there is not done again.")
     ],
     datasets: Annotated[
-        list[str], typer.Option(metavar="NAME…", help="Some of cora, citeseer, pubmed; else all.")
-    ] = [],
-    models: Annotated[list[str], typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")] = [],
+        list[str] | None, typer.Option(metavar="NAME…", help="Some of cora, citeseer, pubmed; else all.")
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")
+    ] = None,
     splits: Annotated[int, typer.Option(metavar="N", min=1, help="How many random splits.")] = 5,
     folds: Annotated[int, typer.Option(metavar="N", min=1, max=3, help="How many of a split's three folds.")] = 3,
     inits: Annotated[int, typer.Option(metavar="N", min=1, help="How many initialisations on each fold.")] = 5,
@@ -296,7 +298,8 @@ def reproduce(
 
     plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits, folds, inits)
     plan = plan.quick() if quick else plan
-    sources = Sources(_as_given({"": data_root})[""], _as_given({"": splits_dir})[""])
+    given = _as_given({"data_root": data_root, "splits_dir": splits_dir})
+    sources = Sources(given["data_root"], given["splits_dir"])
     count = workers or _cores()
     if dry_run:
         from edgewise.experiments.reproduce import planned
@@ -381,8 +384,8 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _listed(names: list[str]) -> tuple[str, ...]:
-    return tuple(name for several in names for name in several.lower().split(",") if name)
+def _listed(names: list[str] | None) -> tuple[str, ...]:
+    return tuple(name for several in names or () for name in several.lower().split(",") if name)
 
 
 def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split]":

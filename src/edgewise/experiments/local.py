@@ -11,45 +11,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from threading import Thread
 
-from edgewise.experiments.runs import Run, RunKey
-from edgewise.experiments.sources import Sources, Task
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A run that did not finish, and why."""
-
-    key: RunKey
-    error: str
-
-
-Outcome = Run | Failure
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker needs to know besides the key."""
-
-    sources: Sources
-    n_splits: int
-
-
-@cache
-def _task(job: Job, dataset: str) -> Task:
-    return job.sources.task(dataset, job.n_splits)
-
-
-def attempt(job: Job, key: RunKey) -> Outcome:
-    """Do a run; an error of it is an outcome too. A process keeps the graphs that it has loaded."""
-    import torch
-
-    from edgewise.experiments.perform import perform
-
-    torch.set_num_threads(1)  # one run a core
-    try:
-        return perform(key, _task(job, key.dataset))
-    except Exception:
-        return Failure(key, traceback.format_exc())
+from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
+from edgewise.experiments.runs import RunKey
 
 
 def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Generator[Outcome, None, None]:

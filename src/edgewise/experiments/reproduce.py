@@ -6,7 +6,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edgewise.experiments.local import Failure, Job, Outcome
+from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.plan import Plan, estimated_seconds
 from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources

@@ -100,9 +100,9 @@ def plan_text(progress: Progress) -> str:
         cells = [(dataset, model) for model in MODELS]
         if any(total[cell] for cell in cells):
             counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
-            lines.append(f"{dataset:10}" + "".join(f"{count:>10}" for count in counts))
-    each = [f"{len({getattr(key, name) for key in progress.wanted})} {name}s" for name in ("split", "fold", "init")]
-    workers = f"{progress.workers} worker{'s' if progress.workers > 1 else ''}"
+            lines.append((f"{dataset:10}" + "".join(f"{count:>10}" for count in counts)).rstrip())
+    each = [_counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
+    workers = _counted(progress.workers, "worker")
     left = f"about {duration(progress.seconds_left)} with {workers}" if progress.missing else "nothing left to do"
     return "\n".join(
         [
@@ -111,6 +111,10 @@ def plan_text(progress: Progress) -> str:
             *lines,
         ]
     )
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

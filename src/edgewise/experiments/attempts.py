@@ -1,0 +1,46 @@
+"""One run as workers do it, wherever they are: what they are told, and what they give back."""
+
+import traceback
+from dataclasses import dataclass
+from functools import cache
+
+from edgewise.experiments.runs import Run, RunKey
+from edgewise.experiments.sources import Sources, Task
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that did not finish, and why."""
+
+    key: RunKey
+    error: str
+
+
+Outcome = Run | Failure
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know besides the key."""
+
+    sources: Sources
+    n_splits: int
+
+
+@cache
+def task_of(job: Job, dataset: str) -> Task:
+    """Load a graph with its splits; a process keeps those that it has loaded."""
+    return job.sources.task(dataset, job.n_splits)
+
+
+def attempt(job: Job, key: RunKey) -> Outcome:
+    """Do a run; an error of it is an outcome too."""
+    import torch
+
+    from edgewise.experiments.perform import perform
+
+    torch.set_num_threads(1)  # one run a core
+    try:
+        return perform(key, task_of(job, key.dataset))
+    except Exception:
+        return Failure(key, traceback.format_exc())
