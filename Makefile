@@ -40,6 +40,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/inference.py
 	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/sweep.py
 
 data: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth

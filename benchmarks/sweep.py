@@ -1,0 +1,37 @@
+"""How long the paper takes on this machine: one run of each cell, as many at a time as there are cores, times 75.
+
+python benchmarks/sweep.py
+"""
+
+import os
+from time import perf_counter
+
+from edgewise.experiments.local import Job, run_locally
+from edgewise.experiments.plan import Plan
+from edgewise.experiments.runs import Run
+from edgewise.experiments.sources import Sources
+from edgewise.report.live import duration
+
+PAPER = Plan()
+
+
+def main() -> None:
+    """Run each cell once and print the estimate."""
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cells = Plan(splits=1, folds=1, inits=1)
+    each = PAPER.size // cells.size
+    print(f"One run of each cell, {workers} at a time; a cell of the paper is {each} runs.\n")
+    print(f"{'':18}{'seconds':>10}{'epochs':>10}{'cell, one core':>18}")
+    started, work = perf_counter(), 0.0
+    for outcome in run_locally(cells.runs(), Job(Sources(), cells.splits), workers):
+        if not isinstance(outcome, Run):
+            raise SystemExit(f"{outcome.key} failed: {outcome.error}")
+        work += outcome.seconds
+        name = " ".join(outcome.key.cell)
+        print(f"{name:18}{outcome.seconds:10.1f}{outcome.epochs:10}{duration(each * outcome.seconds):>18}", flush=True)
+    print(f"\nThis took {duration(perf_counter() - started)}.")
+    print(f"The paper, {PAPER.size} runs: about {duration(each * work / workers)} on {workers} cores.")
+
+
+if __name__ == "__main__":
+    main()
