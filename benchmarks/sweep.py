@@ -6,7 +6,8 @@ python benchmarks/sweep.py
 import os
 from time import perf_counter
 
-from edgewise.experiments.local import Job, run_locally
+from edgewise.experiments.attempts import Job
+from edgewise.experiments.local import run_locally
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources

@@ -20,7 +20,7 @@ from edgewise.report.output import check_outputs, write_json
 # Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
 if TYPE_CHECKING:
     from edgewise.data import Split
-    from edgewise.experiments.local import Outcome
+    from edgewise.experiments.attempts import Outcome
     from edgewise.experiments.plan import Plan
     from edgewise.experiments.reproduce import Progress
     from edgewise.experiments.runs import RunKey

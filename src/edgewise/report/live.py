@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
-from edgewise.experiments.local import Failure, Outcome
+from edgewise.experiments.attempts import Failure, Outcome
 from edgewise.experiments.plan import DATASETS, MODELS
 from edgewise.experiments.readings import AS_PUBLISHED, READINGS
 from edgewise.experiments.reproduce import Progress
