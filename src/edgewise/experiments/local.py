@@ -2,10 +2,8 @@
 
 import os
 import signal
-import traceback
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -13,6 +11,8 @@ from threading import Thread
 
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
 from edgewise.experiments.runs import RunKey
+
+__all__ = ["Failure", "Outcome", "run_locally"]
 
 
 def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Generator[Outcome, None, None]:
@@ -49,15 +49,14 @@ class _Worker:
         self.key: RunKey | None = None
         self.has_died = False
         self._process: SpawnProcess = context.Process(target=_work, args=(there, job), daemon=True)
-        self._process.start()
+        with _ctrl_c_kept_from_children():
+            self._process.start()
         there.close()  # so that the end of the worker is the end of its connection
 
     def give(self, key: RunKey) -> None:
         self.key = key
-        try:
+        with suppress(OSError):  # it has died, which `take` will see
             self.connection.send(key)
-        except OSError:
-            pass  # it has died, which `take` will see
 
     def take(self) -> Outcome:
         key, self.key = self.key, None
@@ -67,6 +66,7 @@ class _Worker:
         except (EOFError, OSError):
             self.has_died = True
             self._process.join()
+            self.connection.close()
             return Failure(key, _cause_of_death(self._process.exitcode or 0))
         return outcome
 
@@ -74,6 +74,16 @@ class _Worker:
         self._process.terminate()
         self._process.join()
         self.connection.close()
+
+
+@contextmanager
+def _ctrl_c_kept_from_children() -> Iterator[None]:
+    """Block SIGINT for a moment: what is started in it keeps it blocked, and here it comes afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _cause_of_death(code: int) -> str:
@@ -84,7 +94,6 @@ def _cause_of_death(code: int) -> str:
 
 
 def _work(connection: Connection, job: Job) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:

@@ -41,8 +41,8 @@ PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "averaged_logits": "logits averaged over 32 samples of labels, then softmax; product joints",
         "mixture_product": "probabilities averaged over 32 samples of labels; product joints",
         "mixture": "the mixture of 32 samples of labels, with its own joints",
-        "published_misplaced_evidence": "published schedule of EM; max-product with the labels of training nodes put at "
-        "the wrong nodes; product joints",
+        "published_misplaced_evidence": "published schedule of EM; max-product with the labels of training nodes put "
+        "at the wrong nodes; product joints",
         "published_mean_field": "published schedule of EM; mean field with labels clamped; product joints",
         "published_sum_product": "published schedule of EM; sum-product with labels clamped; joints of the beliefs",
         "mean_field": "EM that has to beat its backbone on validation; mean field with labels clamped; product joints",

@@ -133,7 +133,8 @@ def _from_plain(plain: dict[str, object]) -> ViewResult:
     bins = plain["bins"]
     if not isinstance(bins, dict) or not isinstance(plain["count"], int):
         raise ValueError("Expected the scores of a view with its bins.")
-    return ViewResult(plain["count"], *(_float(plain[metric]) for metric in METRICS), Bins(**bins))
+    scores = {metric: _float(plain[metric]) for metric in METRICS}
+    return ViewResult(count=plain["count"], bins=Bins(**bins), **scores)
 
 
 def _float(value: object) -> float:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
+from typing import Any
 
 from edgewise import __version__
 from edgewise.experiments.runs import Run, RunKey, predictions_from_json, predictions_to_json
@@ -102,19 +103,24 @@ class Store:
     @staticmethod
     def exists(folder: Path) -> bool:
         """Tell whether a folder has results."""
-        return (folder / FILE_NAME).is_file()
+        path = folder / FILE_NAME
+        return path.is_file() and path.stat().st_size > 0
 
     @staticmethod
     def reading(folder: Path) -> "Store":
         """Open the results of a folder to read them; another command may be writing."""
+        if not Store.exists(folder):
+            raise _no_results(folder)
         path = folder / FILE_NAME
-        if not path.is_file():
-            raise StoreError(
-                f"Expected results in {folder}, but there is no {FILE_NAME}. Make some: edgewise reproduce --out {folder}"
-            )
         with _explained(path):
-            store = Store(folder, sqlite3.connect(path, timeout=60, isolation_level=None))
-            store._check()
+            store = Store(folder, _connection_to_read(path))
+            try:
+                if store._is_blank():
+                    raise _no_results(folder)
+                store._check()
+            except BaseException:
+                store.close()
+                raise
         return store
 
     @staticmethod
@@ -127,11 +133,9 @@ class Store:
             raise StoreError(f"Expected --out to be a folder, but got {folder}: {error.strerror}.") from error
         path = folder / FILE_NAME
         with _only_writer(folder), _explained(path):
-            # A file without content is what a begun store leaves behind if it is killed at once.
-            is_new = not path.exists() or path.stat().st_size == 0
             store = Store(folder, sqlite3.connect(path, timeout=60, isolation_level=None))
             try:
-                if is_new:
+                if store._is_blank():  # new, or all that is left of one whose writer was killed at once
                     store._begin()
                 store._check()
                 yield store
@@ -150,9 +154,13 @@ class Store:
     ) -> None:
         self.close()
 
+    def _is_blank(self) -> bool:
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        return int(tables) == 0
+
     def _begin(self) -> None:
         execute = self._connection.execute
-        execute("PRAGMA journal_mode=WAL")
+        execute("PRAGMA journal_mode=WAL")  # so that one may read while another writes
         execute("PRAGMA synchronous=FULL")
         with self._transaction():
             for statement in SCHEMA.strip().split(";\n"):
@@ -185,16 +193,20 @@ class Store:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._connection.execute("COMMIT")
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             raise
-        self._connection.execute("COMMIT")
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        with _explained(self.path):
+            return self._connection.execute(query).fetchall()
 
     @property
     def written_by(self) -> str:
         """The version of edgewise that began the store."""
-        (value,) = self._connection.execute("SELECT value FROM about WHERE name = 'edgewise'").fetchone()
+        ((value,),) = self._rows("SELECT value FROM about WHERE name = 'edgewise'")
         return str(value)
 
     def check_resumable(self) -> None:
@@ -212,8 +224,8 @@ class Store:
         for task in tasks:
             if known.get((task.dataset, task.split), task.fingerprint) != task.fingerprint:
                 raise StoreError(
-                    f"Expected the {task.dataset} whose runs are in {self.path}, but its graph or split {task.split} is "
-                    "another. Nothing was changed; use the same --data-root and --splits-dir, or name another --out."
+                    f"Expected the {task.dataset} whose runs are in {self.path}, but its graph or split {task.split} "
+                    "is another. Nothing was changed; use the same --data-root and --splits-dir, or name another --out."
                 )
             if (task.dataset, task.split) not in known:
                 new.append(astuple(task))
@@ -222,8 +234,7 @@ class Store:
 
     def tasks(self) -> list[TaskRow]:
         """Give what is known of the graphs and splits, in the order of their names."""
-        rows = self._connection.execute("SELECT * FROM tasks ORDER BY dataset, split").fetchall()
-        return [TaskRow(*(math.nan if value is None else value for value in row)) for row in rows]
+        return [TaskRow(*map(_or_nan, row)) for row in self._rows("SELECT * FROM tasks ORDER BY dataset, split")]
 
     def begin_command(self, sources: str, workers: str) -> None:
         """Note that a command begins to add runs; its time is counted up with each of them."""
@@ -234,8 +245,7 @@ class Store:
 
     def commands(self) -> list[CommandRow]:
         """Give all commands that wrote here, in their order."""
-        rows = self._connection.execute("SELECT * FROM commands ORDER BY rowid").fetchall()
-        return [CommandRow(*row) for row in rows]
+        return [CommandRow(*row) for row in self._rows("SELECT * FROM commands ORDER BY rowid")]
 
     def add(self, run: Run) -> None:
         """Write a finished run in one transaction; an earlier failure of it is forgotten."""
@@ -262,20 +272,23 @@ class Store:
 
     def finished(self) -> set[RunKey]:
         """Give the keys of all finished runs."""
-        return {RunKey(*row) for row in self._connection.execute(f"SELECT {KEY} FROM runs")}
+        return {RunKey(*row) for row in self._rows(f"SELECT {KEY} FROM runs")}
 
     def runs(self) -> list[Run]:
         """Give all finished runs, in the order of their keys."""
         columns = f"{KEY}, predictions, seconds, epochs, versions, finished"
-        rows = self._connection.execute(f"SELECT {columns} FROM runs ORDER BY {KEY}").fetchall()
-        return [
-            Run(RunKey(*row[:6]), predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
-            for row in rows
-        ]
+        return [self._run(row) for row in self._rows(f"SELECT {columns} FROM runs ORDER BY {KEY}")]
+
+    def _run(self, row: tuple[Any, ...]) -> Run:
+        key = RunKey(*row[:6])
+        try:
+            return Run(key, predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
+            raise StoreError(_damage(self.path, f"the scores of {key} cannot be read")) from error
 
     def failures(self) -> dict[RunKey, str]:
         """Give the runs that failed and have not been finished since, with their errors."""
-        rows = self._connection.execute(f"SELECT {KEY}, error FROM failures ORDER BY {KEY}").fetchall()
+        rows = self._rows(f"SELECT {KEY}, error FROM failures ORDER BY {KEY}")
         return {RunKey(*row[:6]): row[6] for row in rows}
 
 
@@ -283,18 +296,46 @@ def _columns(key: RunKey) -> tuple[str, str, str, int, int, int]:
     return key.dataset, key.model, key.hyperparameters, key.split, key.fold, key.init
 
 
+def _or_nan(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+def _no_results(folder: Path) -> StoreError:
+    return StoreError(
+        f"Expected results in {folder}, but there are none in {FILE_NAME}. Make some: edgewise reproduce --out {folder}"
+    )
+
+
+def _connection_to_read(path: Path) -> sqlite3.Connection:
+    """Open as a reader, who has to note what it reads; where nothing can be written, without a trace."""
+    connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+    try:
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError:
+        connection.close()
+        if path.with_name(f"{path.name}-wal").exists():  # not all of it is in the file itself
+            raise
+        return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, isolation_level=None)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
 @contextmanager
 def _only_writer(folder: Path) -> Iterator[None]:
     """Hold a lock that ends with the process, however it ends: SQLite's own, on a file beside the results."""
-    path = folder / LOCK_NAME
-    lock = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        lock = sqlite3.connect(folder / LOCK_NAME, timeout=0, isolation_level=None)
+    except sqlite3.Error as error:
+        raise _not_writable(folder, error) from error
     try:
         try:
             lock.execute("PRAGMA journal_mode=DELETE")
             lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if "locked" not in str(error):
-                raise StoreError(f"Expected to write to {folder}, but got: {error}. Name another --out.") from error
+                raise _not_writable(folder, error) from error
             raise StoreError(
                 f"Expected to be the only writer in {folder}, but another edgewise reproduce is writing there. "
                 "Wait for it, or name another --out."
@@ -304,13 +345,15 @@ def _only_writer(folder: Path) -> Iterator[None]:
         lock.close()
 
 
+def _not_writable(folder: Path, error: sqlite3.Error) -> StoreError:
+    return StoreError(f"Expected to write {LOCK_NAME} in {folder}, but got: {error}. Name another --out.")
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Say in words what SQLite says in codes."""
     try:
         yield
-    except StoreError:
-        raise
     except sqlite3.Error as error:
         raise StoreError(_explanation(path, error)) from error
 
@@ -322,9 +365,13 @@ def _explanation(path: Path, error: sqlite3.Error) -> str:
             f"The disk is full: {path} could not grow. Finished runs are safe; free some space and start again, and "
             "only what is missing is done."
         )
-    if "malformed" in text or "not a database" in text or "quick_check" in text or type(error) is sqlite3.DatabaseError:
-        return (
-            f"Expected a whole store, but {path} is damaged: {text}. Nothing was changed. Put a copy of it in its place, "
-            f"or move {path.name} with its -wal and -shm away to start anew."
-        )
+    if type(error) is sqlite3.DatabaseError or "decode" in text:
+        return _damage(path, text)
     return f"Expected to use {path}, but got: {text}. Finished runs are safe; see to the disk and start again."
+
+
+def _damage(path: Path, what: str) -> str:
+    return (
+        f"Expected a whole store, but {path} is damaged: {what}. Nothing was changed. Put a copy of it in its place, "
+        f"or move {path.name} with its -wal and -shm away to start anew."
+    )
