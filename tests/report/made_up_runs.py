@@ -105,7 +105,7 @@ def _bins(draw: np.random.Generator, size: int, accuracy: float, gap: float) -> 
     count, confidence_sum, correct_sum = (
         np.bincount(place, weights, N_BINS) for weights in (np.ones(size), confidence, correct.astype(float))
     )
-    return Bins(_whole(count), confidence_sum.tolist(), _whole(correct_sum))
+    return Bins(_whole(count), confidence_sum.astype(float).tolist(), _whole(correct_sum))
 
 
 def _whole(values: Iterable[float]) -> list[int]:

@@ -46,7 +46,7 @@ class Tally:
             f"({share:.0f}%), {self.within_two} within two"
         )
         left = self.cells - self.compared
-        return f"{line}; {left} more have no runs yet." if left else f"{line}."
+        return f"{line}; {left} have no runs yet." if left else f"{line}."
 
 
 def compare(results: Results, reading: str = AS_PUBLISHED) -> list[ComparedCell]:

@@ -49,7 +49,7 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
     for reading in READINGS:
         for dataset in results.datasets:
             yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
-        for name in PAIRS:
+        for name in PAIRS if results.runs else ():
             yield f"{name}_{reading}", draw_errors(results, reading, name)
 
 

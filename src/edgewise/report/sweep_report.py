@@ -17,8 +17,15 @@ from edgewise.report.tables import table_latex, table_markdown, table_text
 ONLY_IN_FILES = "All predictions"  # too wide for a terminal
 
 
-def write_report(results: Results, folder: Path) -> list[Path]:
-    """Write tables as Markdown, LaTeX and CSV, figures, and the page."""
+def write_report(results: Results, folder: Path) -> None:
+    """Write tables, figures, and the page."""
+    write_tables(results, folder)
+    write_page(results, folder / "report.html")
+    write_figures(results, folder / "figures")
+
+
+def write_tables(results: Results, folder: Path) -> None:
+    """Write tables as Markdown, LaTeX and CSV."""
     tables = paper_tables(results)
     texts = {
         "tables.md": "\n\n".join([f"# {summary(results)}", *map(table_markdown, tables)]) + "\n",
@@ -28,8 +35,6 @@ def write_report(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         _write(folder / name, text)
-    write_page(results, folder / "report.html")
-    return [*(folder / name for name in texts), folder / "report.html", *write_figures(results, folder / "figures")]
 
 
 def report_text(results: Results, bold: Callable[[str], str] = str) -> str:

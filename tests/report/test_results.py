@@ -1,0 +1,104 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.experiments.run_table import read_run_table, write_run_table
+from edgewise.experiments.store import Store
+from edgewise.report.comparison import ComparedCell, compare, tally
+from edgewise.report.results import Results, Summary, summarised
+from report.made_up_runs import made_up_results, made_up_run
+
+
+def test_a_summary_is_mean_and_population_std_of_known_values() -> None:
+    assert summarised([1.0, 3.0, math.nan]) == Summary(2.0, 1.0, 2)
+    assert summarised([math.nan]) is None
+    assert summarised([]) is None
+    infinite = summarised([1.0, math.inf])
+    assert infinite is not None and infinite.mean == math.inf and math.isnan(infinite.std)
+
+
+def test_rows_take_the_prediction_of_their_reading() -> None:
+    results = made_up_results(("cora",), ("gmnn",), splits=1)
+    for reading, prediction in (("as_published", "averaged_logits"), ("as_defined", "mixture")):
+        by_hand = [run.predictions[prediction]["agree"].nll for run in results.runs]
+        summary = results.summary(reading, "cora", "gmnn", "agree", "nll")
+        assert summary is not None
+        assert (summary.mean, summary.std) == pytest.approx((np.mean(by_hand), np.std(by_hand)))
+
+
+def test_published_cells_are_132() -> None:
+    cells = compare(made_up_results())
+    assert len(cells) == 132
+    assert sum(cell.metric == "ece" and cell.row != "epfgnn mean field" for cell in cells) == 48
+    assert sum(cell.metric == "accuracy" and cell.row != "epfgnn mean field" for cell in cells) == 48
+    assert sum(cell.row == "epfgnn mean field" for cell in cells) == 24
+    assert sum(cell.row == "statistics" for cell in cells) == 12
+    published = PUBLISHED_SCORES["pubmed"]["gat"]["ece"]["agree"]
+    (cell,) = (c for c in cells if (c.dataset, c.row, c.metric, c.view) == ("pubmed", "gat", "ece", "agree"))
+    assert cell.published == published
+
+
+def test_differences_are_in_published_standard_deviations() -> None:
+    cell = ComparedCell("cora", "gcn", "ece", "agree", MeanStd(0.5, 0.1), MeanStd(0.3, 9.0))
+    assert cell.difference == pytest.approx(-2.0)
+    assert replace(cell, ours=None).difference is None
+
+
+def test_tally_counts_within_one_and_two() -> None:
+    def cell(mean: float) -> ComparedCell:
+        return ComparedCell("cora", "gcn", "ece", "agree", MeanStd(0.0, 1.0), MeanStd(mean, 0.0))
+
+    missing = replace(cell(0.0), ours=None)
+    counted = tally([cell(0.5), cell(-1.0), cell(1.5), cell(-2.5), missing])
+    assert (counted.cells, counted.compared, counted.within_one, counted.within_two) == (5, 4, 2, 3)
+    assert "2 of 4 published cells within one published standard deviation (50%), 3 within two; 1 have" in str(counted)
+    assert "None of the 1" in str(tally([missing]))
+
+
+def test_statistics_of_datasets_are_over_splits() -> None:
+    results = made_up_results(("cora",), ("gcn",), splits=2)
+    statistics = results.dataset_statistics("cora")
+    published = PUBLISHED_DATASETS["cora"]
+    assert statistics is not None
+    assert statistics.homophily.mean == pytest.approx(published.homophily.mean + 0.2 * published.homophily.std)
+    assert statistics.homophily.std == pytest.approx(0.4 * published.homophily.std)
+    assert results.dataset_statistics("pubmed") is None
+
+
+def test_a_table_of_runs_gives_back_what_was_written(tmp_path: Path) -> None:
+    results = made_up_results(splits=1)
+    path = tmp_path / "runs.parquet"
+    write_run_table(path, results.runs, results.tasks, results.commands)
+    again = Results.read(path)
+    # NaN is not equal to itself, but its text is.
+    assert repr(again.runs) == repr([*results.runs])
+    assert (again.tasks, again.commands) == (results.tasks, results.commands)
+
+
+def test_other_files_are_no_tables_of_runs(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (tmp_path / "text.parquet").write_text("no table")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+    for name in ("text", "other"):
+        with pytest.raises(ValueError, match=f"Expected a table.*{name}.parquet"):
+            read_run_table(tmp_path / f"{name}.parquet")
+
+
+def test_results_are_read_from_a_store(tmp_path: Path) -> None:
+    run = made_up_run("cora", "gcn")
+    with Store.writing(tmp_path) as store:
+        store.add(run)
+        store.add_failure(replace(run.key, init=1), "no luck")
+    results = Results.read(tmp_path)
+    assert repr(results.runs) == repr([run])
+    assert list(results.failures.values()) == ["no luck"]
+    assert results.versions == {name: [version] for name, version in run.versions.items()}
+    with pytest.raises(ValueError, match="edgewise reproduce --out"):
+        Results.read(tmp_path / "nowhere")

@@ -1,0 +1,67 @@
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from report.made_up_runs import made_up_results
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from edgewise.report.results import Results
+from edgewise.report.sweep_figures import draw_errors, draw_reliability_grid, write_figures
+
+
+def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
+    results = made_up_results(("cora",), ("gcn", "gmnn"), splits=1)
+    figure = draw_reliability_grid(results, "as_published", "cora")
+    panels = [ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left")]
+    assert [ax.get_title(loc="left") for ax in panels] == ["nodewise", "edgewise", "agree", "disagree"] * 2
+    names = [part.get_suptitle() for part in figure.subfigs[:-1]]
+    assert names == ["gcn", "gmnn"]
+    plt.close(figure)
+
+
+def test_the_mean_line_is_the_mean_of_the_runs_bins() -> None:
+    results = made_up_results(("cora",), ("gmnn",), splits=1)
+    figure = draw_reliability_grid(results, "as_defined", "cora")
+    (panel,) = (ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left") == "edgewise")
+    (line,) = (line for line in panel.get_lines() if line.get_label() == "mean over runs")
+    views = results.views("as_defined", "cora", "gmnn", "edgewise")
+    count = np.array([view.bins.count for view in views], dtype=float)
+    count[count == 0] = np.nan
+    accuracy = np.array([view.bins.correct_sum for view in views]) / count
+    filled = ~np.isnan(accuracy).all(axis=0)
+    drawn = np.asarray(line.get_ydata(), dtype=float)
+    assert drawn[~np.isnan(drawn)] == pytest.approx(np.nanmean(accuracy[:, filled], axis=0))
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("name", "across", "up"),
+    [("edge_against_node_ece", "nodewise", "edgewise"), ("agree_against_disagree_ece", "disagree", "agree")],
+)
+def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
+    results = made_up_results(("cora", "citeseer"), ("gat", "epfgnn"))
+    figure = draw_errors(results, "as_published", name)
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["cora", "citeseer"]
+    points = next(c for c in figure.axes[1].collections if c.get_label() == "epfgnn").get_offsets()
+    expected = [
+        [100 * run.predictions["published_misplaced_evidence"][view].ece for view in (across, up)]
+        for run in results.of("citeseer", "epfgnn")
+    ]
+    assert np.asarray(points) == pytest.approx(np.array(expected))
+    plt.close(figure)
+
+
+def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
+    paths = write_figures(made_up_results(("cora",), ("gcn",), splits=1), tmp_path / "figures")
+    assert len(paths) == 2 * 3 * 2
+    for path in paths:
+        assert path.read_bytes()[:4] == (b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
+    assert not plt.get_fignums()
+
+
+def test_no_runs_no_figures(tmp_path: Path) -> None:
+    assert write_figures(Results([]), tmp_path) == []

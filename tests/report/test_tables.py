@@ -1,0 +1,195 @@
+import csv
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from edgewise.experiments.published import PUBLISHED_SCORES
+from edgewise.experiments.readings import READINGS
+from edgewise.report.paper_tables import change, far_cells, mean_std, paper_tables, signed, tidy_rows
+from edgewise.report.results import Results, Summary
+from edgewise.report.sweep_report import report_text, time_line, write_tables
+from edgewise.report.tables import Cell, Row, Table, table_latex, table_markdown, table_text
+from report.made_up_runs import made_up_results
+
+SMALL = Table(
+    "A title",
+    ("one", "two"),
+    [
+        Row("here", "a", [Cell("1.0", "0.9", is_bold=True), Cell("20")]),
+        Row("there", "b_c", [Cell("3 ± 1"), Cell("50%")]),
+    ],
+    ["A note."],
+)
+
+
+def test_text() -> None:
+    assert table_text(SMALL, lambda text: f"<{text}>").splitlines() == [
+        "<A title>",
+        "       one    two",
+        "",
+        "here",
+        "  a    <1.0>    20",
+        "       0.9",
+        "",
+        "there",
+        "  b_c  3 ± 1  50%",
+        "",
+        "A note.",
+    ]
+
+
+def test_markdown() -> None:
+    assert table_markdown(SMALL).splitlines() == [
+        "### A title",
+        "",
+        "|  |  | one | two |",
+        "| --- | --- | --- | --- |",
+        "| here | a | **1.0**<br>0.9 | 20 |",
+        "| there | b_c | 3 ± 1 | 50% |",
+        "",
+        "A note.",
+    ]
+
+
+def test_latex() -> None:
+    lines = table_latex(SMALL).splitlines()
+    assert r"a & \textbf{1.0} & 20 \\" in lines
+    assert r" & {\scriptsize 0.9} &  \\" in lines
+    assert r"b\_c & 3 $\pm$ 1 & 50\% \\" in lines
+    assert r"\caption{A title. A note.}" in lines
+    assert lines.count(r"\addlinespace") == 1
+
+
+def test_every_line_of_latex_has_as_many_cells_as_columns() -> None:
+    for table in paper_tables(made_up_results()):
+        rows = [line for line in table_latex(table).splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+        assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(table.columns)}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(tmp_path: Path) -> None:
+    tables = "\n".join(table_latex(table) for table in paper_tables(made_up_results()))
+    text = rf"\documentclass{{article}}\usepackage{{booktabs}}\begin{{document}}{tables}\end{{document}}"
+    (tmp_path / "t.tex").write_text(text, encoding="utf-8")
+    subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"], cwd=tmp_path, check=True)
+
+
+def test_the_paper_has_its_tables() -> None:
+    titles = [table.title for table in paper_tables(made_up_results())]
+    assert titles[0] == "Datasets"
+    for metric in ("ECE", "Accuracy", "NLL", "Brier score"):
+        for reading in ("as published", "as defined"):
+            assert sum(title.startswith(f"{metric}, {reading}") for title in titles) == 1
+    assert "What the definitions change" in titles
+    assert len(titles) == 12
+
+
+def test_cells_have_ours_published_and_the_difference() -> None:
+    results = made_up_results(("cora",))
+    table = paper_tables(results)[1]
+    row = next(row for row in table.rows if row.label == "gmnn")
+    ours = results.summary("as_published", "cora", "gmnn", "agree", "ece")
+    published = PUBLISHED_SCORES["cora"]["gmnn"]["ece"]["agree"]
+    assert ours is not None
+    away = signed((ours.mean - published.mean) / published.std)
+    assert row.cells[2].text == f"{100 * ours.mean:.2f} ± {100 * ours.std:.2f}"
+    assert row.cells[2].beneath == f"9.96 ± 2.59  {away}"
+
+
+@pytest.mark.parametrize(("place", "better"), [(1, min), (2, max), (3, min), (4, min)])
+def test_the_best_of_a_dataset_is_bold(place: int, better: type) -> None:
+    table = paper_tables(made_up_results(("citeseer", "pubmed")))[place]
+    for dataset in ("citeseer", "pubmed"):
+        rows = [row for row in table.rows if row.group == dataset]
+        for column in range(4):
+            means = {row.label: row.cells[column].text.split(" ")[0] for row in rows}
+            known = {label: float(mean) for label, mean in means.items() if mean != "–"}
+            bold = [row.label for row in rows if row.cells[column].is_bold]
+            assert len(bold) == 1
+            assert known[bold[0]] == better(known.values())
+
+
+def test_nothing_is_best_alone() -> None:
+    table = paper_tables(made_up_results(("cora",), ("gcn",)))[1]
+    assert not any(cell.is_bold for row in table.rows for cell in row.cells)
+
+
+def test_an_empty_set_has_a_dash() -> None:
+    table = paper_tables(made_up_results(("pubmed",)))[1]
+    (gat,) = (row for row in table.rows if row.label == "gat")
+    assert gat.cells[3].text == "–"
+
+
+def test_changes_are_paired() -> None:
+    results = made_up_results(("cora",), splits=1)
+    found = change(results, "cora", "gmnn", "edgewise", "nll")
+    pairs = [
+        (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
+        for run in results.of("cora", "gmnn")
+    ]
+    assert found is not None
+    assert found.better == sum(after < before for before, after in pairs)
+    assert found.difference.mean == pytest.approx(sum(after - before for before, after in pairs) / len(pairs))
+    accuracy = change(results, "cora", "gmnn", "nodewise", "accuracy")
+    rises = [
+        run.predictions["mixture"]["nodewise"].accuracy > run.predictions["averaged_logits"]["nodewise"].accuracy
+        for run in results.of("cora", "gmnn")
+    ]
+    assert accuracy is not None and accuracy.better == sum(rises)
+
+
+def test_far_cells_are_sorted_and_far() -> None:
+    away = [abs(cell.difference or 0.0) for cell in far_cells(made_up_results())]
+    assert away and away == sorted(away, reverse=True) and min(away) > 1
+
+
+def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
+    results = made_up_results(("cora", "pubmed"))
+    write_tables(results, tmp_path)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "tables.csv").read_text(encoding="utf-8"))))
+    assert len(rows) == len(tidy_rows(results))
+    # two readings, two datasets, five rows, four metrics, four views; GAT on Pubmed has no disagreeing edge
+    assert len(rows) == 2 * (2 * 5 * 4 * 4 - 4) + 2 * 4
+    assert sum(bool(row["published_mean"]) for row in rows) == 2 * (2 * 5 * 2 * 4 - 2) + 2 * 4
+    first = next(row for row in rows if (row["row"], row["metric"], row["view"]) == ("gat", "brier", "agree"))
+    ours = results.summary(first["reading"], first["dataset"], "gat", "agree", "brier")
+    assert ours is not None and float(first["mean"]) == ours.mean and int(first["runs"]) == ours.runs == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (Summary(0.12345, 0.01, 3), "ece", "12.35 ± 1.00"),
+        (Summary(1.2345, 0.01, 3), "nll", "1.234 ± 0.010"),
+        (Summary(float("inf"), float("nan"), 3), "nll", "inf"),
+        (None, "ece", "–"),
+    ],
+)
+def test_numbers(value: Summary | None, metric: str, text: str) -> None:
+    assert mean_std(value, metric) == text
+
+
+def test_signs() -> None:
+    assert [signed(x) for x in (0.04, -0.04, 0.06, -1.25)] == ["0.0", "0.0", "+0.1", "−1.2"]
+
+
+def test_the_terminal_gets_no_line_beyond_120_columns() -> None:
+    text = report_text(made_up_results())
+    assert max(map(len, text.splitlines())) <= 120
+    assert "published cells within one published standard deviation" in text.splitlines()[-1]
+    assert all(row in text for row in READINGS["as_published"])
+
+
+def test_no_runs_at_all(tmp_path: Path) -> None:
+    write_tables(Results([]), tmp_path)
+    assert "None of the 132 published cells" in report_text(Results([]))
+    assert (tmp_path / "tables.csv").read_text(encoding="utf-8").count("\n") == 1
+
+
+def test_time_of_a_sweep_in_parts() -> None:
+    results = made_up_results(("cora",), ("gcn",))
+    assert time_line(results).startswith("6 runs took ")
