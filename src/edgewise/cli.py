@@ -19,7 +19,6 @@ from edgewise.report.output import check_outputs, write_json
 
 # Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
 if TYPE_CHECKING:
-    from edgewise.data import Split
     from edgewise.experiments.attempts import Outcome
     from edgewise.experiments.plan import Plan
     from edgewise.experiments.reproduce import Progress
@@ -237,24 +236,22 @@ def datasets(
 ) -> None:
     """Show sizes, homophily and K indices of cora, citeseer and pubmed, with the published row beneath each."""
     check_outputs({"--json": json_file}, {})
-    if splits_dir and not data_root:
-        raise ValueError(
-            "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as Planetoid's "
-            "files do, and the bundled copy does not."
-        )
+    given = _as_given({"data_root": data_root, "splits_dir": splits_dir})
     with _progress_bar():
         from edgewise.data import dataset_statistics, load_dataset
         from edgewise.experiments.published import PUBLISHED_DATASETS
+        from edgewise.experiments.sources import Sources
         from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line
 
+        sources = Sources(given["data_root"], given["splits_dir"], seed)
         lines, document = [DATASETS_HEADER], {}
         for name, published in PUBLISHED_DATASETS.items():
             data = load_dataset(name, data_root)
-            ours = dataset_statistics(data, _splits(data, name, splits_dir, seed))
+            ours = dataset_statistics(data, sources.splits(name, data))
             lines += ["", dataset_line(name, ours), dataset_line("  published", published)]
             document[name] = {"computed": asdict(ours), "published": asdict(published)}
     if json_file:
-        settings = {"seed": seed, **_as_given({"data_root": data_root, "splits_dir": splits_dir})}
+        settings = {"seed": seed, **given}
         write_json(json_file, {"settings": settings, "datasets": document})
     typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))
 
@@ -386,17 +383,6 @@ def _cores() -> int:
 
 def _listed(names: list[str] | None) -> tuple[str, ...]:
     return tuple(name for several in names or () for name in several.lower().split(",") if name)
-
-
-def _splits(data: Any, name: str, folder: Path | None, seed: int) -> "list[Split]":
-    from edgewise.data import load_splits, make_splits
-
-    if folder is None:
-        return make_splits(data.y, seed=seed)
-    of_dataset = [inner for inner in folder.glob("*") if inner.name.lower() == name]
-    if not of_dataset:
-        raise ValueError(f"Expected a folder {name} in --splits-dir, but {folder} has none.")
-    return load_splits(of_dataset[0], data.num_nodes)
 
 
 def _draw(ev: "Evaluation", path: Path) -> None:

@@ -32,14 +32,16 @@ class Sources:
     def task(self, dataset: str, n_splits: int) -> "Task":
         """Load a dataset and its splits."""
         data = load_dataset(dataset, self.data_root)
-        return Task(dataset, data, self._splits(dataset, data, n_splits))
+        return Task(dataset, data, self._numbered(dataset, data, n_splits))
 
-    def _splits(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
+    def splits(self, dataset: str, data: "Data", n_splits: int = 5) -> list[Split]:
+        """Draw so many splits of a graph, or load all that its folder has."""
         if self.splits_dir is None:
-            splits = make_splits(data.y, n_splits, FOLDS, self.splits_seed)
-        else:
-            splits = load_splits(splits_folder(Path(self.splits_dir), dataset), data.num_nodes)
-        by_number = {(split.split, split.fold): split for split in splits}
+            return make_splits(data.y, n_splits, FOLDS, self.splits_seed)
+        return load_splits(_splits_folder(Path(self.splits_dir), dataset), data.num_nodes)
+
+    def _numbered(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
+        by_number = {(split.split, split.fold): split for split in self.splits(dataset, data, n_splits)}
         wanted = [(split, fold) for split in range(n_splits) for fold in range(FOLDS)]
         missing = [key for key in wanted if key not in by_number]
         if missing:
@@ -69,18 +71,21 @@ class Task:
         data = self.data
         return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
 
+    def fingerprint(self, split: int) -> str:
+        """The first letters of a hash of the graph and of a split's masks."""
+        folds = [self.splits[split, fold] for fold in range(FOLDS)]
+        masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
+        return _hash(self.graph_fingerprint.encode(), *masks)
+
     def rows(self) -> list[TaskRow]:
         """Give what a store remembers of each split: a fingerprint, sizes, and the statistics of its test set."""
         return [self._row(split) for split in sorted({split for split, _ in self.splits})]
 
     def _row(self, split: int) -> TaskRow:
-        data, folds = self.data, [self.splits[split, fold] for fold in range(FOLDS)]
-        masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
-        fingerprint = _hash(self.graph_fingerprint.encode(), *masks)
-        size = dataset_statistics(data, folds[:1])
+        size = dataset_statistics(self.data, [self.splits[split, 0]])
         counts = size.nodes, size.directed_edges, size.features, size.classes
         shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
-        return TaskRow(self.dataset, split, fingerprint, *counts, *(share.mean for share in shares))
+        return TaskRow(self.dataset, split, self.fingerprint(split), *counts, *(share.mean for share in shares))
 
 
 def _hash(*parts: bytes) -> str:
@@ -90,7 +95,7 @@ def _hash(*parts: bytes) -> str:
     return digest.hexdigest()[:16]
 
 
-def splits_folder(folder: Path, dataset: str) -> Path:
+def _splits_folder(folder: Path, dataset: str) -> Path:
     """Find the folder of a dataset, whatever its letters are."""
     of_dataset = [inner for inner in sorted(folder.glob("*")) if inner.name.lower() == dataset]
     if not of_dataset:
