@@ -88,8 +88,8 @@ def main() -> None:
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
     print(
         "\nPublished edge scores are products of node marginals, and gmnn's logits are averaged; our gmnn is a\n"
-        "mixture with real joints. Published epfgnn may end below its backbone, a pretrained gcn, and had the labels of\n"
-        "training nodes at the wrong nodes; ours stays with the backbone where nothing beats it on validation"
+        "mixture with real joints. Published epfgnn may end below its backbone, a pretrained gcn, and had the labels\n"
+        "of training nodes at the wrong nodes; ours stays with the backbone where nothing beats it on validation"
         f"{', as it did here' if stayed else ''}."
     )
     write_json(folder / "scores.json", {model: run.to_dict() for model, run in runs.items()})
