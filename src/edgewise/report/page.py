@@ -1,0 +1,152 @@
+"""One HTML page of all results, which needs no network and no server."""
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from edgewise import __version__
+from edgewise.experiments.plan import MODELS, Plan
+from edgewise.experiments.readings import PREDICTIONS, READINGS
+from edgewise.metrics.sums import VIEWS
+from edgewise.replace_file import replace_file
+from edgewise.report.comparison import compare, tally
+from edgewise.report.live import duration
+from edgewise.report.page_changes import change_rows, score_name, stories
+from edgewise.report.page_data import drawn_document
+from edgewise.report.page_tables import (
+    COUNTS,
+    PREDICTION_SCORES,
+    PageRow,
+    label,
+    prediction_rows,
+    same_in_both_readings,
+    score_rows,
+    statistics_rows,
+)
+from edgewise.report.paper_tables import METRIC_NAMES, PERCENT, READING_NAMES, TELLING
+from edgewise.report.results import SHARES, Results
+
+
+def write_page(results: Results, path: Path) -> None:
+    """Write the page; a half of one is never there."""
+    text = page_html(results)
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8", newline="\n"))
+
+
+def page_html(results: Results) -> str:
+    """Give the page as text: style, script and numbers are all in it."""
+    style, script = _part("page.css"), _part("page.js")
+    template = _environment().get_template("template.html.j2")
+    return template.render(
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(_embedded(drawn_document(results))),
+        policy=_policy(style, script),
+        **_texts(results),
+        **_tables(results),
+        **_record(results),
+    )
+
+
+def _part(name: str) -> str:
+    return (files("edgewise.report") / "page" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("edgewise.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["label"] = label
+    return environment
+
+
+def _policy(style: str, script: str) -> str:
+    """Allow the page its own style and script and nothing else, wherever from."""
+    return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; base-uri 'none'"
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _embedded(document: Mapping[str, object]) -> str:
+    """Write JSON in which no text can end the element around it."""
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _texts(results: Results) -> dict[str, object]:
+    """Give what the summary says."""
+    runs, keys = results.runs, [run.key for run in results.runs]
+    cells = [(dataset, model) for dataset in Plan().datasets for model in Plan().models]
+    present = {key.cell for key in keys}
+    return {
+        "version": __version__,
+        "tally": str(tally(compare(results))),
+        "num_runs": len(runs),
+        "num_planned": Plan().size,
+        "num_cells": len(cells),
+        "missing": [cell for cell in cells if cell not in present],
+        "num_of": {name: len({getattr(key, name) for key in keys}) for name in ("split", "fold", "init")},
+        "num_bins": len(next(iter(runs[0].predictions.values()))["nodewise"].bins.count) if runs else 15,
+        "time": duration(sum(command.seconds for command in results.commands)),
+        "work": duration(sum(run.seconds for run in runs)),
+        "finished": max((run.finished for run in runs), default=""),
+        "datasets": results.datasets,
+    }
+
+
+def _tables(results: Results) -> dict[str, object]:
+    """Give all tables, and the names of their columns."""
+    return {
+        "views": VIEWS,
+        "readings": READING_NAMES,
+        "rows": list(next(iter(READINGS.values()))),
+        "percent": PERCENT,
+        "metrics": METRIC_NAMES,
+        "scores": {metric: _by_reading(results, metric) for metric in METRIC_NAMES},
+        "changes": change_rows(results),
+        "changed_scores": [score_name(view, metric) for view, metric in TELLING],
+        "stories": stories(results),
+        "same": same_in_both_readings(),
+        "predictions": prediction_rows(results),
+        "prediction_scores": [score_name(view, metric) for view, metric in PREDICTION_SCORES],
+        "legend": PREDICTIONS,
+        "statistics": statistics_rows(results),
+        "statistics_names": (*COUNTS, *SHARES),
+    }
+
+
+def _by_reading(results: Results, metric: str) -> dict[str, list[PageRow]]:
+    return {reading: score_rows(results, reading, metric) for reading in READINGS}
+
+
+def _record(results: Results) -> dict[str, object]:
+    """Give how the results were made, and what went wrong."""
+    return {
+        "commands": [(command, duration(command.seconds)) for command in results.commands],
+        "versions": results.versions,
+        "failures": [(str(key), error.strip()) for key, error in results.failures.items()],
+        "hyperparameters": {
+            model: [line for text in sorted(of_model) for line in _trainings(text)]
+            for model in MODELS
+            if (of_model := {run.key.hyperparameters for run in results.runs if run.key.model == model})
+        },
+    }
+
+
+def _trainings(hyperparameters: str) -> list[str]:
+    """Write each training of a run as a line of names and values."""
+    return [", ".join(f"{name} {value}" for name, value in one.items()) for one in json.loads(hyperparameters)]

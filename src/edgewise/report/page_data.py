@@ -1,0 +1,91 @@
+"""The numbers that the page draws, as a plain document for JSON: bins added up over runs, and errors run by run."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from edgewise.experiments.readings import READINGS, Source
+from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.page_tables import label
+from edgewise.report.paper_tables import READING_NAMES
+from edgewise.report.results import Results, summarised
+
+Document = dict[str, object]
+
+DIGITS = 6  # what a diagram can show is less
+
+
+def drawn_document(results: Results) -> Document:
+    """Give all that the page draws: names, and for each dataset and source its bins by view and its runs."""
+    sources = sorted({source for rows in READINGS.values() for source in rows.values()})
+    return {
+        "readings": {
+            reading: {
+                "label": READING_NAMES[reading],
+                "rows": {row: source_key(source) for row, source in rows.items()},
+            }
+            for reading, rows in READINGS.items()
+        },
+        "views": {view: label(view) for view in (*VIEWS, SAME_LABEL)},
+        "rows": {row: label(row) for rows in READINGS.values() for row in rows},
+        "datasets": {
+            dataset: {
+                "label": label(dataset),
+                "sources": {
+                    source_key(source): source_document(runs, source.prediction)
+                    for source in sources
+                    if (runs := results.of(dataset, source.model))
+                },
+            }
+            for dataset in results.datasets
+        },
+    }
+
+
+def source_key(source: Source) -> str:
+    """Name a source in the document."""
+    return f"{source.model}/{source.prediction}"
+
+
+def source_document(runs: Sequence[Run], prediction: str) -> Document:
+    """Give the bins of each view, and a line [split, fold, init, ECE of each view] for each run."""
+    scored = [run.predictions[prediction] for run in runs]
+    return {
+        "views": {view: pooled_bins([of_run[view] for of_run in scored]) for view in scored[0]},
+        "runs": [
+            [run.key.split, run.key.fold, run.key.init, *(number(of_run[view].ece) for view in VIEWS)]
+            for run, of_run in zip(runs, scored, strict=True)
+        ],
+    }
+
+
+def pooled_bins(results: Sequence[ViewResult]) -> Document:
+    """Add up the bins of runs; the ECE is the mean over the runs, and not that of the added bins.
+
+    ``filled`` tells in how many runs a bin has elements; confidence and accuracy of an empty bin are null.
+    """
+    count = _added(result.bins.count for result in results)
+    ece = summarised(result.ece for result in results)
+    return {
+        "count": [int(n) for n in count],
+        "confidence": _means(_added(result.bins.confidence_sum for result in results), count),
+        "accuracy": _means(_added(result.bins.correct_sum for result in results), count),
+        "filled": [
+            sum(n > 0 for n in of_bin) for of_bin in zip(*(result.bins.count for result in results), strict=True)
+        ],
+        "runs": len(results),
+        "ece": None if ece is None else {"mean": number(ece.mean), "std": number(ece.std), "runs": ece.runs},
+    }
+
+
+def number(value: float) -> float | None:
+    """Round what is drawn; JSON has null for what is not finite."""
+    return round(value, DIGITS) if math.isfinite(value) else None
+
+
+def _added(columns: Iterable[Sequence[float]]) -> list[float]:
+    return [math.fsum(values) for values in zip(*columns, strict=True)]
+
+
+def _means(sums: Sequence[float], count: Sequence[float]) -> list[float | None]:
+    return [number(total / n) if n else None for total, n in zip(sums, count, strict=True)]

@@ -1,0 +1,205 @@
+"""The tables of the page: what stands in each cell, what it sorts by, and how far from the published number it is."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import multimode
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.plan import MODELS
+from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.experiments.readings import READINGS
+from edgewise.experiments.runs import SAME_LABEL, Run
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.paper_tables import TELLING, mean_std
+from edgewise.report.results import SHARES, Results, Summary, summarised
+
+COUNTS = ("nodes", "directed_edges", "features", "classes")
+PREDICTION_SCORES = (*TELLING, (SAME_LABEL, "ece"))
+EMPTY = "–"
+
+LABELS = {
+    "cora": "Cora",
+    "citeseer": "Citeseer",
+    "pubmed": "Pubmed",
+    "gcn": "GCN",
+    "gat": "GAT",
+    "gmnn": "GMNN",
+    "epfgnn": "EPFGNN",
+    "epfgnn mean field": "EPFGNN mean field",
+    "directed_edges": "edges",
+    "k_edgewise": "K edgewise",
+    "k_agree": "K agree",
+    "k_disagree": "K disagree",
+    SAME_LABEL: "same label",
+}
+
+
+def label(name: str) -> str:
+    """Write a name of the results as people do."""
+    return LABELS.get(name, name)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number beside ours, and how many of its standard deviations ours is away."""
+
+    text: str
+    difference: float | None = None
+
+    @property
+    def away(self) -> str:
+        """The difference, with its sign."""
+        return "" if self.difference is None else signed(self.difference, 2)
+
+    @property
+    def verdict(self) -> str:
+        """Within one published standard deviation is good, within two is near, beyond is far; empty without ours."""
+        if self.difference is None:
+            return ""
+        return "good" if abs(self.difference) <= 1 else "near" if abs(self.difference) <= 2 else "far"
+
+
+@dataclass(frozen=True)
+class PageCell:
+    """A cell: its text, the number that it sorts by, a remark, and what was published."""
+
+    text: str
+    value: float | None
+    remark: str = ""
+    published: Published | None = None
+    is_best: bool = False
+
+    @property
+    def sort_key(self) -> str:
+        """The number as JavaScript reads it; empty where there is none, which sorts last."""
+        if self.value is None or math.isnan(self.value):
+            return ""
+        return repr(float(self.value)).replace("inf", "Infinity")
+
+
+@dataclass(frozen=True)
+class PageRow:
+    """A row of a table: of which dataset, what its name is, and its cells."""
+
+    dataset: str
+    name: str
+    cells: Sequence[PageCell]
+    remark: str = ""
+
+
+def score_rows(results: Results, reading: str, metric: str) -> list[PageRow]:
+    """Give a row for each dataset and row of the paper's tables that has runs, with a cell for each view."""
+    usual = max(multimode(Counter(run.key.cell for run in results.runs).values()), default=0)
+    return [
+        row
+        for dataset in results.datasets
+        for row in _with_best(
+            [_score_row(results, reading, dataset, name, metric, usual) for name in READINGS[reading]], metric
+        )
+        if row.cells
+    ]
+
+
+def _score_row(results: Results, reading: str, dataset: str, name: str, metric: str, usual: int) -> PageRow:
+    runs = len(results.of(dataset, READINGS[reading][name].model))
+    if not runs:
+        return PageRow(dataset, name, ())
+    published = PUBLISHED_SCORES[dataset][name].get(metric, {})
+    cells = [
+        cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view)) for view in VIEWS
+    ]
+    return PageRow(dataset, name, cells, _num_runs(runs) if runs < usual else "")
+
+
+def cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> PageCell:
+    """Write mean ± std, and remark on it if some of the runs have no value."""
+    theirs = Published(mean_std(published, metric)) if published else None
+    if ours is None:
+        return PageCell(EMPTY, None, "nothing to score", theirs)
+    if theirs and published:
+        theirs = replace(theirs, difference=(ours.mean - published.mean) / published.std)
+    # One run has no spread.
+    text = mean_std(ours if ours.runs > 1 else MeanStd(ours.mean, math.nan), metric).replace("inf", "∞")
+    return PageCell(text, ours.mean, _num_runs(ours.runs) if ours.runs < runs else "", theirs)
+
+
+def _num_runs(runs: int) -> str:
+    return f"{runs} run" if runs == 1 else f"{runs} runs"
+
+
+def _with_best(rows: Sequence[PageRow], metric: str) -> list[PageRow]:
+    """Mark the best cell of each column, and those whose mean looks the same."""
+    filled = [row for row in rows if row.cells]
+    best = [_best([row.cells[i] for row in filled], metric) for i in range(len(VIEWS))] if len(filled) > 1 else []
+    return [
+        replace(row, cells=[replace(c, is_best=_mean(c) == b) for c, b in zip(row.cells, best, strict=True)])
+        if best
+        else row
+        for row in filled
+    ]
+
+
+def _best(cells: Iterable[PageCell], metric: str) -> str | None:
+    known = [cell for cell in cells if cell.value is not None and math.isfinite(cell.value)]
+    if not known:
+        return None
+    return _mean((max if metric == "accuracy" else min)(known, key=lambda cell: cell.value or 0.0))
+
+
+def _mean(cell: PageCell) -> str:
+    return cell.text.split(" ± ")[0]
+
+
+def signed(value: float, digits: int) -> str:
+    """Write a number with its sign, but none at zero."""
+    text = f"{value:+.{digits}f}"
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
+
+
+def prediction_rows(results: Results) -> list[PageRow]:
+    """Give a row for each dataset and prediction; the name is that of the model and that of the prediction."""
+    return [
+        PageRow(dataset, f"{model} {name}", _prediction_cells(runs, name))
+        for dataset in results.datasets
+        for model in MODELS
+        for runs in [results.of(dataset, model)]
+        for name in results.predictions(dataset, model)
+    ]
+
+
+def _prediction_cells(runs: Sequence[Run], name: str) -> list[PageCell]:
+    found = [
+        (summarised(run.predictions[name][view][metric] for run in runs), metric) for view, metric in PREDICTION_SCORES
+    ]
+    return [cell(summary, metric, len(runs)) for summary, metric in found]
+
+
+def statistics_rows(results: Results) -> list[PageRow]:
+    """Give a row for each dataset with its sizes, then its shares in percent, ours and published."""
+    rows = []
+    for dataset, published in PUBLISHED_DATASETS.items():
+        ours = results.dataset_statistics(dataset)
+        if ours is None:
+            continue
+        splits = sum(task.dataset == dataset for task in results.tasks)
+        counts = [
+            PageCell(f"{getattr(ours, name):,}", getattr(ours, name), "", Published(f"{getattr(published, name):,}"))
+            for name in COUNTS
+        ]
+        shares = [
+            cell(_over(splits, getattr(ours, share)), share, splits, getattr(published, share)) for share in SHARES
+        ]
+        rows.append(PageRow(dataset, dataset, [*counts, *shares]))
+    return rows
+
+
+def _over(splits: int, share: MeanStd) -> Summary | None:
+    return None if math.isnan(share.mean) else Summary(share.mean, share.std, splits)
+
+
+def same_in_both_readings() -> list[str]:
+    """Give the rows of the tables that both readings take from the same prediction."""
+    one, *others = READINGS.values()
+    return [row for row, source in one.items() if all(other[row] == source for other in others)]
