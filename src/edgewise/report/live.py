@@ -101,19 +101,15 @@ def plan_text(progress: Progress) -> str:
         if any(total[cell] for cell in cells):
             counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
             lines.append((f"{dataset:10}" + "".join(f"{count:>10}" for count in counts)).rstrip())
-    each = [_counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
-    workers = _counted(progress.workers, "worker")
+    each = [counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
+    workers = counted(progress.workers, "worker")
     left = f"about {duration(progress.seconds_left)} with {workers}" if progress.missing else "nothing left to do"
-    return "\n".join(
-        [
-            f"{len(progress.wanted)} runs ({', '.join(each)} for each cell), {len(progress.runs)} done: {left}.",
-            "",
-            *lines,
-        ]
-    )
+    runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
+    return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])
 
 
-def _counted(number: int, name: str) -> str:
+def counted(number: int, name: str) -> str:
+    """Write a number of things, in the plural but for one."""
     return f"{number} {name}{'' if number == 1 else 's'}"
 
 

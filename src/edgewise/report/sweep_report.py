@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgewise.replace_file import replace_file
 from edgewise.report.comparison import compare, tally
-from edgewise.report.live import duration
+from edgewise.report.live import counted, duration
 from edgewise.report.page import write_page
 from edgewise.report.paper_tables import paper_tables, tidy_rows
 from edgewise.report.results import Results
@@ -45,7 +45,7 @@ def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
 
 def summary(results: Results) -> str:
     """Say in a line how many published cells are reproduced, from how many runs."""
-    return f"{len(results.runs)} runs: {tally(compare(results))}"
+    return f"{counted(len(results.runs), 'run')}: {tally(compare(results))}"
 
 
 def time_line(results: Results) -> str:
@@ -53,7 +53,9 @@ def time_line(results: Results) -> str:
     commands = [command for command in results.commands if command.runs]
     whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
     several = f" in {len(commands)} commands" if len(commands) > 1 else ""
-    return f"{len(results.runs)} runs took {duration(whole)}{several}; one after the other, {duration(work)}."
+    return (
+        f"{counted(len(results.runs), 'run')} took {duration(whole)}{several}; one after the other, {duration(work)}."
+    )
 
 
 def _csv(rows: Sequence[Mapping[str, object]]) -> str:

@@ -1,0 +1,150 @@
+"""The commands `reproduce` and `report`, on a graph of some hundred nodes."""
+
+import csv
+import re
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from edgewise.experiments import local
+from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
+from edgewise.experiments.run_table import write_run_table
+from edgewise.experiments.runs import RunKey
+from edgewise.experiments.store import Store
+from experiments.tiny import write_planetoid
+from report.made_up_runs import made_up_results
+from test_cli import run
+
+FILES = ["report.html", "tables.csv", "tables.md", "tables.tex"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_planetoid(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do runs one after the other here: other tests look at processes."""
+
+    def run_here(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
+        for key in keys:
+            yield attempt(job, key)
+
+    monkeypatch.setattr(local, "run_locally", run_here)
+
+
+def reproduce(out: Path, tiny: Path, *more: object) -> Result:
+    return run("reproduce", "--out", out, "--data-root", tiny, "--datasets", "cora", "--splits", 1, "--inits", 1, *more)
+
+
+def test_reproduce_runs_what_is_missing_and_reports(tmp_path: Path, tiny: Path, in_this_process: None) -> None:
+    first = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 1)
+    assert first.exit_code == 0, first.output
+    assert "1 run (1 split, 1 fold, 1 init for each cell), 0 done" in first.output
+    assert "1/1 cora gcn split 0 fold 0 init 0: nodewise accuracy" in first.output
+    assert "published cells within one published standard deviation" in first.output
+    assert re.search(r"1 run took \d+ s", first.output)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name in FILES) == FILES
+    assert (tmp_path / "figures" / "reliability_cora_as_published.pdf").exists()
+
+    again = reproduce(tmp_path, tiny, "--models", "gcn", "gmnn", "--folds", 2)
+    assert again.exit_code == 0, again.output
+    assert "4 runs (1 split, 2 folds, 1 init for each cell), 1 done" in again.output
+    assert "fold 0 init 0: nodewise" in again.output and "cora gcn split 0 fold 0" not in again.output
+    with sqlite3.connect(tmp_path / "results.sqlite") as connection:
+        rows = connection.execute("SELECT dataset, model, split, fold, init FROM runs ORDER BY 2, 4").fetchall()
+    assert rows == [("cora", model, 0, fold, 0) for model in ("gcn", "gmnn") for fold in (0, 1)]
+
+
+def test_dry_run_writes_nothing(tmp_path: Path, tiny: Path) -> None:
+    result = reproduce(tmp_path / "out", tiny, "--models", "gcn,gat", "--dry-run")
+    assert result.exit_code == 0
+    assert "6 runs (1 split, 3 folds, 1 init for each cell), 0 done: about" in result.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
+    result = run("reproduce", "--out", tmp_path, "--quick", "--dry-run")
+    assert "36 runs (1 split, 3 folds, 1 init for each cell), 0 done" in result.output
+    result = run("reproduce", "--out", tmp_path, "--dry-run")
+    assert "900 runs (5 splits, 3 folds, 5 inits for each cell), 0 done" in result.output
+
+
+def test_a_failing_run_is_told_and_the_rest_goes_on(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one_fails(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
+        for key in keys:
+            yield Failure(key, "Traceback …\nValueError: no luck") if key.fold == 0 else attempt(job, key)
+
+    monkeypatch.setattr(local, "run_locally", one_fails)
+    result = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 2)
+    assert result.exit_code == 1
+    assert "cora gcn split 0 fold 0 init 0 failed: ValueError: no luck" in result.stderr
+    assert "Start again" in result.stderr
+    with Store.reading(tmp_path) as store:
+        assert [key.fold for key in store.finished()] == [1]
+        assert [key.fold for key in store.failures()] == [0]
+    assert "no luck" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--datasets", "coro"], "Expected --datasets from cora, citeseer, pubmed, but got 'coro'."),
+        (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, but got 'mlp'."),
+        (["--folds", 4], "--folds"),
+        (["--splits-dir", "x"], "Expected --data-root with --splits-dir"),
+        (["--data-root", "nowhere"], "nowhere"),
+    ],
+)
+def test_refusals(tmp_path: Path, options: list[object], message: str) -> None:
+    result = run("reproduce", "--out", tmp_path / "out", "--splits", 1, *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert result.stderr.startswith("edgewise: ") and result.stderr.count("\n") == 1
+
+
+def test_two_commands_on_one_folder(tmp_path: Path, tiny: Path) -> None:
+    with Store.writing(tmp_path):
+        result = reproduce(tmp_path, tiny, "--models", "gcn")
+    assert result.exit_code == 2
+    assert "another edgewise reproduce is writing there. Wait for it, or name another --out." in result.stderr
+
+
+def test_report_of_a_folder_without_results(tmp_path: Path) -> None:
+    result = run("report", tmp_path)
+    assert result.exit_code == 2
+    assert f"Make some: edgewise reproduce --out {tmp_path}" in result.stderr
+
+
+def test_report_exports_and_reads_its_export(tmp_path: Path) -> None:
+    results = made_up_results(("cora",), ("gcn",), splits=1)
+    source = tmp_path / "runs.parquet"
+    write_run_table(source, results.runs, results.tasks, results.commands)
+    result = run("report", source, "--to", tmp_path / "new" / "folder", "--export", tmp_path / "again.parquet")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "again.parquet").read_bytes() == source.read_bytes()
+    with (tmp_path / "new" / "folder" / "tables.csv").open(encoding="utf-8") as file:
+        assert {row["dataset"] for row in csv.DictReader(file)} == {"cora"}
+
+
+def test_report_refuses_to_write_over_what_it_reads(tmp_path: Path) -> None:
+    results = made_up_results(("cora",), ("gcn",), splits=1)
+    source = tmp_path / "runs.parquet"
+    write_run_table(source, results.runs, results.tasks, results.commands)
+    result = run("report", source, "--export", source)
+    assert result.exit_code == 2 and "named twice" in result.stderr
+
+
+def test_help_comes_at_once() -> None:
+    for name in ("reproduce", "report"):
+        started = time.perf_counter()
+        result = run(name, "--help")
+        assert result.exit_code == 0 and "Examples:" in result.output
+        assert time.perf_counter() - started < 5
