@@ -72,7 +72,7 @@ class Task:
         return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
 
     def fingerprint(self, split: int) -> str:
-        """The first letters of a hash of the graph and of a split's masks."""
+        """Give the first letters of a hash of the graph and of a split's masks."""
         folds = [self.splits[split, fold] for fold in range(FOLDS)]
         masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
         return _hash(self.graph_fingerprint.encode(), *masks)

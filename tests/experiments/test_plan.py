@@ -1,0 +1,126 @@
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+
+from edgewise.experiments import recipes
+from edgewise.experiments.plan import DATASETS, MODELS, TYPICAL_SECONDS, Plan, estimated_seconds
+from edgewise.experiments.recipes import RECIPES, Recipe, hyperparameters
+from edgewise.experiments.runs import RunKey
+from edgewise.models import GCN
+
+
+def test_the_paper_is_900_runs_75_in_each_cell() -> None:
+    runs = Plan().runs()
+    assert len(runs) == len(set(runs)) == Plan().size == 900
+    assert Counter(key.cell for key in runs) == {(dataset, model): 75 for dataset in DATASETS for model in MODELS}
+    assert {(key.split, key.fold, key.init) for key in runs} == {
+        (split, fold, init) for split in range(5) for fold in range(3) for init in range(5)
+    }
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(("pubmed", "cora"), ("gmnn", "gat"), splits=2, folds=1, inits=3)])
+def test_every_cell_gets_its_first_run_before_any_gets_its_second(plan: Plan) -> None:
+    cells = [key.cell for key in plan.runs()]
+    num_cells = len(plan.datasets) * len(plan.models)
+    rounds = [cells[start : start + num_cells] for start in range(0, len(cells), num_cells)]
+    assert all(sorted(a_round) == sorted(plan.cells) for a_round in rounds)
+    assert all(TYPICAL_SECONDS[a] >= TYPICAL_SECONDS[b] for a, b in zip(plan.cells, plan.cells[1:], strict=False))
+
+
+def test_a_plan_of_some_of_it() -> None:
+    plan = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=1, inits=3)
+    assert len(plan.runs()) == plan.size == 12
+    assert {key.cell for key in plan.runs()} == {("cora", "gcn"), ("cora", "gmnn")}
+    assert set(plan.runs()) < set(Plan().runs())  # so that a sweep can begin small and grow
+
+
+def test_a_name_that_is_given_twice_counts_once() -> None:
+    assert Plan(("cora", "cora"), ("gcn", "gat", "gcn"), splits=1, folds=1, inits=1).size == 2
+
+
+def test_quick_keeps_all_cells_and_folds() -> None:
+    quick = Plan().quick()
+    assert quick.size == len(quick.runs()) == 3 * 4 * 3
+    assert {key.cell for key in quick.runs()} == {key.cell for key in Plan().runs()}
+    assert {(key.split, key.init) for key in quick.runs()} == {(0, 0)}
+    assert Plan(("cora",), ("gcn",), folds=1).quick().size == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"datasets": ("cora", "karate")}, r"Expected --datasets from cora, citeseer, pubmed, but got 'karate'"),
+        ({"models": ("gpt",)}, r"Expected --models from gcn, gat, gmnn, epfgnn, but got 'gpt'"),
+        ({"datasets": ()}, r"at least one of cora, citeseer, pubmed for --datasets, but got none"),
+        ({"models": ()}, r"at least one of gcn, .* for --models, but got none"),
+        ({"folds": 4}, r"--folds .*3.* got 4"),
+        ({"folds": 0}, r"--folds .* got 0"),
+        ({"splits": 0}, r"--splits .* got 0"),
+        ({"inits": 1001}, r"--inits .*1000.* got 1001"),
+        ({"splits": 1.5}, r"--splits .* got 1\.5"),
+    ],
+)
+def test_refusals_name_the_option(plan: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Plan(**plan)
+
+
+def test_no_two_runs_of_a_model_on_a_dataset_share_a_seed() -> None:
+    seeds = [key.seed for key in Plan(("cora",), ("gcn",), splits=1000, folds=3, inits=12).runs()]
+    assert len(set(seeds)) == len(seeds)
+    assert len({key.seed for key in Plan(("cora",), ("gcn",), splits=2, folds=3, inits=1000).runs()}) == 6000
+
+
+def test_another_hyper_parameter_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Plan(("cora",), ("gcn",)).runs()
+    (gcn,) = RECIPES["gcn"]
+    other = Recipe(dataclasses.replace(gcn.model, learning_rate=0.02), gcn.predictions)
+    monkeypatch.setattr(recipes, "RECIPES", {**RECIPES, "gcn": (other,)})
+    after = Plan(("cora",), ("gcn",)).runs()
+    assert not set(before) & set(after)
+    assert [key.seed for key in before] == [key.seed for key in after]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_hyper_parameters_are_all_there_in_one_order(model: str) -> None:
+    described = json.loads(hyperparameters(model))
+    assert described == [dataclasses.asdict(recipe.model) for recipe in RECIPES[model]]
+    assert all(list(of_training) == sorted(of_training) for of_training in described)
+    assert hyperparameters(model) == hyperparameters(model)
+
+
+def test_every_hyper_parameter_of_a_model_is_in_its_key() -> None:
+    names = {field.name for field in dataclasses.fields(GCN)}
+    assert {"hidden", "dropout", "learning_rate", "weight_decay"} <= names
+    assert set(json.loads(hyperparameters("gcn"))[0]) == names
+
+
+# --- estimates ---
+
+
+def key(dataset: str, model: str, init: int = 0) -> RunKey:
+    return RunKey(dataset, model, "", 0, 0, init)
+
+
+def test_without_measurements_a_run_takes_its_typical_time() -> None:
+    missing = [key("cora", "gcn", init) for init in range(3)] + [key("pubmed", "gat")]
+    typical = 3 * TYPICAL_SECONDS["cora", "gcn"] + TYPICAL_SECONDS["pubmed", "gat"]
+    assert estimated_seconds(missing, {}, 1) == pytest.approx(typical)
+    assert estimated_seconds(missing, {("cora", "gcn"): []}, 4) == pytest.approx(typical / 4)
+    assert estimated_seconds([], {}, 2) == 0
+
+
+def test_measured_cells_take_their_mean_and_others_the_pace_of_those() -> None:
+    cora = TYPICAL_SECONDS["cora", "gcn"]
+    measured = {("cora", "gcn"): [cora, 3 * cora]}  # twice as slow as typical
+    missing = [key("cora", "gcn"), key("pubmed", "gat")]
+    expected = 2 * cora + 2 * TYPICAL_SECONDS["pubmed", "gat"]
+    assert estimated_seconds(missing, measured, 1) == pytest.approx(expected)
+    assert estimated_seconds(missing, measured, 2) == pytest.approx(expected / 2)
+
+
+def test_there_is_a_typical_time_for_every_cell() -> None:
+    assert set(TYPICAL_SECONDS) == {(dataset, model) for dataset in DATASETS for model in MODELS}
+    assert all(seconds > 0 for seconds in TYPICAL_SECONDS.values())
