@@ -27,38 +27,47 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_planetoid(tmp_path_factory.mktemp("data"))
 
 
-@pytest.fixture
-def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do runs one after the other here: other tests look at processes."""
-
-    def run_here(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
-        for key in keys:
-            yield attempt(job, key)
-
-    monkeypatch.setattr(local, "run_locally", run_here)
-
-
 def reproduce(out: Path, tiny: Path, *more: object) -> Result:
     return run("reproduce", "--out", out, "--data-root", tiny, "--datasets", "cora", "--splits", 1, "--inits", 1, *more)
 
 
-def test_reproduce_runs_what_is_missing_and_reports(tmp_path: Path, tiny: Path, in_this_process: None) -> None:
-    first = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 1)
-    assert first.exit_code == 0, first.output
-    assert "1 run (1 split, 1 fold, 1 init for each cell), 0 done" in first.output
-    assert "1/1 cora gcn split 0 fold 0 init 0: nodewise accuracy" in first.output
+def test_a_failing_run_is_told_the_rest_goes_on_and_the_next_command_does_what_is_missing(
+    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    luck = {"is_bad": True}
+
+    def run_here(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
+        """Do runs one after the other in this process; other tests look at processes."""
+        for key in keys:
+            fails = luck["is_bad"] and key.fold == 0
+            yield Failure(key, "Traceback …\nValueError: no luck") if fails else attempt(job, key)
+
+    monkeypatch.setattr(local, "run_locally", run_here)
+    first = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 2)
+    assert first.exit_code == 1, first.output
+    assert "2 runs (1 split, 2 folds, 1 init for each cell), 0 done" in first.output
+    assert "2/2 cora gcn split 0 fold 1 init 0: nodewise accuracy" in first.output
     assert "published cells within one published standard deviation" in first.output
     assert re.search(r"1 run took \d+ s", first.output)
+    assert "cora gcn split 0 fold 0 init 0 failed: ValueError: no luck" in first.stderr
+    assert "1 run failed" in first.stderr and "Start again" in first.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name in FILES) == FILES
+    assert "no luck" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "reliability_cora_as_published.pdf").exists()
+    with Store.reading(tmp_path) as store:
+        assert [key.fold for key in store.finished()] == [1]
+        assert [key.fold for key in store.failures()] == [0]
 
+    luck["is_bad"] = False
     again = reproduce(tmp_path, tiny, "--models", "gcn", "gmnn", "--folds", 2)
     assert again.exit_code == 0, again.output
     assert "4 runs (1 split, 2 folds, 1 init for each cell), 1 done" in again.output
-    assert "fold 0 init 0: nodewise" in again.output and "cora gcn split 0 fold 0" not in again.output
+    assert "cora gcn split 0 fold 0" in again.output and "cora gcn split 0 fold 1" not in again.output
     with sqlite3.connect(tmp_path / "results.sqlite") as connection:
         rows = connection.execute("SELECT dataset, model, split, fold, init FROM runs ORDER BY 2, 4").fetchall()
-    assert rows == [("cora", model, 0, fold, 0) for model in ("gcn", "gmnn") for fold in (0, 1)]
+        assert rows == [("cora", model, 0, fold, 0) for model in ("gcn", "gmnn") for fold in (0, 1)]
+        assert connection.execute("SELECT count(*) FROM failures").fetchone() == (0,)
+    connection.close()
 
 
 def test_dry_run_writes_nothing(tmp_path: Path, tiny: Path) -> None:
@@ -73,24 +82,6 @@ def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
     assert "36 runs (1 split, 3 folds, 1 init for each cell), 0 done" in result.output
     result = run("reproduce", "--out", tmp_path, "--dry-run")
     assert "900 runs (5 splits, 3 folds, 5 inits for each cell), 0 done" in result.output
-
-
-def test_a_failing_run_is_told_and_the_rest_goes_on(
-    tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def one_fails(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
-        for key in keys:
-            yield Failure(key, "Traceback …\nValueError: no luck") if key.fold == 0 else attempt(job, key)
-
-    monkeypatch.setattr(local, "run_locally", one_fails)
-    result = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 2)
-    assert result.exit_code == 1
-    assert "cora gcn split 0 fold 0 init 0 failed: ValueError: no luck" in result.stderr
-    assert "Start again" in result.stderr
-    with Store.reading(tmp_path) as store:
-        assert [key.fold for key in store.finished()] == [1]
-        assert [key.fold for key in store.failures()] == [0]
-    assert "no luck" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
