@@ -185,7 +185,7 @@ class Store:
             )
         problems = [line for (line,) in execute("PRAGMA quick_check(1)") if line != "ok"]
         if problems:
-            raise sqlite3.DatabaseError(problems[0])
+            raise sqlite3.DatabaseError(problems[0].splitlines()[-1])
         execute("PRAGMA synchronous=FULL")
 
     @contextmanager

@@ -1,0 +1,55 @@
+"""Other processes: Python scripts, and whether they still live."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from textwrap import dedent
+
+import psutil
+
+TESTS = Path(__file__).parents[1]
+
+
+@contextmanager
+def script(folder: Path, text: str, *args: object) -> Iterator[subprocess.Popen[str]]:
+    """Run a script, which may import from the tests; what is left of it in the end is killed."""
+    file = folder / "script.py"
+    file.write_text(dedent(text))
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, str(file), *map(str, args)]
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:
+    """Wait for something to become true; tell whether it did in time."""
+    end = time.monotonic() + seconds
+    while not (so := is_so()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return so
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs; one that has ended may wait to be counted by its parent."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def are_gone(pids: Iterable[int], seconds: float) -> bool:
+    """Wait for processes to end; kill those that do not."""
+    pids = list(pids)
+    gone = wait_until(lambda: not any(map(is_alive, pids)), seconds)
+    for pid in filter(is_alive, pids):
+        os.kill(pid, signal.SIGKILL)
+    return gone
