@@ -59,22 +59,22 @@
   function choose(change) {
     Object.assign(state, change);
     writeAddress();
-    show();
+    showTables();
+    if (!("sort" in change || "dataset" in change)) drawAll();
   }
 
-  function show() {
+  function showTables() {
     for (const input of all("[data-choice]")) {
       const chosen = state[input.dataset.choice];
       if (input.type === "radio") input.checked = input.value === chosen;
       else if (input.type === "checkbox") input.checked = chosen.includes(input.value);
       else input.value = chosen;
     }
-    for (const body of all("tbody[data-reading]")) body.hidden = body.dataset.reading !== state.reading;
+    for (const part of all("[data-reading]")) part.hidden = part.dataset.reading !== state.reading;
     for (const row of all("main table.sortable:not(.statistics) tr[data-dataset]")) {
       row.hidden = state.dataset !== "all" && row.dataset.dataset !== state.dataset;
     }
     all("table.sortable").forEach(sort);
-    if (datasets.length) drawAll();
   }
 
   for (const input of all("[data-choice]")) {
@@ -199,6 +199,7 @@
   let bin = null; // the chosen one, from 0
 
   function drawAll() {
+    if (!datasets.length) return;
     describeModels();
     drawDiagram();
     all(".drawing").filter((place) => scatters[place.id]).forEach(drawScatter);
@@ -260,7 +261,7 @@
     picture.append(draw("line", { class: "diagonal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
     for (const tick of ticks) picture.append(draw("text", { x: round(x(tick)), y: low + 16, "text-anchor": "middle" }, tick.toFixed(1)));
     const isEvent = state.view === "same_label";
-    const names = isEvent ? ["probability of the same label", "how often it is"] : ["confidence", "accuracy"];
+    const names = isEvent ? ["probability of the same label", "frequency"] : ["confidence", "accuracy"];
     picture.append(
       draw("text", { class: "title", x: left + across / 2, y: low + 38, "text-anchor": "middle" }, names[0]),
       draw("text", { class: "title", transform: `translate(11 ${top + up / 2}) rotate(-90)`, "text-anchor": "middle" }, names[1]),
@@ -404,7 +405,7 @@
 
   function drawScatter(place) {
     const scatter = scatters[place.id];
-    const { width, left, across } = layout(place, 520);
+    const { width, left, across } = layout(place, 480);
     const top = 12;
     const picture = draw("svg", { viewBox: `0 0 ${width} ${top + across + 46}`, role: "slider", tabindex: 0 });
     const runs = shownRows().flatMap((row) =>
@@ -465,12 +466,13 @@
 
   // ---- Begin ----------------------------------------------------------------------------------------------------
 
-  readAddress();
-  show();
-  window.addEventListener("hashchange", () => {
+  function begin() {
     readAddress();
-    show();
-  });
+    showTables();
+    drawAll();
+  }
+  begin();
+  window.addEventListener("hashchange", begin);
   const drawn = new Map();
   const resized = new ResizeObserver((entries) => {
     const changed = entries.filter(({ target }) => drawn.get(target) !== target.clientWidth);

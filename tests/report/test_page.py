@@ -1,0 +1,587 @@
+import json
+import math
+import re
+import shutil
+from base64 import b64encode
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.comparison import compare, tally
+from edgewise.report.page import page_html, write_page
+from edgewise.report.page_data import drawn_document, pooled_bins
+from edgewise.report.paper_tables import mean_std
+from edgewise.report.results import Results
+from report.made_up_runs import HOSTILE, N_BINS, made_up_results, with_hostile_text
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+LARGEST = 1_500_000  # bytes, with all runs of the paper
+PAGES = ("whole", "hostile", "one_cell", "nothing")
+
+# ---- Without a browser -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return made_up_results()
+
+
+@pytest.fixture(scope="module")
+def html(results: Results) -> str:
+    return page_html(results)
+
+
+def test_the_same_results_give_the_same_page(html: str) -> None:
+    assert page_html(made_up_results()) == html
+
+
+def test_a_page_is_written_whole(results: Results, html: str, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("an older page")
+    write_page(results, path)
+    assert path.read_text(encoding="utf-8") == html
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_paper_fits_into_a_small_file(results: Results) -> None:
+    more = [
+        replace(run, key=replace(run.key, split=split, init=init))
+        for run in results.runs
+        if run.key.split == 0
+        for split in range(5)
+        for init in range(5)
+    ]
+    assert len(more) == 900
+    assert len(page_html(replace(results, runs=more)).encode()) < LARGEST
+
+
+def test_only_its_own_style_and_script_may_run(html: str) -> None:
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    for kind, pattern in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
+        (text,) = re.findall(pattern, html, re.DOTALL)
+        assert f"{kind} &#39;sha256-{b64encode(sha256(text.encode()).digest()).decode()}&#39;" in policy
+    assert policy.startswith("default-src &#39;none&#39;;")
+    assert "unsafe" not in policy
+    assert not re.search(r'(src|href)="(?!#|data:)', html)
+    assert "innerHTML" not in html
+
+
+def test_the_numbers_cannot_end_their_element(results: Results) -> None:
+    text = page_html(with_hostile_text(results))
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert not re.search("[<>&]", data)
+    assert json.loads(data) == json.loads(json.dumps(drawn_document(results)))
+    assert HOSTILE not in text
+
+
+def luminance(colour: str) -> float:
+    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read(html: str, scheme: str) -> None:
+    light, dark, *_ = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
+    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", light))
+    if scheme == "dark":
+        colours |= dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", dark))
+    for paper in ("paper", "panel", "accent-paper"):
+        assert contrast(colours["ink"], colours[paper]) >= 4.5
+    for text in ("soft", "accent", "good", "near", "far"):
+        for paper in ("paper", "panel"):
+            assert contrast(colours[text], colours[paper]) >= 4.5
+    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field"):
+        assert contrast(colours[line], colours["paper"]) >= 3
+
+
+# ---- In Chromium -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("Chromium is not installed, and the page is tested in it: apt-get install chromium.")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install .[dev]")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("pages")
+    several = {
+        "whole": results,
+        "hostile": with_hostile_text(results),
+        "one_cell": made_up_results(["citeseer"], ["gat"], splits=1),
+        "nothing": Results([]),
+    }
+    for name, of_page in several.items():
+        write_page(of_page, folder / f"{name}.html")
+    return {name: (folder / f"{name}.html").as_uri() for name in several}
+
+
+@dataclass
+class Opener:
+    """Opens pages in one tab, or in another of its own, and remembers what they complained of and asked for."""
+
+    browser: Any
+    files: dict[str, str]
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tab = self.new_tab()
+
+    def new_tab(self, **options: Any) -> Any:
+        page = self.browser.new_context(reduced_motion="reduce", **options).new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        return page
+
+    def __call__(self, name: str = "whole", address: str = "", width: int = 1280, scheme: str = "light") -> Any:
+        self.tab.goto("about:blank")  # another fragment alone would not load the page again
+        self.tab.set_viewport_size({"width": width, "height": 900})
+        self.tab.emulate_media(media="screen", color_scheme=scheme)
+        self.tab.goto(self.files[name] + address)
+        return self.tab
+
+
+@pytest.fixture(scope="module")
+def opener(browser: Any, files: dict[str, str]) -> Opener:
+    return Opener(browser, files)
+
+
+@pytest.fixture
+def opened(opener: Opener) -> Iterator[Opener]:
+    opener.complaints.clear()
+    opener.requests.clear()
+    yield opener
+    # Whatever a test did, the page stayed silent and asked for nothing but itself.
+    assert opener.complaints == []
+    assert {url.split("#")[0] for url in opener.requests} <= {"about:blank", "data:,", *opener.files.values()}
+
+
+def shown_rows(page: Any, table: str) -> list[list[str]]:
+    """Give the texts of ours, as they are seen: dataset, model, then numbers."""
+    rows: list[list[str]] = page.evaluate(
+        """(id) => [...document.querySelectorAll(`#${id} tbody tr[data-dataset]`)]
+             .filter((row) => row.checkVisibility())
+             .map((row) => [...row.cells].map((cell) => cell.querySelector(".ours") || cell.firstChild))
+             .map((shown) => shown.map((one) => one.textContent.trim()))""",
+        table,
+    )
+    return rows
+
+
+def column(page: Any, table: str, place: int) -> list[float | None]:
+    """Give the means of a column, as they are seen."""
+    numbers = {"–": None, "∞": math.inf}
+    texts = [row[place].split(" ± ")[0] for row in shown_rows(page, table)]
+    return [numbers[text] if text in numbers else float(text) for text in texts]
+
+
+def heading(page: Any, table: str, name: str) -> Any:
+    return page.locator(f"#{table} thead").get_by_role("button", name=name, exact=True)
+
+
+def aria_sort(page: Any, table: str) -> dict[str, str]:
+    found: dict[str, str] = page.evaluate(
+        """(id) => Object.fromEntries([...document.querySelectorAll(`#${id} [aria-sort]`)]
+             .map((heading) => [heading.dataset.key, heading.ariaSort]))""",
+        table,
+    )
+    return found
+
+
+def choose_reading(page: Any, reading: str, name: str = "tables-reading") -> None:
+    page.locator(f'label:has(input[name="{name}"][value="{reading}"])').click()
+
+
+def texts_of(results: Results, reading: str, metric: str) -> list[list[str]]:
+    rows = []
+    for dataset in results.datasets:
+        for row in READINGS[reading]:
+            summaries = [results.summary(reading, dataset, row, view, metric) for view in VIEWS]
+            rows.append([mean_std(one, metric).replace("inf", "∞") for one in summaries])
+    return rows
+
+
+@pytest.mark.parametrize(("name", "scheme"), [*((name, "light") for name in PAGES), ("whole", "dark")])
+def test_a_page_opens_from_disk_without_a_word(opened: Opener, name: str, scheme: str) -> None:
+    page = opened(name, scheme=scheme)
+    assert page.title() == "A Graph Is More Than Its Nodes, reproduced"
+    assert page.locator("h1").count() == 1
+    assert opened.files[name] in opened.requests
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((heading) => Number(heading.tagName[1]))")
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    unlabelled = "[...document.querySelectorAll('input, select')].filter((control) => !control.labels.length).length"
+    assert page.evaluate(unlabelled) == 0
+    assert page.evaluate("[...document.querySelectorAll('button')].every((button) => button.textContent.trim())")
+
+
+def test_the_summary_counts(opened: Opener, results: Results) -> None:
+    page = opened()
+    assert page.locator("#tally").text_content() == str(tally(compare(results)))
+    assert "72 of the 900 runs" in page.locator("#partial").text_content()
+
+
+@pytest.mark.parametrize(("metric", "place", "name"), [("ece", 3, "Edgewise"), ("accuracy", 2, "Nodewise")])
+def test_a_click_sorts_and_another_turns_round(opened: Opener, metric: str, place: int, name: str) -> None:
+    page, table = opened(), f"table-{metric}"
+    before = shown_rows(page, table)
+    heading(page, table, name).click()
+    up = column(page, table, place)
+    assert up == sorted(up, key=lambda value: value or 0.0)
+    assert aria_sort(page, table) == {name.lower(): "ascending"}
+    heading(page, table, name).click()
+    assert column(page, table, place) == up[::-1]
+    assert aria_sort(page, table) == {name.lower(): "descending"}
+    heading(page, table, name).click()
+    assert shown_rows(page, table) == before
+    assert aria_sort(page, table) == {}
+
+
+def test_keys_sort(opened: Opener) -> None:
+    page, table = opened(), "table-brier"
+    heading(page, table, "Agree").focus()
+    page.keyboard.press("Enter")
+    values = column(page, table, 4)
+    assert values == sorted(values, key=lambda value: value or 0.0)
+    page.keyboard.press("Space")
+    assert column(page, table, 4) == values[::-1]
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Space")
+    assert aria_sort(page, table) == {"edgewise": "ascending"}
+    heading(page, table, "Model").click()
+    names = [row[1] for row in shown_rows(page, table)]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_what_has_no_number_is_last(opened: Opener, turns: int) -> None:
+    page = opened()
+    for _ in range(turns):
+        heading(page, "table-nll", "Disagree").click()
+    *numbers, last = column(page, "table-nll", 5)
+    assert last is None  # GAT on Pubmed
+    assert None not in numbers
+    ordered = sorted(numbers, key=lambda value: value or 0.0, reverse=turns == 2)
+    assert numbers == ordered
+    assert numbers[0 if turns == 2 else -1] == math.inf  # GMNN on Citeseer
+
+
+def test_every_column_of_every_table_sorts(opened: Opener) -> None:
+    columns = opened().evaluate(
+        """[...document.querySelectorAll("table.sortable thead button")].map((button) => {
+             button.click();
+             const [place, table] = [button.parentElement.cellIndex, button.closest("table")];
+             const rows = [...table.tBodies[0].rows].filter((row) => row.dataset.dataset);
+             return rows.map((row) => row.cells[place].dataset.value ?? row.cells[place].textContent);
+           })"""
+    )
+    assert len(columns) == 4 * 6 + 7 + 9 + 9
+    for values in columns:
+        filled = [value for value in values if value]
+        assert values[: len(filled)] == filled
+        is_text = re.match("[A-Za-z]", filled[0]) and filled[0] != "Infinity"
+        assert filled == sorted(filled, key=(lambda text: text.strip().lower()) if is_text else float)
+
+
+def test_the_reading_decides_what_tables_show(opened: Opener, results: Results) -> None:
+    page = opened()
+    for reading in (AS_PUBLISHED, AS_DEFINED, AS_PUBLISHED):
+        choose_reading(page, reading)
+        for metric in ("ece", "accuracy", "nll", "brier"):
+            assert [row[2:] for row in shown_rows(page, f"table-{metric}")] == texts_of(results, reading, metric)
+        checked = page.locator(f'input[value="{reading}"]:checked')
+        assert checked.count() == 2  # above the tables and above the diagrams
+
+
+def test_published_numbers_stand_beside_ours(opened: Opener, results: Results) -> None:
+    page = opened()
+    cells = {(one.dataset, one.row, one.metric, one.view): one for one in compare(results)}
+    rows = page.locator('#table-ece tbody[data-reading="as_published"] tr[data-dataset="cora"]')
+    for place, row in enumerate(READINGS[AS_PUBLISHED]):
+        for view_place, view in enumerate(VIEWS):
+            one = cells["cora", row, "ece", view]
+            assert one.difference is not None
+            text = rows.nth(place).locator("td.number").nth(view_place).locator(".theirs").inner_text()
+            mark = "=" if abs(one.difference) <= 1 else "≈" if abs(one.difference) <= 2 else "≠"
+            away = f"{one.difference:+.2f}".replace("-", "−")
+            assert re.sub(r"\s+", " ", text) == f"published {mean_std(one.published, 'ece')} {mark} {away} sd"
+
+
+def test_a_dataset_can_be_chosen(opened: Opener) -> None:
+    page = opened()
+    page.locator('label:has(input[name="tables-dataset"][value="citeseer"])').click()
+    for table in ("table-ece", "table-nll", "table-differs", "table-predictions"):
+        assert {row[0] for row in shown_rows(page, table)} == {"Citeseer"}
+    page.locator('label:has(input[name="differs-dataset"][value="all"])').click()
+    assert {row[0] for row in shown_rows(page, "table-ece")} == {"Cora", "Citeseer", "Pubmed"}
+
+
+def drawn_bins(page: Any) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = page.evaluate(
+        """Object.fromEntries([...document.querySelectorAll("#diagram g.model")].map((group) =>
+             [group.dataset.model, [...group.querySelectorAll(".point")].map((point) => Number(point.dataset.bin))]))"""
+    )
+    return found
+
+
+def expected_bins(results: Results, reading: str, dataset: str, view: str) -> dict[str, dict[str, Any]]:
+    pooled = {row: pooled_bins(results.views(reading, dataset, row, view)) for row in READINGS[reading]}
+    return {row: bins for row, bins in pooled.items() if bins["ece"] is not None}
+
+
+def filled(bins: dict[str, Any]) -> list[int]:
+    return [place for place, count in enumerate(bins["count"]) if count]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "view", "reading"),
+    [
+        ("cora", "edgewise", AS_PUBLISHED),
+        ("citeseer", "disagree", AS_DEFINED),
+        ("pubmed", "disagree", AS_DEFINED),
+        ("pubmed", "same_label", AS_PUBLISHED),
+    ],
+)
+def test_what_is_chosen_is_drawn(opened: Opener, results: Results, dataset: str, view: str, reading: str) -> None:
+    page = opened()
+    page.select_option("#chart-dataset", dataset)
+    page.select_option("#chart-view", view)
+    choose_reading(page, reading, "chart-reading")
+    expected = expected_bins(results, reading, dataset, view)
+    assert len(expected) == (4 if (dataset, view) == ("pubmed", "disagree") else 5)
+    assert drawn_bins(page) == {row: filled(bins) for row, bins in expected.items()}
+    assert page.locator("#diagram .share").count() == sum(len(filled(bins)) for bins in expected.values())
+    for row, bins in expected.items():
+        shown = page.locator(f'.models label[data-model="{row}"] .value').text_content()
+        assert shown == f"{100 * bins['ece']['mean']:.2f} ± {100 * bins['ece']['std']:.2f}"
+    if len(expected) == 4:
+        assert page.locator('.models label[data-model="gat"] .value').text_content() == "nothing to score"
+
+
+def bin_rows(page: Any) -> list[list[str]]:
+    rows: list[list[str]] = page.evaluate(
+        "[...document.querySelectorAll('#bin tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return rows
+
+
+def bin_texts(bins: dict[str, Any], place: int) -> list[str]:
+    confidence, accuracy = bins["confidence"][place], bins["accuracy"][place]
+    gap = f"{accuracy - confidence:+.3f}".replace("-", "−")
+    return [f"{bins['count'][place]:,}", f"{confidence:.3f}", f"{accuracy:.3f}", gap]
+
+
+def test_keys_move_between_bins(opened: Opener, results: Results) -> None:
+    page = opened(address="#models=gmnn&view=agree")
+    bins = expected_bins(results, AS_PUBLISHED, "cora", "agree")["gmnn"]
+    diagram = page.locator("#diagram svg")
+    page.locator('.models input[value="epfgnn mean field"]').focus()
+    page.keyboard.press("Tab")
+    for place in filled(bins):
+        low = f"{place / N_BINS:.4f} <" if place else "0 ≤"
+        high = f"{(place + 1) / N_BINS:.4f}" if place < N_BINS - 1 else "1"
+        title = f"Bin {place + 1} of {N_BINS}: {low} confidence ≤ {high}"
+        assert page.locator("#bin .bin-limits").text_content() == title
+        assert bin_rows(page) == [["GMNN", *bin_texts(bins, place)]]
+        assert diagram.get_attribute("aria-valuenow") == str(place + 1)
+        count, confidence, accuracy, gap = bin_texts(bins, place)
+        said = f"GMNN: count {count}, confidence {confidence}, accuracy {accuracy}, gap {gap}"
+        assert diagram.get_attribute("aria-valuetext") == f"{title}. {said}"
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
+    assert diagram.get_attribute("aria-valuenow") == str(filled(bins)[0] + 1)
+    page.keyboard.press("End")
+    page.keyboard.press("ArrowLeft")
+    assert diagram.get_attribute("aria-valuenow") == str(filled(bins)[-2] + 1)
+    page.keyboard.press("Escape")
+    assert page.locator("#bin table").count() == 0
+
+
+def test_pointing_and_tapping_show_a_bin(opened: Opener, results: Results) -> None:
+    expected = expected_bins(results, AS_PUBLISHED, "cora", "edgewise")
+    page = opened()
+    page.locator('#diagram g[data-model="gat"] .point[data-bin="8"]').hover(force=True)
+    assert page.locator("#bin .bin-limits").text_content() == "Bin 9 of 15: 0.5333 < confidence ≤ 0.6000"
+    assert [row[1:] for row in bin_rows(page)] == [bin_texts(bins, 8) for bins in expected.values()]
+    phone = opened.new_tab(viewport={"width": 390, "height": 844}, has_touch=True)
+    phone.goto(opened.files["whole"])
+    phone.locator('#diagram g[data-model="gcn"] .point[data-bin="5"]').tap(force=True)
+    assert [row[1:] for row in bin_rows(phone)] == [bin_texts(bins, 5) for bins in expected.values()]
+
+
+def test_models_can_be_laid_over_each_other(opened: Opener) -> None:
+    page = opened()
+    for row in ("gat", "epfgnn", "epfgnn mean field"):
+        page.locator(f'.models input[value="{row}"]').uncheck()
+    assert list(drawn_bins(page)) == ["gcn", "gmnn"]
+    assert page.locator("#diagram .gap").count() == 0
+    page.locator('.models input[value="gcn"]').uncheck()
+    assert page.locator("#diagram .gap").count() == len(drawn_bins(page)["gmnn"])
+    page.locator('.models input[value="gmnn"]').uncheck()
+    assert "Tick a model" in page.locator("#diagram").text_content()
+    page.locator('.models input[value="gat"]').check()
+    assert list(drawn_bins(page)) == ["gat"]
+
+
+@pytest.mark.parametrize(("place", "up"), [("nodes-edges", "edgewise"), ("agree-disagree", "agree")])
+def test_each_run_has_a_mark(opened: Opener, results: Results, place: str, up: str) -> None:
+    page = opened(address="#models=gcn,epfgnn")
+    lost = place == "agree-disagree"  # a run of GCN on Cora has no disagreeing edge
+    assert page.locator(f'#{place} g[data-model="gcn"] .run').count() == 6 - lost
+    assert page.locator(f'#{place} g[data-model="epfgnn"] .run').count() == 6
+    readout = page.locator(f"#{place}-run")
+    page.locator(f"#{place} .run").first.hover(force=True)
+    found = re.fullmatch(
+        r"(GCN|EPFGNN), split (\d), fold (\d), init 0: \w+ ECE ([\d.]+), \w+ ECE ([\d.]+)", readout.text_content()
+    )
+    assert found is not None
+    row, split, fold = found[1].lower(), int(found[2]), int(found[3])
+    source = READINGS[AS_PUBLISHED][row]
+    (run,) = [run for run in results.of("cora", source.model) if (run.key.split, run.key.fold) == (split, fold)]
+    assert float(found[5]) == pytest.approx(100 * run.predictions[source.prediction][up].ece, abs=0.006)
+    page.locator(f"#{place} svg").focus()
+    page.keyboard.press("Home")
+    first = readout.text_content()
+    page.keyboard.press("ArrowRight")
+    assert readout.text_content() not in ("", first)
+    assert page.locator(f"#{place} svg").get_attribute("aria-valuetext") == readout.text_content()
+
+
+def seen(page: Any) -> dict[str, Any]:
+    choices = "[...document.querySelectorAll('[data-choice]')].map((control) => [control.value, control.checked])"
+    return {
+        "choices": page.evaluate(choices),
+        "tables": {table: shown_rows(page, table) for table in ("table-ece", "table-nll", "table-predictions")},
+        "sorted": [aria_sort(page, table) for table in ("table-ece", "table-predictions")],
+        "bins": drawn_bins(page),
+        "caption": page.locator("#diagram-caption").text_content(),
+    }
+
+
+def test_the_address_opens_the_same_view(opened: Opener) -> None:
+    page = opened()
+    usual = seen(page)
+    choose_reading(page, AS_DEFINED)
+    page.locator('label:has(input[name="tables-dataset"][value="pubmed"])').click()
+    page.select_option("#chart-dataset", "citeseer")
+    page.select_option("#chart-view", "same_label")
+    page.locator('.models input[value="gat"]').uncheck()
+    heading(page, "table-ece", "Agree").click()
+    heading(page, "table-predictions", "Edge NLL").dblclick()
+    page.get_by_role("link", name="Methods").click()
+    chosen = seen(page)
+    assert chosen != usual
+    page = opened(address=page.evaluate("location.hash"))
+    assert seen(page) == chosen
+    page.evaluate("location.hash = ''")
+    page.wait_for_function("document.getElementById('chart-view').value === 'edgewise'")
+    assert seen(page) == usual
+
+
+def test_an_address_without_sense_is_ignored(opened: Opener) -> None:
+    usual = seen(opened())
+    nonsense = (
+        "#reading=x&dataset=__proto__&chart=<b>&view=&sort=table-ece:x:ascending,__proto__:a:b,table-nll:agree:up"
+    )
+    assert seen(opened(address=nonsense)) == usual
+    assert seen(opened(address="#methods")) == usual
+
+
+def test_hostile_text_is_only_text(opened: Opener) -> None:
+    page = opened("hostile")
+    assert page.evaluate("window.harmed") is None
+    assert page.locator("img, main b").count() == 0
+    assert page.locator("#table-commands td", has_text=HOSTILE).count() == 2
+    assert page.locator("#table-versions th", has_text=HOSTILE).count() == 1
+    assert page.locator("#table-versions td", has_text=HOSTILE).count() == 1
+    assert HOSTILE in page.locator("header").text_content()
+    assert HOSTILE in page.locator(".failures pre").text_content()
+    assert "cora gat split 4 fold 2 init 1" in page.locator(".failures summary").text_content()
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_narrow_screen_never_scrolls_sideways(opened: Opener, name: str) -> None:
+    page = opened(name, width=360)
+    page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    scrollers = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].map((one) => [one.scrollWidth > one.clientWidth, one.tabIndex])"
+    )
+    assert all(place == 0 for is_wide, place in scrollers if is_wide)  # so that keys can scroll it
+
+
+def test_paper_shows_all_tables_whatever_is_chosen(opened: Opener, results: Results) -> None:
+    page = opened(address="#reading=as_defined&dataset=cora", scheme="dark")
+    assert len(shown_rows(page, "table-ece")) == 5
+    page.emulate_media(media="print")
+    for metric in ("ece", "accuracy", "nll", "brier"):
+        both = texts_of(results, AS_PUBLISHED, metric) + texts_of(results, AS_DEFINED, metric)
+        assert [row[2:] for row in shown_rows(page, f"table-{metric}")] == both
+    assert len(shown_rows(page, "table-predictions")) == 30
+    assert page.locator(".reading-name >> visible=true").count() == 8
+    assert page.locator(".controls >> visible=true").count() == 0
+    assert page.locator("nav >> visible=true").count() == 0
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.set_viewport_size({"width": 690, "height": 1000})  # an A4 page between its margins
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)")
+
+
+def test_without_a_script_all_tables_are_there(opened: Opener, results: Results) -> None:
+    page = opened.new_tab(java_script_enabled=False)
+    page.goto(opened.files["whole"])
+    for reading in READINGS:
+        body = page.locator(f'#table-ece tbody[data-reading="{reading}"]')
+        assert body.locator(".ours").all_text_contents() == [
+            text for row in texts_of(results, reading, "ece") for text in row
+        ]
+        assert body.is_visible()
+
+
+def test_a_part_of_a_sweep_says_so(opened: Opener) -> None:
+    page = opened("one_cell")
+    notice = page.locator("#partial").text_content()
+    assert "3 of the 900 runs" in notice
+    assert "no runs yet for 11 of 12 pairs" in " ".join(notice.split())
+    assert shown_rows(page, "table-ece")[0][:2] == ["Citeseer", "GAT"]
+    assert list(drawn_bins(page)) == ["gat"]
+    assert page.locator('.models label[data-model="gcn"] .value').text_content() == "no runs"
+    assert page.locator('.models input[value="gcn"]').is_disabled()
+    assert "Nothing yet" in page.locator("#differs").text_content()
+
+
+def test_nothing_says_so(opened: Opener) -> None:
+    page = opened("nothing")
+    assert "There are no runs yet" in page.locator("#nothing").text_content()
+    assert page.locator("#scores, #diagrams, #table-versions").count() == 0
+    assert page.locator("#methods").is_visible()

@@ -1,0 +1,224 @@
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source
+from edgewise.experiments.runs import SAME_LABEL, Bins, ViewResult
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.page_changes import change_rows, stories
+from edgewise.report.page_data import drawn_document, pooled_bins, source_document, source_key
+from edgewise.report.page_tables import (
+    PageCell,
+    Published,
+    cell,
+    prediction_rows,
+    score_rows,
+    signed,
+    statistics_rows,
+)
+from edgewise.report.results import Results, Summary
+from report.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return made_up_results()
+
+
+def view_result(count: list[int], confidence_sum: list[float], correct_sum: list[int], ece: float) -> ViewResult:
+    return ViewResult(sum(count), 0.5, 1.0, 0.5, ece, Bins(count, confidence_sum, correct_sum))
+
+
+def test_bins_of_runs_are_added() -> None:
+    one = view_result([2, 0, 4], [0.4, 0.0, 3.6], [1, 0, 3], 0.1)
+    other = view_result([1, 0, 0], [0.3, 0.0, 0.0], [0, 0, 0], 0.3)
+    pooled = pooled_bins([one, other])
+    assert pooled["count"] == [3, 0, 4]
+    assert pooled["confidence"] == [pytest.approx(0.7 / 3, abs=1e-6), None, 0.9]
+    assert pooled["accuracy"] == [pytest.approx(1 / 3, abs=1e-6), None, 0.75]
+    assert pooled["filled"] == [2, 0, 1]
+    # The mean over runs, and not the error of the added bins.
+    assert pooled["ece"] == {"mean": 0.2, "std": 0.1, "runs": 2}
+    assert pooled["runs"] == 2
+
+
+def test_an_empty_view_has_no_error() -> None:
+    pooled = pooled_bins([view_result([0, 0], [0.0, 0.0], [0, 0], math.nan)])
+    assert pooled["ece"] is None
+    assert pooled["count"] == [0, 0]
+    assert pooled["confidence"] == pooled["accuracy"] == [None, None]
+
+
+def test_the_document_is_strict_json_with_every_row_of_both_readings(results: Results) -> None:
+    document = json.loads(json.dumps(drawn_document(results), allow_nan=False))
+    assert list(document["datasets"]) == ["cora", "citeseer", "pubmed"]
+    for reading, rows in READINGS.items():
+        assert document["readings"][reading]["rows"] == {row: source_key(source) for row, source in rows.items()}
+    for dataset in document["datasets"].values():
+        for reading in document["readings"].values():
+            assert set(reading["rows"].values()) <= set(dataset["sources"])
+        for source in dataset["sources"].values():
+            assert list(source["views"]) == [*VIEWS, SAME_LABEL]
+
+
+def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
+    views = source_document(results.of("cora", "gmnn"), "mixture")["views"]
+    assert isinstance(views, dict)
+    for view in VIEWS:
+        summary = results.summary(AS_DEFINED, "cora", "gmnn", view, "ece")
+        assert summary is not None
+        expected = {"mean": round(summary.mean, 6), "std": round(summary.std, 6), "runs": 6}
+        assert views[view]["ece"] == expected
+        assert sum(views[view]["count"]) == sum(one.count for one in results.views(AS_DEFINED, "cora", "gmnn", view))
+
+
+def test_each_run_has_a_line() -> None:
+    run = made_up_run("cora", "gcn", split=1, fold=2, init=3)
+    errors = [round(run.predictions["product"][view].ece, 6) for view in VIEWS]
+    assert source_document([run], "product")["runs"] == [[1, 2, 3, *errors]]
+    alike = made_up_run("pubmed", "gat")
+    assert source_document([alike], "product")["runs"] == [
+        [0, 0, 0, *(round(alike.predictions["product"][view].ece, 6) for view in VIEWS[:3]), None]
+    ]
+
+
+def test_what_has_no_runs_is_not_in_the_document() -> None:
+    document = drawn_document(made_up_results(["citeseer"], ["gat"], splits=1, folds=1))
+    assert document["datasets"] == {
+        "citeseer": {
+            "label": "Citeseer",
+            "sources": {"gat/product": source_document([made_up_run("citeseer", "gat")], "product")},
+        }
+    }
+    assert drawn_document(Results([]))["datasets"] == {}
+
+
+@pytest.mark.parametrize(
+    ("difference", "verdict", "away"),
+    [
+        (0.0, "good", "0.00"),
+        (-1.0, "good", "−1.00"),
+        (1.01, "near", "+1.01"),
+        (-2.0, "near", "−2.00"),
+        (2.5, "far", "+2.50"),
+        (None, "", ""),
+    ],
+)
+def test_how_far_from_the_published_number(difference: float | None, verdict: str, away: str) -> None:
+    published = Published("12.47 ± 4.37", difference)
+    assert (published.verdict, published.away) == (verdict, away)
+
+
+def test_a_cell_says_what_it_lacks() -> None:
+    assert cell(Summary(0.1234, 0.01, 6), "ece", 6).text == "12.34 ± 1.00"
+    assert cell(Summary(0.1234, 0.01, 5), "ece", 6).remark == "5 runs"
+    assert cell(Summary(0.1234, 0.0, 1), "ece", 1).text == "12.34"  # one run has no spread
+    assert cell(Summary(1.5, 0.25, 6), "nll", 6).text == "1.500 ± 0.250"
+    assert cell(Summary(math.inf, math.nan, 6), "nll", 6) == PageCell("∞", math.inf)
+    empty = cell(None, "ece", 6, MeanStd(0.5, 0.1))
+    assert empty == PageCell("–", None, "nothing to score", Published("50.00 ± 10.00"))
+
+
+def test_what_cells_sort_by() -> None:
+    assert PageCell("", 0.25).sort_key == "0.25"
+    assert PageCell("", math.inf).sort_key == "Infinity"
+    assert PageCell("", None).sort_key == PageCell("", math.nan).sort_key == ""
+    assert [signed(value, 1) for value in (0.04, -0.04, 2.0, -math.inf)] == ["0.0", "0.0", "+2.0", "−∞"]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "ece", "nll", "brier"])
+def test_the_best_of_each_dataset_is_marked(results: Results, metric: str) -> None:
+    rows = score_rows(results, AS_PUBLISHED, metric)
+    assert [(row.dataset, row.name) for row in rows[:2]] == [("cora", "gcn"), ("cora", "gat")]
+    assert len(rows) == 15
+    for dataset in results.datasets:
+        for place in range(len(VIEWS)):
+            cells = [row.cells[place] for row in rows if row.dataset == dataset]
+            means = [one.value for one in cells if one.value is not None]
+            best = max(means) if metric == "accuracy" else min(means)
+            assert best in [one.value for one in cells if one.is_best]
+            assert sum(one.is_best for one in cells) < len(cells)
+
+
+def test_one_model_alone_is_not_the_best() -> None:
+    (row,) = score_rows(made_up_results(["cora"], ["gcn"]), AS_PUBLISHED, "ece")
+    assert not any(one.is_best for one in row.cells)
+
+
+def test_a_row_with_fewer_runs_than_the_others_says_so(results: Results) -> None:
+    fewer = replace(
+        results, runs=[run for run in results.runs if run.key.cell != ("cora", "gat") or run.key.split == 0]
+    )
+    remarks = {(row.dataset, row.name): row.remark for row in score_rows(fewer, AS_PUBLISHED, "ece")}
+    assert remarks.pop(("cora", "gat")) == "3 runs"
+    assert set(remarks.values()) == {""}
+
+
+def test_every_prediction_has_a_row(results: Results) -> None:
+    rows = prediction_rows(results)
+    names = [f"{model} {name}" for model, several in PREDICTIONS_OF.items() for name in several]
+    assert [row.name for row in rows] == 3 * names
+
+
+def test_statistics_stand_beside_the_published(results: Results) -> None:
+    row = statistics_rows(results)[0]
+    assert [one.text for one in row.cells[:4]] == ["2,708", "10,556", "1,433", "7"]
+    homophily = row.cells[4]
+    # Two splits, at −0.2 and at +0.6 published standard deviations.
+    assert homophily.published is not None
+    assert homophily.published.text == "80.63 ± 0.81"
+    assert homophily.published.away == "+0.20"
+
+
+def test_differences_are_taken_run_by_run(results: Results) -> None:
+    row = next(row for row in change_rows(results) if (row.dataset, row.name) == ("cora", "gmnn"))
+    pairs = [
+        (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
+        for run in results.of("cora", "gmnn")
+    ]
+    differences = [after - before for before, after in pairs]
+    assert row.cells[3].value == pytest.approx(sum(differences) / 6)
+    assert row.cells[3].remark == f"better in {sum(one < 0 for one in differences)} of 6"
+
+
+def test_an_infinite_score_is_left_out_of_differences(results: Results) -> None:
+    row = next(row for row in change_rows(results) if (row.dataset, row.name) == ("citeseer", "gmnn"))
+    assert row.cells[3].remark.endswith("of 5")
+
+
+def shifted(results: Results, source: Source, shift: float) -> Results:
+    """Set node accuracies of one prediction to those of the published reading, plus a shift."""
+    runs = []
+    for run in results.runs:
+        if run.key.model == source.model:
+            published = run.predictions[READINGS[AS_PUBLISHED][source.model].prediction]["nodewise"]
+            of_source = {**run.predictions[source.prediction]}
+            of_source["nodewise"] = replace(of_source["nodewise"], accuracy=published.accuracy + shift)
+            run = replace(run, predictions={**run.predictions, source.prediction: of_source})
+        runs.append(run)
+    return replace(results, runs=runs)
+
+
+@pytest.mark.parametrize(
+    ("shift", "words"),
+    [
+        (0.02, "Node accuracy is better on Cora, Citeseer and Pubmed: +2.00 points, better in 18 of 18 runs."),
+        (-0.01, "Node accuracy is worse on Cora, Citeseer and Pubmed: −1.00 points, better in 0 of 18 runs."),
+        (
+            0.0,
+            "Node accuracy is not clearly different on Cora, Citeseer and Pubmed: 0.00 points, better in 0 of 18 runs.",
+        ),
+    ],
+)
+def test_sentences_follow_the_numbers(results: Results, shift: float, words: str) -> None:
+    told = stories(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
+    assert [story.row for story in told] == ["gmnn", "epfgnn", "epfgnn mean field"]
+    assert told[0].sentences[0] == words
+
+
+def test_no_runs_tell_no_stories() -> None:
+    assert stories(made_up_results(["cora"], ["gcn"])) == []
+    assert change_rows(Results([])) == []
