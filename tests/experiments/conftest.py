@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from edgewise.experiments.attempts import Job
+from edgewise.experiments.local import run_locally
+from edgewise.experiments.plan import Plan
+from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
 from experiments.tiny import write_planetoid
 
@@ -17,6 +20,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def job(root: Path) -> Job:
     return Job(Sources(str(root)), n_splits=2)
+
+
+PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=2)
+
+
+@pytest.fixture(scope="session")
+def plan() -> Plan:
+    """Runs of about a third of a second."""
+    return PLAN
+
+
+@pytest.fixture(scope="session")
+def undisturbed(job: Job) -> list[Run]:
+    """Do the runs of the plan in two worker processes, and nothing happens."""
+    runs = list(run_locally(PLAN.runs(), job, workers=2))
+    assert all(isinstance(run, Run) for run in runs)
+    return runs
 
 
 @pytest.fixture(autouse=True)
