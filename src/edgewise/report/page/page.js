@@ -1,5 +1,5 @@
 "use strict";
-// The page without this script is whole but for the diagrams: all tables of both readings are there, in the paper's order.
+// Without this script the page is whole but for its diagrams: all tables of both readings are there, in their order.
 // Here they get sorted and filtered, diagrams get drawn, and what is chosen is kept in the address.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -35,7 +35,8 @@
     state.dataset = pick("dataset", datasets, usual.dataset);
     state.chart = pick("chart", datasets, usual.chart);
     state.view = pick("view", views, usual.view);
-    state.models = given.has("models") ? rows.filter((row) => given.get("models").split(",").includes(row)) : usual.models;
+    const models = given.has("models") ? given.get("models").split(",") : usual.models;
+    state.models = rows.filter((row) => models.includes(row));
     state.sort = {};
     for (const part of (given.get("sort") || "").split(",")) {
       const [table, key, direction] = part.split(":");
@@ -89,11 +90,12 @@
   // ---- Tables ---------------------------------------------------------------------------------------------------
 
   function headings(table) {
-    return new Map(table ? all("thead th[data-key]", table).map((heading, place) => [heading.dataset.key, { heading, place }]) : []);
+    const found = table ? all("thead th[data-key]", table) : [];
+    return new Map(found.map((heading, place) => [heading.dataset.key, { heading, place }]));
   }
 
   for (const table of all("table.sortable")) {
-    for (const body of table.tBodies) all("tr[data-dataset]", body).forEach((row, place) => (row.dataset.place = place));
+    all("tr[data-dataset]", table).forEach((row, place) => (row.dataset.place = place));
     for (const [key, { heading }] of headings(table)) {
       const button = make("button", { type: "button" }, heading.textContent);
       button.addEventListener("click", () => {
@@ -161,7 +163,7 @@
     return fill(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
   }
 
-  function fill(element, attributes, children) {
+  function fill(element, attributes, children = []) {
     for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
     element.append(...children);
     return element;
@@ -173,295 +175,310 @@
     return Number(value.toFixed(digits)) > 0 ? `+${text}` : text.replace(/^−(?=[0.]+$)/, "");
   };
   const percent = (value) => fixed(100 * value, 2);
-  const grouped = (count) => count.toLocaleString("en");
-
-  // A shape for each model, for eyes and printers that see no colour: centred, as wide as 2 r.
-  const shapes = {
-    gcn: (x, y, r) => draw("circle", { cx: x, cy: y, r }),
-    gat: (x, y, r) => draw("rect", { x: x - 0.9 * r, y: y - 0.9 * r, width: 1.8 * r, height: 1.8 * r }),
-    gmnn: (x, y, r) => polygon([x, y - 1.25 * r], [x + 1.15 * r, y + 0.85 * r], [x - 1.15 * r, y + 0.85 * r]),
-    epfgnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
-    "epfgnn mean field": (x, y, r) => polygon([x, y + 1.25 * r], [x + 1.15 * r, y - 0.85 * r], [x - 1.15 * r, y - 0.85 * r]),
-  };
-  const polygon = (...corners) => draw("polygon", { points: corners.map((corner) => corner.map(round).join(",")).join(" ") });
   const round = (value) => Math.round(100 * value) / 100;
-  const path = (points) => draw("polyline", { class: "stroke", points: points.map((p) => p.map(round).join(",")).join(" ") });
+  const series = (points) => points.map((point) => point.map(round).join(",")).join(" ");
+  const nearest = (values, value) =>
+    values.reduce((best, one) => (Math.abs(one - value) < Math.abs(best - value) ? one : best));
 
-  function marked(row, x, y, r, attributes) {
-    return fill(shapes[row](round(x), round(y), r), attributes, []);
-  }
+  const text = (x, y, words, anchor = "middle") =>
+    draw("text", { x: round(x), y: round(y), "text-anchor": anchor }, words);
+  const title = (x, y, words) => fill(text(x, y, words), { class: "title" });
+  const standing = (x, y, words) => fill(title(0, 0, words), { transform: `translate(${x} ${round(y)}) rotate(-90)` });
+  const line = (kind, x1, y1, x2, y2) =>
+    draw("line", { class: kind, x1: round(x1), y1: round(y1), x2: round(x2), y2: round(y2) });
+  const stroke = (...points) => draw("polyline", { class: "stroke", points: series(points) });
+  const polygon = (...corners) => draw("polygon", { points: series(corners) });
+
+  // A shape for each model, for eyes and printers that see no colour.
+  const shapes = {
+    gcn: (x, y, r) => draw("circle", { cx: round(x), cy: round(y), r }),
+    gat: (x, y, r) => polygon([x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]),
+    gmnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.2 * r, y + 0.9 * r], [x - 1.2 * r, y + 0.9 * r]),
+    epfgnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
+    "epfgnn mean field": (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
+  };
+  const mark = (row, x, y, r, attributes) => fill(shapes[row](x, y, r), attributes);
 
   const sourceOf = (row) => data.datasets[state.chart].sources[data.readings[state.reading].rows[row]];
-  const shownRows = () => state.models.filter((row) => sourceOf(row));
-  const binsOf = (row) => sourceOf(row).views[state.view];
-  const total = (bins) => bins.count.reduce((sum, count) => sum + count, 0);
-
-  let bin = null; // the chosen one, from 0
+  const chosenRows = () => state.models.filter((row) => sourceOf(row));
 
   function drawAll() {
     if (!datasets.length) return;
     describeModels();
     drawDiagram();
-    all(".drawing").filter((place) => scatters[place.id]).forEach(drawScatter);
-  }
-
-  function describeModels() {
-    for (const label of all(".models label")) {
-      const row = label.dataset.model;
-      const source = sourceOf(row);
-      const ece = source && binsOf(row) ? binsOf(row).ece : null;
-      label.classList.toggle("absent", !source);
-      label.querySelector("input").disabled = !source;
-      const spread = ece && ece.runs > 1 ? ` ± ${percent(ece.std)}` : "";
-      label.querySelector(".value").textContent = !source ? "no runs" : ece ? percent(ece.mean) + spread : "nothing to score";
-    }
+    for (const id of Object.keys(scatters)) drawScatter(id);
   }
 
   for (const key of all(".models .key")) {
     const row = key.dataset.key;
     const picture = draw("svg", { viewBox: "0 0 44 16", "aria-hidden": "true", "data-model": row });
-    picture.append(path([[0, 8], [44, 8]]), marked(row, 22, 8, 4, { class: "point" }));
+    picture.append(stroke([0, 8], [44, 8]), mark(row, 22, 8, 4, { class: "point" }));
     key.append(picture);
   }
 
-  // A diagram fills the width that it gets, so that its letters are never smaller than those of the page.
-  function layout(place, most) {
-    const width = Math.max(260, Math.min(most, place.clientWidth || most));
-    const left = 46;
-    const right = 10;
-    return { width, left, right, across: width - left - right };
-  }
-
-  function axis(picture, { left, top, across, up, ticks, write, max }) {
-    for (const tick of ticks) {
-      const [x, y] = [left + (across * tick) / max, top + up - (up * tick) / max].map(round);
-      picture.append(
-        draw("line", { class: "grid", x1: x, x2: x, y1: top, y2: top + up }),
-        draw("line", { class: "grid", x1: left, x2: left + across, y1: y, y2: y }),
-        draw("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, write(tick)),
-      );
+  function describeModels() {
+    for (const label of all(".models label")) {
+      const source = sourceOf(label.dataset.model);
+      label.classList.toggle("absent", !source);
+      label.querySelector("input").disabled = !source;
+      label.querySelector(".value").textContent = source ? error(source.views[state.view]) : "no runs";
     }
   }
 
-  function drawDiagram() {
-    const place = byId("diagram");
-    const { width, left, right, across } = layout(place, 720);
-    const [top, up, strip, between] = [12, Math.round(Math.min(0.78 * across, 470)), 78, 22];
-    const low = top + up + between + strip;
-    const height = low + 46;
-    const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "slider", tabindex: 0, "aria-orientation": "horizontal" });
-    const shown = shownRows().filter((row) => binsOf(row) && total(binsOf(row)));
-    const numBins = shown.length ? binsOf(shown[0]).count.length : 15;
-    const [x, y] = [(c) => left + across * c, (a) => top + up * (1 - a)];
-    const ticks = [0, 0.2, 0.4, 0.6, 0.8, 1];
+  function error(bins) {
+    if (!bins || !bins.ece) return "nothing to score";
+    return percent(bins.ece.mean) + (bins.ece.runs > 1 ? ` ± ${percent(bins.ece.std)}` : "");
+  }
 
-    const chosen = draw("rect", { class: "chosen", y: top, width: round(across / numBins), height: low - top });
-    picture.append(chosen);
-    axis(picture, { left, top, across, up, ticks, write: (tick) => tick.toFixed(1), max: 1 });
-    picture.append(draw("line", { class: "diagonal", x1: x(0), y1: y(0), x2: x(1), y2: y(1) }));
-    for (const tick of ticks) picture.append(draw("text", { x: round(x(tick)), y: low + 16, "text-anchor": "middle" }, tick.toFixed(1)));
-    const isEvent = state.view === "same_label";
-    const names = isEvent ? ["probability of the same label", "frequency"] : ["confidence", "accuracy"];
-    picture.append(
-      draw("text", { class: "title", x: left + across / 2, y: low + 38, "text-anchor": "middle" }, names[0]),
-      draw("text", { class: "title", transform: `translate(11 ${top + up / 2}) rotate(-90)`, "text-anchor": "middle" }, names[1]),
-      draw("text", { class: "title", transform: `translate(11 ${low - strip / 2}) rotate(-90)`, "text-anchor": "middle" }, "share"),
-    );
-
-    const highest = Math.max(0, ...shown.flatMap((row) => binsOf(row).count.map((count) => count / total(binsOf(row)))));
-    if (shown.length) picture.append(draw("text", { x: left - 8, y: low - strip + 9, "text-anchor": "end" }, `${Math.round(100 * highest)}%`));
-    picture.append(draw("line", { class: "frame", x1: left, x2: left + across, y1: low, y2: low }));
-
-    shown.forEach((row, order) => {
-      const bins = binsOf(row);
-      const group = draw("g", { class: "model", "data-model": row });
-      const slot = (0.84 * across) / numBins / shown.length;
-      bins.count.forEach((count, k) => {
-        if (!count) return;
-        const tall = Math.max(1, (strip * count) / total(bins) / highest);
-        const from = x(k / numBins) + (0.08 * across) / numBins + order * slot;
-        group.append(draw("rect", { class: "share", "data-bin": k, x: round(from), y: round(low - tall), width: round(0.88 * slot), height: round(tall) }));
-      });
-      const filled = bins.count.map((_, k) => k).filter((k) => bins.count[k]);
-      const at = (k) => [x(bins.confidence[k]), y(bins.accuracy[k])];
-      if (shown.length === 1) {
-        for (const k of filled) {
-          const [px, py] = at(k).map(round);
-          group.append(draw("line", { class: "gap", x1: px, x2: px, y1: round(y(bins.confidence[k])), y2: py }));
-        }
-      }
-      // A stroke across an empty bin would claim what no element shows.
-      for (const k of filled) if (bins.count[k + 1]) group.append(path([at(k), at(k + 1)]));
-      for (const k of filled) {
-        const kind = bins.filled[k] < bins.runs ? "point partly" : "point";
-        group.append(marked(row, ...at(k), 4.2, { class: kind, "data-bin": k }));
-      }
-      picture.append(group);
-    });
-    if (!shown.length) {
-      const words = shownRows().length ? "Nothing to score in this view" : "Tick a model to draw it";
-      picture.append(draw("text", { class: "title", x: left + across / 2, y: top + up / 2, "text-anchor": "middle" }, words));
+  // A field of axes from 0 to max in both directions, as wide as its place: its letters are as large as the page's.
+  function newField(place, { widest, steepness, highest, beneath, max, step, write }) {
+    const width = Math.max(260, Math.min(widest, place.clientWidth || widest));
+    const [left, top] = [46, 12];
+    const across = width - left - 10;
+    const up = Math.round(Math.min(steepness * across, highest));
+    const low = top + up + beneath; // the line beneath which the numbers stand
+    const field = { width, left, top, across, up, low };
+    field.x = (value) => left + (across * value) / max;
+    field.y = (value) => top + up * (1 - value / max);
+    field.picture = draw("svg", { viewBox: `0 0 ${width} ${low + 46}`, role: "slider", tabindex: 0 });
+    for (let n = 0; n * step < max + step / 2; n += 1) {
+      const [x, y, words] = [field.x(n * step), field.y(n * step), write(n * step)];
+      field.picture.append(line("grid", x, top, x, top + up), line("grid", left, y, left + across, y));
+      field.picture.append(text(left - 8, y + 4, words, "end"), text(x, low + 16, words));
     }
+    field.picture.append(line("diagonal", field.x(0), field.y(0), field.x(max), field.y(max)));
+    return field;
+  }
 
-    const anyPartly = shown.some((row) => binsOf(row).filled.some((n) => n && n < binsOf(row).runs));
-    byId("diagram-caption").textContent =
-      `${data.datasets[state.chart].label}, ${data.views[state.view]}, ${data.readings[state.reading].label}; bins added up over all runs.` +
-      (anyPartly ? " Hollow marks: bins that are empty in some runs." : "");
+  function nameAxes({ picture, left, across, top, up, low }, across_name, up_name) {
+    picture.append(title(left + across / 2, low + 38, across_name), standing(11, top + up / 2, up_name));
+  }
 
-    const filledBins = [...Array(numBins).keys()].filter((k) => shown.some((row) => binsOf(row).count[k]));
-    if (bin !== null && !filledBins.includes(bin)) bin = null;
-    const select = (next) => {
-      bin = next;
-      chosen.setAttribute("visibility", bin === null ? "hidden" : "visible");
-      if (bin !== null) chosen.setAttribute("x", round(x(bin / numBins)));
-      tellBin(shown, numBins, picture);
-    };
-    const binAt = (event) => {
-      const box = picture.getBoundingClientRect();
-      const c = (((event.clientX - box.left) * width) / box.width - left) / across;
-      return filledBins.length && c > -0.02 && c < 1.02 ? nearest(filledBins, Math.floor(numBins * c)) : null;
-    };
+  // Where a pointer is, in the units of the drawing.
+  function pointed({ picture, width }, event) {
+    const box = picture.getBoundingClientRect();
+    return [event.clientX - box.left, event.clientY - box.top].map((value) => (value * width) / box.width);
+  }
+
+  // Lets a person go through the places of a drawing: by pointer and finger; by arrow keys, Home, End and Escape.
+  function movable(field, { count, current, at, go }) {
+    const { picture } = field;
     for (const kind of ["pointermove", "pointerdown"]) {
       picture.addEventListener(kind, (event) => {
-        const next = binAt(event);
-        if (next !== null && next !== bin) select(next);
+        const next = at(...pointed(field, event));
+        if (next !== null && next !== current()) go(next);
       });
     }
-    movable(picture, () => filledBins.length, () => filledBins.indexOf(bin), (place) => select(place === null ? null : filledBins[place]));
-    fill(picture, { "aria-label": "Bin of the reliability diagram", "aria-valuemin": 1, "aria-valuemax": numBins }, []);
-    replaceDrawing(place, picture);
-    select(bin);
+    picture.addEventListener("keydown", (event) => {
+      const [now, last] = [current(), count - 1];
+      const back = now === null ? last : now - 1;
+      const on = now === null ? 0 : now + 1;
+      const steps = { ArrowRight: on, ArrowUp: on, ArrowLeft: back, ArrowDown: back, Home: 0, End: last };
+      if (event.key === "Escape") go(null);
+      if (!(event.key in steps) || !count) return;
+      event.preventDefault();
+      go(Math.max(0, Math.min(last, steps[event.key])));
+    });
+    picture.addEventListener("focus", () => {
+      if (current() === null && count && picture.matches(":focus-visible")) go(0);
+    });
   }
 
-  const nearest = (values, value) => values.reduce((best, one) => (Math.abs(one - value) < Math.abs(best - value) ? one : best));
-
   // A new drawing takes the focus of the old one with it.
-  function replaceDrawing(place, picture) {
+  function show(place, picture) {
     const focused = place.contains(document.activeElement);
     place.replaceChildren(picture);
     if (focused) picture.focus({ preventScroll: true });
   }
 
-  // Arrow keys, Home and End move between places; Escape leaves them.
-  function movable(picture, count, current, go) {
-    picture.addEventListener("keydown", (event) => {
-      const [last, now] = [count() - 1, current()];
-      const next = {
-        ArrowRight: now + 1,
-        ArrowUp: now + 1,
-        ArrowLeft: now < 0 ? last : now - 1,
-        ArrowDown: now < 0 ? last : now - 1,
-        Home: 0,
-        End: last,
-      }[event.key];
-      if (event.key === "Escape") return go(null);
-      if (next === undefined || last < 0) return undefined;
-      event.preventDefault();
-      return go(Math.max(0, Math.min(last, next)));
-    });
-    picture.addEventListener("focus", () => {
-      if (current() < 0 && count() && picture.matches(":focus-visible")) go(0);
-    });
+  // ---- Reliability ----------------------------------------------------------------------------------------------
+
+  const strip = 78; // the height of the bars
+  const usualBins = 15;
+  let bin = null; // the chosen one, from 0
+
+  const isEvent = () => state.view === "same_label";
+  const total = (bins) => bins.count.reduce((sum, count) => sum + count, 0);
+  const filled = (bins) => bins.count.map((_, k) => k).filter((k) => bins.count[k]);
+
+  function drawDiagram() {
+    const shown = chosenRows()
+      .map((row) => ({ row, bins: sourceOf(row).views[state.view] }))
+      .filter(({ bins }) => bins && total(bins));
+    const numBins = shown.length ? shown[0].bins.count.length : usualBins;
+    const place = byId("diagram");
+    const size = { widest: 720, steepness: 0.78, highest: 470, beneath: strip + 22 };
+    const field = newField(place, { ...size, max: 1, step: 0.2, write: (tick) => tick.toFixed(1) });
+    const { picture, left, across, top, low, x } = field;
+    nameAxes(field, isEvent() ? "probability of the same label" : "confidence", isEvent() ? "frequency" : "accuracy");
+    const chosen = draw("rect", { class: "chosen", y: top, width: round(across / numBins), height: low - top });
+    picture.prepend(chosen);
+    drawBars(field, shown, numBins);
+    for (const one of shown) picture.append(drawLine(field, one, shown.length === 1));
+    if (!shown.length) {
+      const words = chosenRows().length ? "Nothing to score in this view" : "Tick a model to draw it";
+      picture.append(title(left + across / 2, top + field.up / 2 - 20, words));
+    }
+    caption(shown);
+
+    const places = [...Array(numBins).keys()].filter((k) => shown.some(({ bins }) => bins.count[k]));
+    const go = (next) => {
+      bin = next === null ? null : places[next];
+      fill(chosen, { visibility: bin === null ? "hidden" : "visible", x: round(x((bin || 0) / numBins)) });
+      tellBin(shown, numBins, picture);
+    };
+    const at = (px) => {
+      const c = (px - left) / across;
+      return places.length && c > -0.02 && c < 1.02 ? places.indexOf(nearest(places, Math.floor(numBins * c))) : null;
+    };
+    const current = () => (places.includes(bin) ? places.indexOf(bin) : null);
+    movable(field, { count: places.length, current, at, go });
+    fill(picture, { "aria-label": "Bin of the reliability diagram", "aria-valuemin": 1, "aria-valuemax": numBins });
+    show(place, picture);
+    go(current());
   }
 
-  function limits(k, numBins) {
-    const limit = (j) => (j === 0 || j === numBins ? String(j / numBins) : (j / numBins).toFixed(4));
-    return `${limit(k)} ${k ? "<" : "≤"} ${state.view === "same_label" ? "probability" : "confidence"} ≤ ${limit(k + 1)}`;
+  function drawBars({ picture, left, across, low, x }, shown, numBins) {
+    const shares = shown.map(({ bins }) => bins.count.map((count) => count / total(bins)));
+    const highest = Math.max(...shares.flat(), 0);
+    const slot = (0.84 * across) / numBins / shown.length;
+    shown.forEach(({ row, bins }, order) => {
+      const group = draw("g", { "data-model": row });
+      for (const k of filled(bins)) {
+        const tall = Math.max(1, (strip * shares[order][k]) / highest);
+        const from = x((k + 0.08) / numBins) + order * slot;
+        const box = { x: round(from), y: round(low - tall), width: round(0.88 * slot), height: round(tall) };
+        group.append(draw("rect", { class: "share", ...box }));
+      }
+      picture.append(group);
+    });
+    picture.append(line("frame", left, low, left + across, low), standing(11, low - strip / 2, "share"));
+    if (shown.length) picture.append(text(left - 8, low - strip + 9, `${Math.round(100 * highest)}%`, "end"));
+  }
+
+  function drawLine({ x, y }, { row, bins }, isAlone) {
+    const group = draw("g", { class: "model", "data-model": row });
+    const at = (k) => [x(bins.confidence[k]), y(bins.accuracy[k])];
+    for (const k of filled(bins)) {
+      const perfect = [x(bins.confidence[k]), y(bins.confidence[k])];
+      if (isAlone) group.append(line("gap", ...perfect, ...at(k)));
+    }
+    for (const k of filled(bins)) {
+      // A stroke across an empty bin would claim what no element shows.
+      if (bins.count[k + 1]) group.append(stroke(at(k), at(k + 1)));
+    }
+    for (const k of filled(bins)) {
+      const kind = bins.filled[k] < bins.runs ? "point partly" : "point";
+      group.append(mark(row, ...at(k), 4.2, { class: kind, "data-bin": k }));
+    }
+    return group;
+  }
+
+  function caption(shown) {
+    const names = [data.datasets[state.chart].label, data.views[state.view], data.readings[state.reading].label];
+    const hasHollow = shown.some(({ bins }) => bins.filled.some((runs) => runs && runs < bins.runs));
+    const hollow = hasHollow ? " Hollow marks: bins that are empty in some runs." : "";
+    byId("diagram-caption").textContent = `${names.join(", ")}; bins added up over all runs.${hollow}`;
   }
 
   function tellBin(shown, numBins, picture) {
     const place = byId("bin");
     if (bin === null) {
       place.replaceChildren(make("p", { class: "hint" }, "Point at a bin to see its numbers."));
-      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin chosen" }, []);
+      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin chosen" });
       return;
     }
-    const title = `Bin ${bin + 1} of ${numBins}: ${limits(bin, numBins)}`;
-    const isEvent = state.view === "same_label";
-    const names = ["", "count", isEvent ? "probability" : "confidence", isEvent ? "frequency" : "accuracy", "gap"];
-    const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col", class: name ? "number" : "" }, name)));
-    const lines = shown.map((row) => [row, binNumbers(binsOf(row))]);
-    const body = lines.map(([row, numbers]) =>
-      make("tr", { "data-row": row }, make("th", { scope: "row" }, data.rows[row]), ...numbers.map((text) => make("td", { class: "number" }, text))),
+    const names = ["count", ...(isEvent() ? ["probability", "frequency"] : ["confidence", "accuracy"]), "gap"];
+    const between = [limit(bin, numBins), bin ? "<" : "≤", names[1], "≤", limit(bin + 1, numBins)].join(" ");
+    const limits = `Bin ${bin + 1} of ${numBins}: ${between}`;
+    const rows = shown.map(({ row, bins }) => [data.rows[row], binNumbers(bins)]);
+    const note = "Gap: above the diagonal +, beneath it −. Counts are over all runs.";
+    place.replaceChildren(
+      make("p", { class: "bin-limits" }, limits),
+      table(["", ...names], rows),
+      make("p", { class: "hint" }, note),
     );
-    const note = make("p", { class: "hint" }, "Gap: above the diagonal +, beneath it −. Counts are over all runs.");
-    place.replaceChildren(make("p", { class: "bin-limits" }, title), make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)), note);
-    const said = lines.map(([row, [count, confidence, accuracy, gap]]) => `${data.rows[row]}: count ${count}, ${names[2]} ${confidence}, ${names[3]} ${accuracy}, gap ${gap}`);
-    fill(picture, { "aria-valuenow": bin + 1, "aria-valuetext": [title, ...said].join(". ") }, []);
+    const said = rows.map(([name, numbers]) => `${name}: ${numbers.map((one, i) => `${names[i]} ${one}`).join(", ")}`);
+    fill(picture, { "aria-valuenow": bin + 1, "aria-valuetext": [limits, ...said].join(". ") });
   }
+
+  const limit = (k, numBins) => (k === 0 || k === numBins ? String(k / numBins) : (k / numBins).toFixed(4));
 
   function binNumbers(bins) {
     const [count, confidence, accuracy] = [bins.count[bin], bins.confidence[bin], bins.accuracy[bin]];
-    return count ? [grouped(count), fixed(confidence, 3), fixed(accuracy, 3), signed(accuracy - confidence, 3)] : ["0", "–", "–", "–"];
+    if (!count) return ["0", "–", "–", "–"];
+    const numbers = [fixed(confidence, 3), fixed(accuracy, 3), signed(accuracy - confidence, 3)];
+    return [count.toLocaleString("en"), ...numbers];
+  }
+
+  function table(names, rows) {
+    const head = names.map((name) => make("th", { scope: "col", class: "number" }, name));
+    const body = rows.map(([name, numbers]) => {
+      const cells = numbers.map((number) => make("td", { class: "number" }, number));
+      return make("tr", {}, make("th", { scope: "row" }, name), ...cells);
+    });
+    return make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
   }
 
   // ---- Run by run -----------------------------------------------------------------------------------------------
 
-  // Places of the errors in a run's line: split, fold, init, then nodewise, edgewise, agree, disagree.
+  // Places of the errors in the line of a run: split, fold, init, then nodewise, edgewise, agree, disagree.
   const scatters = {
-    "nodes-edges": { across: 3, up: 4, names: ["node ECE", "edge ECE"], run: null },
-    "agree-disagree": { across: 6, up: 5, names: ["disagree ECE", "agree ECE"], run: null },
+    "nodes-edges": { across: 3, up: 4, names: ["node ECE", "edge ECE"] },
+    "agree-disagree": { across: 6, up: 5, names: ["disagree ECE", "agree ECE"] },
   };
+  const near = 28; // how far from a mark a pointer may be
 
-  function drawScatter(place) {
-    const scatter = scatters[place.id];
-    const { width, left, across } = layout(place, 480);
-    const top = 12;
-    const picture = draw("svg", { viewBox: `0 0 ${width} ${top + across + 46}`, role: "slider", tabindex: 0 });
-    const runs = shownRows().flatMap((row) =>
-      sourceOf(row).runs
-        .filter((run) => run[scatter.across] !== null && run[scatter.up] !== null)
-        .map((run) => ({ row, run, x: run[scatter.across], y: run[scatter.up] })),
-    );
-    runs.sort((a, b) => a.x - b.x);
-    const largest = Math.max(0.01, ...runs.flatMap(({ x, y }) => [x, y]));
-    const step = [0.01, 0.02, 0.05, 0.1, 0.2].find((one) => largest / one <= 6) || 0.25;
+  function drawScatter(id) {
+    const { names } = scatters[id];
+    const runs = runsOf(scatters[id]);
+    const largest = Math.max(0.01, ...runs.flatMap((one) => [one.x, one.y]));
+    const step = [0.01, 0.02, 0.05, 0.1].find((one) => largest / one <= 6) || 0.2;
     const max = step * Math.ceil(largest / step);
-    const ticks = [...Array(Math.round(max / step) + 1).keys()].map((n) => n * step);
-    const [x, y] = [(value) => left + (across * value) / max, (value) => top + across * (1 - value / max)];
-    axis(picture, { left, top, across, up: across, ticks, write: (tick) => fixed(100 * tick, 0), max });
-    for (const tick of ticks) picture.append(draw("text", { x: round(x(tick)), y: top + across + 16, "text-anchor": "middle" }, fixed(100 * tick, 0)));
-    picture.append(
-      draw("line", { class: "diagonal", x1: x(0), y1: y(0), x2: x(max), y2: y(max) }),
-      draw("text", { class: "title", x: left + across / 2, y: top + across + 38, "text-anchor": "middle" }, `${scatter.names[0]}, percent`),
-      draw("text", { class: "title", transform: `translate(11 ${top + across / 2}) rotate(-90)`, "text-anchor": "middle" }, `${scatter.names[1]}, percent`),
-    );
-    for (const row of shownRows()) {
-      const group = draw("g", { class: "model", "data-model": row });
-      for (const one of runs) if (one.row === row) group.append(marked(row, x(one.x), y(one.y), 3.6, { class: "run" }));
-      picture.append(group);
+    const write = (tick) => fixed(100 * tick, 0);
+    const field = newField(byId(id), { widest: 480, steepness: 1, highest: 480, beneath: 0, max, step, write });
+    const { picture, x, y } = field;
+    nameAxes(field, ...names.map((name) => `${name}, percent`));
+    for (const row of chosenRows()) {
+      const ofRow = runs.filter((one) => one.row === row);
+      const marks = ofRow.map((one) => mark(row, x(one.x), y(one.y), 3.6, { class: "run" }));
+      picture.append(draw("g", { class: "model", "data-model": row }, ...marks));
     }
     const ring = draw("circle", { class: "ring", r: 7, visibility: "hidden" });
     picture.append(ring);
 
-    const readout = byId(`${place.id}-run`);
-    const select = (next) => {
-      scatter.run = next;
-      const one = runs[next];
-      ring.setAttribute("visibility", one ? "visible" : "hidden");
-      if (one) fill(ring, { cx: round(x(one.x)), cy: round(y(one.y)) }, []);
-      const text = one ? tellRun(scatter, one) : runs.length ? "Point at a mark to see its run." : "No runs to draw.";
-      readout.textContent = text;
+    let run = null;
+    const readout = byId(`${id}-run`);
+    const go = (next) => {
+      run = next;
+      const one = next === null ? null : runs[next];
+      fill(ring, one ? { visibility: "visible", cx: round(x(one.x)), cy: round(y(one.y)) } : { visibility: "hidden" });
+      const hint = runs.length ? "Point at a mark to see its run." : "No runs to draw.";
+      readout.textContent = one ? tellRun(names, one) : hint;
       readout.classList.toggle("hint", !one);
-      fill(picture, { "aria-valuenow": one ? next + 1 : 1, "aria-valuetext": text }, []);
+      fill(picture, { "aria-valuenow": one ? next + 1 : 1, "aria-valuetext": readout.textContent });
     };
-    for (const kind of ["pointermove", "pointerdown"]) {
-      picture.addEventListener(kind, (event) => {
-        const box = picture.getBoundingClientRect();
-        const [px, py] = [event.clientX - box.left, event.clientY - box.top].map((value) => (value * width) / box.width);
-        const far = runs.map((one) => Math.hypot(x(one.x) - px, y(one.y) - py));
-        const next = far.indexOf(Math.min(...far));
-        if (next >= 0 && far[next] < 28 && next !== scatter.run) select(next);
-      });
-    }
-    movable(picture, () => runs.length, () => (scatter.run === null ? -1 : scatter.run), select);
-    fill(picture, { "aria-label": `Run, by ${scatter.names[0]}`, "aria-valuemin": 1, "aria-valuemax": Math.max(1, runs.length) }, []);
-    replaceDrawing(place, picture);
-    select(null);
+    const at = (px, py) => {
+      const away = runs.map((one) => Math.hypot(x(one.x) - px, y(one.y) - py));
+      const least = Math.min(...away);
+      return least < near ? away.indexOf(least) : null;
+    };
+    movable(field, { count: runs.length, current: () => run, at, go });
+    const last = Math.max(1, runs.length);
+    fill(picture, { "aria-label": `Run, by ${names[0]}`, "aria-valuemin": 1, "aria-valuemax": last });
+    show(byId(id), picture);
+    go(null);
   }
 
-  function tellRun({ names }, { row, run: [split, fold, init], x, y }) {
-    return `${data.rows[row]}, split ${split}, fold ${fold}, init ${init}: ${names[0]} ${percent(x)}, ${names[1]} ${percent(y)}`;
+  function runsOf({ across, up }) {
+    const runs = chosenRows().flatMap((row) => sourceOf(row).runs.map((run) => ({ row, run })));
+    const placed = runs.map(({ row, run }) => ({ row, run, x: run[across], y: run[up] }));
+    return placed.filter(({ x, y }) => x !== null && y !== null).sort((a, b) => a.x - b.x);
+  }
+
+  function tellRun([across, up], { row, run: [split, fold, init], x, y }) {
+    const which = `${data.rows[row]}, split ${split}, fold ${fold}, init ${init}`;
+    return `${which}: ${across} ${percent(x)}, ${up} ${percent(y)}`;
   }
 
   // ---- Begin ----------------------------------------------------------------------------------------------------
