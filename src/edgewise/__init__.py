@@ -6,6 +6,8 @@ dataset → split → model.fit → posterior → evaluate → scores → table,
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from edgewise.version import __version__
+
 if TYPE_CHECKING:
     from edgewise.data import Split, load_dataset, load_splits, make_splits
     from edgewise.inference import (
@@ -22,8 +24,6 @@ if TYPE_CHECKING:
     from edgewise.models import EPFGNN, GAT, GCN, GMNN, Epoch, Fitted, History, Seeds, wrap
     from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
     from edgewise.report.reliability import plot_reliability
-
-__version__ = "0.1.0"
 
 # Where each public name lives. They are imported when first used: `import edgewise` is quick, and whoever only scores
 # predictions never waits for matplotlib or torch_geometric.

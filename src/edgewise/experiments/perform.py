@@ -6,11 +6,11 @@ from functools import cache
 from importlib.metadata import version
 from time import perf_counter
 
-from edgewise import __version__
 from edgewise.experiments.recipes import RECIPES, hyperparameters
 from edgewise.experiments.runs import Run, RunKey, as_prediction
 from edgewise.experiments.sources import Task
 from edgewise.metrics import evaluate
+from edgewise.version import __version__
 
 PACKAGES = ("torch", "torch_geometric", "numpy", "numba")
 

@@ -12,8 +12,8 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from edgewise import __version__
 from edgewise.experiments.runs import Run, RunKey, predictions_from_json, predictions_to_json
+from edgewise.version import __version__
 
 FILE_NAME = "results.sqlite"
 LOCK_NAME = "results.lock"

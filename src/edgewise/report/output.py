@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from edgewise import __version__
 from edgewise.replace_file import is_special, replace_file
+from edgewise.version import __version__
 
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from edgewise import __version__
 from edgewise.experiments.plan import MODELS, Plan
 from edgewise.experiments.readings import PREDICTIONS, READINGS
 from edgewise.metrics.sums import VIEWS
@@ -32,6 +31,7 @@ from edgewise.report.page_tables import (
 )
 from edgewise.report.paper_tables import METRIC_NAMES, PERCENT, READING_NAMES, TELLING
 from edgewise.report.results import SHARES, Results
+from edgewise.version import __version__
 
 
 def write_page(results: Results, path: Path) -> None:

@@ -1,0 +1,3 @@
+"""The version, for those below the public names."""
+
+__version__ = "0.1.0"
