@@ -80,6 +80,7 @@ __all__ = [
     "Posterior",
     "Seeds",
     "Split",
+    "__version__",
     "bethe_free_energy",
     "evaluate",
     "exact_marginals",
