@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
@@ -16,14 +16,15 @@ TESTS = Path(__file__).parents[1]
 
 
 @contextmanager
-def script(folder: Path, text: str, *args: object) -> Iterator[subprocess.Popen[str]]:
-    """Run a script, which may import from the tests; what is left of it in the end is killed."""
+def script(folder: Path, text: str, *args: object, without: Container[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """Run a script, which may import from the tests, without some variables; what is left of it in the end is killed."""
     file = folder / "script.py"
     file.write_text(dedent(text))
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, str(file), *map(str, args)]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, **pipes) as process:
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    with subprocess.Popen(command, env={**environment, "PYTHONPATH": path}, **pipes) as process:
         try:
             yield process
         finally:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt, task_of
@@ -23,6 +24,16 @@ SECONDS_TO_CONNECT = 10.0
 SECONDS_TO_ANSWER = 180.0  # of a node that has to start Python and load the graphs
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
+
+# Ray listens on 127.0.0.1 and nowhere else if it finds the first of these when it is imported, whatever its name says.
+# A token of our own keeps others out, and Ray from leaving one in the home folder.
+OF_OUR_OWN_CLUSTER = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": token_hex(32),
+}
+OF_ANOTHER_CLUSTER = {"RAY_gcs_server_port_wait_time_s": "1"}  # one attempt to connect, of half a minute, not twenty
 
 Surroundings = tuple[tuple[str, str], ...]  # names and values
 
@@ -61,28 +72,35 @@ def _with_full_paths(job: Job) -> Job:
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, or start one, and leave or stop it in the end."""
-    if address == "local":
-        # Whatever its name says: Ray reads it when it is imported, and then listens on 127.0.0.1 and nowhere else.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    else:
-        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")  # of many attempts, each of half a minute
-    try:
-        import ray
-    except ImportError as error:
-        raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
-    if address not in ("local", "auto"):
-        _check_reachable(address)
-    dashboard = False if address == "local" else None  # None: as it is
-    try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
-    except Exception as error:  # it raises anything
-        ray.shutdown()
-        raise _no_cluster(address, str(error)) from error
+    with _environment(OF_OUR_OWN_CLUSTER if address == "local" else OF_ANOTHER_CLUSTER):
+        try:
+            import ray
+        except ImportError as error:
+            raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
+        if address not in ("local", "auto"):
+            _check_reachable(address)
+        dashboard = False if address == "local" else None  # None: as it is
+        try:
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
+        except Exception as error:  # it raises anything
+            ray.shutdown()
+            raise _no_cluster(address, str(error)) from error
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while, but for those that are set."""
+    missing = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(missing)
     try:
         yield
     finally:
-        ray.shutdown()
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 def _check_reachable(address: str) -> None:
@@ -105,7 +123,7 @@ def _check_reachable(address: str) -> None:
 def _no_cluster(address: str, reason: str) -> ValueError:
     return ValueError(
         f"Expected a Ray cluster at --ray {address}, but got: {reason.rstrip('.')}. Start one by 'ray start --head', "
-        "or use --ray local, or leave --ray out."
+        "or use --ray local, or leave --ray out. For a cluster that asks for a token set RAY_AUTH_MODE=token."
     )
 
 
