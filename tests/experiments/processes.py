@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 
 @contextmanager
 def script(folder: Path, text: str, *args: object, without: Container[str] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run a script, which may import from the tests, without some variables; what is left of it in the end is killed."""
+    """Run a script, which may import from the tests, without some variables; in the end what is left is killed."""
     file = folder / "script.py"
     file.write_text(dedent(text))
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))

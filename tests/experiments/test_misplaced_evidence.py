@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import edgewise as ew
+from edgewise.experiments.misplaced_evidence import (
+    FORBIDDEN,
+    LARGEST_ENERGY,
+    field_with_misplaced_evidence,
+    posterior_with_misplaced_evidence,
+)
+from edgewise.models.epfgnn import FittedEPFGNN
+from edgewise.posterior import IndependentPosterior
+from models.graphs import every_third, random_data
+from reference.enumeration import Enumeration
+
+
+@pytest.fixture(scope="module")
+def fitted() -> FittedEPFGNN:
+    """A field that was learnt on 30 nodes, of which 0, 3, 6, … are trained on."""
+    data = random_data(0)
+    model = ew.EPFGNN(schedule="published", pretrain_epochs=20, rounds=3, steps=5)
+    fitted = model.fit(data, every_third(data), seed=0)
+    assert fitted.known.tolist() == list(range(0, 30, 3))
+    assert fitted.is_coupled
+    return fitted
+
+
+def misplaced(fitted: FittedEPFGNN) -> list[list[float]]:
+    """Do what the docstring says, one number after another."""
+    energy = (-fitted.unary).tolist()
+    known, labels = fitted.known.tolist(), fitted.known_labels.tolist()
+    put_back = [energy[node][label] for node, label in zip(known, labels, strict=True)]
+    for node in known:
+        for label in range(len(energy[node])):
+            energy[node][label] = FORBIDDEN
+    for k, (label, own) in enumerate(zip(labels, put_back, strict=True)):
+        energy[k][label] = own
+    return [[-min(value - min(row), LARGEST_ENERGY) for value in row] for row in energy]
+
+
+def test_the_field_is_the_one_of_a_plain_loop(fitted: FittedEPFGNN) -> None:
+    before = fitted.unary.clone()
+    field = field_with_misplaced_evidence(fitted)
+    torch.testing.assert_close(field.unary, torch.tensor(misplaced(fitted)), rtol=1e-6, atol=1e-6)
+    assert torch.equal(fitted.unary, before)
+
+
+def test_it_is_not_the_field_with_evidence_in_its_place(fitted: FittedEPFGNN) -> None:
+    right, wrong = fitted.posterior("max_product").node, posterior_with_misplaced_evidence(fitted).node
+    of_truth = right[fitted.known, fitted.known_labels]
+    torch.testing.assert_close(of_truth, torch.ones_like(of_truth))
+    assert (wrong[fitted.known, fitted.known_labels] < 0.9).any()
+
+
+def test_training_nodes_lose_their_evidence_and_the_first_nodes_get_it(fitted: FittedEPFGNN) -> None:
+    unary, known = field_with_misplaced_evidence(fitted).unary, fitted.known.tolist()
+    number = len(known)
+    late = [node for node in known if node >= number]
+    assert late
+    for node in late:
+        assert unary[node].tolist() == [0.0, 0.0, 0.0]  # all labels alike
+    for k, label in enumerate(fitted.known_labels.tolist()):
+        if k in known:  # its labels were raised, and the k-th training node's label has been put back
+            expected = [-LARGEST_ENERGY] * 3
+            expected[label] = 0.0
+            assert unary[k].tolist() == expected
+    untouched = [node for node in range(30) if node >= number and node not in known]
+    theirs = fitted.unary[untouched]
+    torch.testing.assert_close(unary[untouched], theirs - theirs.amax(dim=1, keepdim=True))
+
+
+def test_without_a_coupling_only_training_nodes_and_the_first_nodes_differ(fitted: FittedEPFGNN) -> None:
+    uncoupled = replace(fitted, edge_scale=torch.zeros_like(fitted.edge_scale))
+    clamped, wrong = uncoupled.posterior("max_product").node, posterior_with_misplaced_evidence(uncoupled).node
+    known = fitted.known.tolist()
+    may_differ = set(known) | set(range(len(known)))
+    others = [node for node in range(30) if node not in may_differ]
+    torch.testing.assert_close(wrong[others], clamped[others])
+    torch.testing.assert_close(wrong[others], fitted.unary[others].softmax(1))
+    for node in known:
+        if node >= len(known):
+            torch.testing.assert_close(wrong[node], torch.full((3,), 1 / 3))
+            assert clamped[node].max() == 1
+    for k, label in enumerate(fitted.known_labels.tolist()):
+        if k not in known:  # drawn to the label of another: its energy is that of the other
+            energy = -fitted.unary[k]
+            energy[label] = -fitted.unary[known[k], label]
+            torch.testing.assert_close(wrong[k], (-energy).softmax(0))
+
+
+def test_beliefs_are_max_marginals_and_joints_their_products() -> None:
+    unary = torch.tensor([[0.2, -0.4], [1.0, 0.3], [-0.7, 0.9], [0.1, 0.0]])
+    edges, scale = torch.tensor([[0, 1, 1], [1, 2, 3]]), torch.tensor([0.8, -0.5, 1.2])  # a tree
+    coupling = torch.tensor([[1.0, -0.3], [-0.3, 0.6]])
+    fitted = FittedEPFGNN(
+        ew.EPFGNN(), {}, None, unary, edges, scale, coupling, torch.tensor([1, 3]), torch.tensor([1, 0])
+    )
+    posterior = posterior_with_misplaced_evidence(fitted)
+    field = [[2.0, 0.0]] * 4
+    field[0] = [0.2, 0.3]  # the first of two training nodes is node 1, whose label 1 has 0.3
+    field[1] = [0.1, -FORBIDDEN]  # the second is node 3, whose label 0 has 0.1
+    field[2] = [-0.7, 0.9]
+    field[3] = [0.0, 0.0]
+    field = [[max(value - max(row), -LARGEST_ENERGY) for value in row] for row in field]
+    couplings = [(s * coupling).tolist() for s in scale]
+    expected = Enumeration(field, edges.T.tolist(), couplings).max_nodes()
+    np.testing.assert_allclose(posterior.node.numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert isinstance(posterior, IndependentPosterior)
+    product = torch.einsum("ei,ej->eij", posterior.node[edges[0]], posterior.node[edges[1]])
+    torch.testing.assert_close(posterior.joint(edges), product)
+
+
+def test_a_large_energy_is_cut(fitted: FittedEPFGNN) -> None:
+    unary = fitted.unary.clone()
+    unary[29] = torch.tensor([0.0, -19.5, -50.0])
+    field = field_with_misplaced_evidence(replace(fitted, unary=unary))
+    assert field.unary[29].tolist() == [0.0, -19.5, -LARGEST_ENERGY]
