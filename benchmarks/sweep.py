@@ -11,7 +11,7 @@ from edgewise.experiments.local import run_locally
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
-from edgewise.report.live import duration
+from edgewise.report.words import duration
 
 PAPER = Plan()
 

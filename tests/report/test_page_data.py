@@ -8,18 +8,18 @@ from edgewise.data.statistics import MeanStd
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Bins, ViewResult
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.page_changes import change_rows, stories
+from edgewise.report.changes import change_rows, stories
 from edgewise.report.page_data import drawn_document, pooled_bins, source_document, source_key
-from edgewise.report.page_tables import (
-    PageCell,
+from edgewise.report.results import Results, Summary
+from edgewise.report.score_rows import (
     Published,
+    ScoreCell,
     cell,
     prediction_rows,
     score_rows,
-    signed,
     statistics_rows,
 )
-from edgewise.report.results import Results, Summary
+from edgewise.report.words import signed
 from report.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
 
 
@@ -117,15 +117,15 @@ def test_a_cell_says_what_it_lacks() -> None:
     assert cell(Summary(0.1234, 0.01, 5), "ece", 6).remark == "5 runs"
     assert cell(Summary(0.1234, 0.0, 1), "ece", 1).text == "12.34"  # one run has no spread
     assert cell(Summary(1.5, 0.25, 6), "nll", 6).text == "1.500 ± 0.250"
-    assert cell(Summary(math.inf, math.nan, 6), "nll", 6) == PageCell("∞", math.inf)
+    assert cell(Summary(math.inf, math.nan, 6), "nll", 6) == ScoreCell("∞", math.inf)
     empty = cell(None, "ece", 6, MeanStd(0.5, 0.1))
-    assert empty == PageCell("–", None, "nothing to score", Published("50.00 ± 10.00"))
+    assert empty == ScoreCell("–", None, "nothing to score", Published("50.00 ± 10.00"))
 
 
 def test_what_cells_sort_by() -> None:
-    assert PageCell("", 0.25).sort_key == "0.25"
-    assert PageCell("", math.inf).sort_key == "Infinity"
-    assert PageCell("", None).sort_key == PageCell("", math.nan).sort_key == ""
+    assert ScoreCell("", 0.25).sort_key == "0.25"
+    assert ScoreCell("", math.inf).sort_key == "Infinity"
+    assert ScoreCell("", None).sort_key == ScoreCell("", math.nan).sort_key == ""
     assert [signed(value, 1) for value in (0.04, -0.04, 2.0, -math.inf)] == ["0.0", "0.0", "+2.0", "−∞"]
 
 
@@ -184,9 +184,16 @@ def test_differences_are_taken_run_by_run(results: Results) -> None:
     assert row.cells[3].remark == f"better in {sum(one < 0 for one in differences)} of 6"
 
 
-def test_an_infinite_score_is_left_out_of_differences(results: Results) -> None:
+def test_an_infinite_score_counts_as_worse_but_has_no_difference(results: Results) -> None:
     row = next(row for row in change_rows(results) if (row.dataset, row.name) == ("citeseer", "gmnn"))
-    assert row.cells[3].remark.endswith("of 5")
+    pairs = [
+        (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
+        for run in results.of("citeseer", "gmnn")
+    ]
+    finite = [after - before for before, after in pairs if math.isfinite(before)]
+    assert len(finite) == 5
+    assert row.cells[3].value == pytest.approx(sum(finite) / 5)
+    assert row.cells[3].remark == f"better in {sum(after < before for before, after in pairs)} of 6"
 
 
 def shifted(results: Results, source: Source, shift: float) -> Results:
@@ -213,7 +220,8 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
         ),
     ],
 )
-def test_sentences_follow_the_numbers(results: Results, shift: float, words: str) -> None:
+def test_sentences_follow_the_numbers(shift: float, words: str) -> None:
+    results = made_up_results(splits=3, folds=2)
     told = stories(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
     assert [story.row for story in told] == ["gmnn", "epfgnn", "epfgnn mean field"]
     assert told[0].sentences[0] == words

@@ -9,7 +9,7 @@ from edgewise.data.statistics import MeanStd
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.run_table import read_run_table, write_run_table
 from edgewise.experiments.store import Store
-from edgewise.report.comparison import ComparedCell, compare, tally
+from edgewise.report.comparison import ComparedCell, compare, tally, tally_line
 from edgewise.report.results import Results, Summary, summarised
 from report.made_up_runs import made_up_results, made_up_run
 
@@ -56,8 +56,23 @@ def test_tally_counts_within_one_and_two() -> None:
     missing = replace(cell(0.0), ours=None)
     counted = tally([cell(0.5), cell(-1.0), cell(1.5), cell(-2.5), missing])
     assert (counted.cells, counted.compared, counted.within_one, counted.within_two) == (5, 4, 2, 3)
-    assert "2 of 4 published cells within one published standard deviation (50%), 3 within two; 1 have" in str(counted)
+    assert (
+        "2 of 4 published cells within one published standard deviation (50%), 3 within two; 1 have no number"
+        in str(counted)
+    )
     assert "None of the 1" in str(tally([missing]))
+
+
+def test_statistics_are_counted_apart_from_scores() -> None:
+    results = made_up_results()
+    cells = compare(results)
+    near = [cell for cell in cells if cell.difference is not None and abs(cell.difference) <= 1]
+    scores, statistics = (sum((cell.row == "statistics") == kind for cell in near) for kind in (False, True))
+    # GAT on Pubmed has no disagreeing edge, so two of its cells have no number.
+    assert tally_line(results).endswith(
+        f"Within one: scores {scores} of 118, statistics of datasets {statistics} of 12."
+    )
+    assert tally_line(Results([])) == "None of the 132 published cells has a number of ours yet."
 
 
 def test_statistics_of_datasets_are_over_splits() -> None:

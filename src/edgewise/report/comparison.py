@@ -39,14 +39,14 @@ class Tally:
 
     def __str__(self) -> str:
         if not self.compared:
-            return f"None of the {self.cells} published cells has a run yet."
+            return f"None of the {self.cells} published cells has a number of ours yet."
         share = 100 * self.within_one / self.compared
         line = (
             f"{self.within_one} of {self.compared} published cells within one published standard deviation "
             f"({share:.0f}%), {self.within_two} within two"
         )
         left = self.cells - self.compared
-        return f"{line}; {left} have no runs yet." if left else f"{line}."
+        return f"{line}; {left} have no number of ours." if left else f"{line}."
 
 
 def compare(results: Results, reading: str = AS_PUBLISHED) -> list[ComparedCell]:
@@ -70,6 +70,21 @@ def _statistics(results: Results, dataset: str) -> list[ComparedCell]:
 
 
 def tally(cells: Sequence[ComparedCell]) -> Tally:
-    """Count."""
+    """Count how many cells are near."""
     apart = [abs(cell.difference) for cell in cells if cell.difference is not None]
     return Tally(len(cells), len(apart), sum(one <= 1 for one in apart), sum(one <= 2 for one in apart))
+
+
+def tally_line(results: Results) -> str:
+    """Say how many cells are reproduced, and how many of them are statistics, which no training has a part in."""
+    cells = compare(results)
+    statistics = tally([cell for cell in cells if cell.row == STATISTICS])
+    scores = tally([cell for cell in cells if cell.row != STATISTICS])
+    whole = tally(cells)
+    if not whole.compared:
+        return str(whole)
+    parts = (
+        f"scores {scores.within_one} of {scores.compared}, "
+        f"statistics of datasets {statistics.within_one} of {statistics.compared}"
+    )
+    return f"{whole} Within one: {parts}."

@@ -17,6 +17,7 @@ from edgewise.experiments.plan import DATASETS, MODELS
 from edgewise.experiments.readings import AS_PUBLISHED, READINGS
 from edgewise.experiments.reproduce import Progress
 from edgewise.experiments.runs import Run, ViewResult
+from edgewise.report.words import counted, duration
 
 SHOWN = (("nodewise", "accuracy"), ("nodewise", "ece"), ("edgewise", "accuracy"), ("edgewise", "ece"))
 
@@ -106,22 +107,3 @@ def plan_text(progress: Progress) -> str:
     left = f"about {duration(progress.seconds_left)} with {workers}" if progress.missing else "nothing left to do"
     runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
     return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])
-
-
-def counted(number: int, name: str) -> str:
-    """Write a number of things, in the plural but for one."""
-    return f"{number} {name}{'' if number == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time as people say it.
-
-    >>> duration(42), duration(95), duration(4000)
-    ('42 s', '1 min 35 s', '1 h 06 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

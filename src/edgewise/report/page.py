@@ -15,22 +15,21 @@ from edgewise.experiments.plan import MODELS, Plan
 from edgewise.experiments.readings import PREDICTIONS, READINGS
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
-from edgewise.report.comparison import compare, tally
-from edgewise.report.live import duration
-from edgewise.report.page_changes import change_rows, score_name, stories
+from edgewise.report.changes import change_rows, stories
+from edgewise.report.comparison import tally_line
 from edgewise.report.page_data import drawn_document
-from edgewise.report.page_tables import (
+from edgewise.report.results import SHARES, Results
+from edgewise.report.score_rows import (
     COUNTS,
     PREDICTION_SCORES,
-    PageRow,
-    label,
+    TELLING,
+    ScoreRow,
     prediction_rows,
     same_in_both_readings,
     score_rows,
     statistics_rows,
 )
-from edgewise.report.paper_tables import METRIC_NAMES, PERCENT, READING_NAMES, TELLING
-from edgewise.report.results import SHARES, Results
+from edgewise.report.words import METRIC_NAMES, PERCENT, READING_NAMES, duration, label, score_name
 from edgewise.version import __version__
 
 
@@ -94,7 +93,7 @@ def _texts(results: Results) -> dict[str, object]:
     present = {key.cell for key in keys}
     return {
         "version": __version__,
-        "tally": str(tally(compare(results))),
+        "tally": tally_line(results),
         "num_runs": len(runs),
         "num_planned": Plan().size,
         "num_cells": len(cells),
@@ -129,7 +128,7 @@ def _tables(results: Results) -> dict[str, object]:
     }
 
 
-def _by_reading(results: Results, metric: str) -> dict[str, list[PageRow]]:
+def _by_reading(results: Results, metric: str) -> dict[str, list[ScoreRow]]:
     return {reading: score_rows(results, reading, metric) for reading in READINGS}
 
 

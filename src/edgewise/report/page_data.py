@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from edgewise.experiments.readings import READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.page_tables import label
-from edgewise.report.paper_tables import READING_NAMES
 from edgewise.report.results import Results, summarised
+from edgewise.report.words import READING_NAMES, label
 
 Document = dict[str, object]
 

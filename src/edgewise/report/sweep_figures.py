@@ -12,10 +12,10 @@ from edgewise.experiments.readings import READINGS
 from edgewise.experiments.runs import ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
-from edgewise.report.paper_tables import READING_NAMES
 from edgewise.report.reliability_axes import INSIDE, draw_panels
 from edgewise.report.reliability_panels import Panel
 from edgewise.report.results import Results
+from edgewise.report.words import READING_NAMES
 
 ENDINGS = (".pdf", ".png")
 # Okabe and Ito's colours, which all eyes tell apart, and a marker each, for those who print in grey.

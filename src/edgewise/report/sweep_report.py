@@ -1,18 +1,17 @@
 """Everything that a sweep has to say, as files beside its results."""
 
-import csv
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from edgewise.replace_file import replace_file
-from edgewise.report.comparison import compare, tally
-from edgewise.report.live import counted, duration
+from edgewise.report.comparison import tally_line
 from edgewise.report.page import write_page
-from edgewise.report.paper_tables import paper_tables, tidy_rows
+from edgewise.report.paper_tables import paper_tables
 from edgewise.report.results import Results
+from edgewise.report.scores_csv import scores_csv
 from edgewise.report.sweep_figures import write_figures
 from edgewise.report.tables import table_latex, table_markdown, table_text
+from edgewise.report.words import counted, duration
 
 ONLY_IN_FILES = "All predictions"  # too wide for a terminal
 
@@ -30,7 +29,7 @@ def write_tables(results: Results, folder: Path) -> None:
     texts = {
         "tables.md": "\n\n".join([f"# {summary(results)}", *map(table_markdown, tables)]) + "\n",
         "tables.tex": "\n\n".join(["% Needs the package booktabs.", *map(table_latex, tables)]) + "\n",
-        "tables.csv": _csv(tidy_rows(results)),
+        "tables.csv": scores_csv(results),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -45,7 +44,7 @@ def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
 
 def summary(results: Results) -> str:
     """Say in a line how many published cells are reproduced, from how many runs."""
-    return f"{counted(len(results.runs), 'run')}: {tally(compare(results))}"
+    return f"{counted(len(results.runs), 'run')}: {tally_line(results)}"
 
 
 def time_line(results: Results) -> str:
@@ -56,14 +55,6 @@ def time_line(results: Results) -> str:
     return (
         f"{counted(len(results.runs), 'run')} took {duration(whole)}{several}; one after the other, {duration(work)}."
     )
-
-
-def _csv(rows: Sequence[Mapping[str, object]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0] if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _write(path: Path, text: str) -> None:

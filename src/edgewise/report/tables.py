@@ -79,7 +79,17 @@ def _markdown(cell: Cell) -> str:
     return f"{text}<br>{cell.beneath}" if cell.beneath else text
 
 
-LATEX_LETTERS = {"±": r"$\pm$", "−": "$-$", "–": "--", "%": r"\%", "_": r"\_", "&": r"\&", "#": r"\#"}
+LATEX_LETTERS = {
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    "∞": r"$\infty$",
+    "−": "$-$",
+    "–": "--",
+    "%": r"\%",
+    "_": r"\_",
+    "&": r"\&",
+    "#": r"\#",
+}
 
 
 def table_latex(table: Table) -> str:

@@ -1,4 +1,4 @@
-"""The tables of the page: what stands in each cell, what it sorts by, and how far from the published number it is."""
+"""Rows of scores: what stands in each cell, what it sorts by, and how far from the published number it is."""
 
 import math
 from collections import Counter
@@ -12,33 +12,19 @@ from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.readings import READINGS
 from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.paper_tables import TELLING, mean_std
 from edgewise.report.results import SHARES, Results, Summary, summarised
+from edgewise.report.words import EMPTY, counted, mean_std, signed
 
 COUNTS = ("nodes", "directed_edges", "features", "classes")
+# The scores that tell the predictions of a model apart.
+TELLING = (
+    ("nodewise", "accuracy"),
+    ("nodewise", "ece"),
+    ("edgewise", "ece"),
+    ("edgewise", "nll"),
+    ("edgewise", "brier"),
+)
 PREDICTION_SCORES = (*TELLING, (SAME_LABEL, "ece"))
-EMPTY = "–"
-
-LABELS = {
-    "cora": "Cora",
-    "citeseer": "Citeseer",
-    "pubmed": "Pubmed",
-    "gcn": "GCN",
-    "gat": "GAT",
-    "gmnn": "GMNN",
-    "epfgnn": "EPFGNN",
-    "epfgnn mean field": "EPFGNN mean field",
-    "directed_edges": "edges",
-    "k_edgewise": "K edgewise",
-    "k_agree": "K agree",
-    "k_disagree": "K disagree",
-    SAME_LABEL: "same label",
-}
-
-
-def label(name: str) -> str:
-    """Write a name of the results as people do."""
-    return LABELS.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,7 @@ class Published:
     @property
     def away(self) -> str:
         """The difference, with its sign."""
-        return "" if self.difference is None else signed(self.difference, 2)
+        return "" if self.difference is None else signed(self.difference)
 
     @property
     def verdict(self) -> str:
@@ -62,7 +48,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class PageCell:
+class ScoreCell:
     """A cell: its text, the number that it sorts by, a remark, and what was published."""
 
     text: str
@@ -80,16 +66,16 @@ class PageCell:
 
 
 @dataclass(frozen=True)
-class PageRow:
+class ScoreRow:
     """A row of a table: of which dataset, what its name is, and its cells."""
 
     dataset: str
     name: str
-    cells: Sequence[PageCell]
+    cells: Sequence[ScoreCell]
     remark: str = ""
 
 
-def score_rows(results: Results, reading: str, metric: str) -> list[PageRow]:
+def score_rows(results: Results, reading: str, metric: str) -> list[ScoreRow]:
     """Give a row for each dataset and row of the paper's tables that has runs, with a cell for each view."""
     usual = max(multimode(Counter(run.key.cell for run in results.runs).values()), default=0)
     return [
@@ -102,34 +88,29 @@ def score_rows(results: Results, reading: str, metric: str) -> list[PageRow]:
     ]
 
 
-def _score_row(results: Results, reading: str, dataset: str, name: str, metric: str, usual: int) -> PageRow:
+def _score_row(results: Results, reading: str, dataset: str, name: str, metric: str, usual: int) -> ScoreRow:
     runs = len(results.of(dataset, READINGS[reading][name].model))
     if not runs:
-        return PageRow(dataset, name, ())
+        return ScoreRow(dataset, name, ())
     published = PUBLISHED_SCORES[dataset][name].get(metric, {})
     cells = [
         cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view)) for view in VIEWS
     ]
-    return PageRow(dataset, name, cells, _num_runs(runs) if runs < usual else "")
+    return ScoreRow(dataset, name, cells, counted(runs, "run") if runs < usual else "")
 
 
-def cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> PageCell:
+def cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> ScoreCell:
     """Write mean ± std, and remark on it if some of the runs have no value."""
     theirs = Published(mean_std(published, metric)) if published else None
     if ours is None:
-        return PageCell(EMPTY, None, "nothing to score", theirs)
+        return ScoreCell(EMPTY, None, "nothing to score", theirs)
     if theirs and published:
         theirs = replace(theirs, difference=(ours.mean - published.mean) / published.std)
-    # One run has no spread.
-    text = mean_std(ours if ours.runs > 1 else MeanStd(ours.mean, math.nan), metric).replace("inf", "∞")
-    return PageCell(text, ours.mean, _num_runs(ours.runs) if ours.runs < runs else "", theirs)
+    remark = counted(ours.runs, "run") if ours.runs < runs else ""
+    return ScoreCell(mean_std(ours, metric), ours.mean, remark, theirs)
 
 
-def _num_runs(runs: int) -> str:
-    return f"{runs} run" if runs == 1 else f"{runs} runs"
-
-
-def _with_best(rows: Sequence[PageRow], metric: str) -> list[PageRow]:
+def _with_best(rows: Sequence[ScoreRow], metric: str) -> list[ScoreRow]:
     """Mark the best cell of each column, and those whose mean looks the same."""
     filled = [row for row in rows if row.cells]
     best = [_best([row.cells[i] for row in filled], metric) for i in range(len(VIEWS))] if len(filled) > 1 else []
@@ -141,27 +122,21 @@ def _with_best(rows: Sequence[PageRow], metric: str) -> list[PageRow]:
     ]
 
 
-def _best(cells: Iterable[PageCell], metric: str) -> str | None:
+def _best(cells: Iterable[ScoreCell], metric: str) -> str | None:
     known = [cell for cell in cells if cell.value is not None and math.isfinite(cell.value)]
     if not known:
         return None
     return _mean((max if metric == "accuracy" else min)(known, key=lambda cell: cell.value or 0.0))
 
 
-def _mean(cell: PageCell) -> str:
+def _mean(cell: ScoreCell) -> str:
     return cell.text.split(" ± ")[0]
 
 
-def signed(value: float, digits: int) -> str:
-    """Write a number with its sign, but none at zero."""
-    text = f"{value:+.{digits}f}"
-    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
-
-
-def prediction_rows(results: Results) -> list[PageRow]:
+def prediction_rows(results: Results) -> list[ScoreRow]:
     """Give a row for each dataset and prediction; the name is that of the model and that of the prediction."""
     return [
-        PageRow(dataset, f"{model} {name}", _prediction_cells(runs, name))
+        ScoreRow(dataset, f"{model} {name}", _prediction_cells(runs, name))
         for dataset in results.datasets
         for model in MODELS
         for runs in [results.of(dataset, model)]
@@ -169,14 +144,14 @@ def prediction_rows(results: Results) -> list[PageRow]:
     ]
 
 
-def _prediction_cells(runs: Sequence[Run], name: str) -> list[PageCell]:
+def _prediction_cells(runs: Sequence[Run], name: str) -> list[ScoreCell]:
     found = [
         (summarised(run.predictions[name][view][metric] for run in runs), metric) for view, metric in PREDICTION_SCORES
     ]
     return [cell(summary, metric, len(runs)) for summary, metric in found]
 
 
-def statistics_rows(results: Results) -> list[PageRow]:
+def statistics_rows(results: Results) -> list[ScoreRow]:
     """Give a row for each dataset with its sizes, then its shares in percent, ours and published."""
     rows = []
     for dataset, published in PUBLISHED_DATASETS.items():
@@ -185,13 +160,13 @@ def statistics_rows(results: Results) -> list[PageRow]:
             continue
         splits = sum(task.dataset == dataset for task in results.tasks)
         counts = [
-            PageCell(f"{getattr(ours, name):,}", getattr(ours, name), "", Published(f"{getattr(published, name):,}"))
+            ScoreCell(f"{getattr(ours, name):,}", getattr(ours, name), "", Published(f"{getattr(published, name):,}"))
             for name in COUNTS
         ]
         shares = [
             cell(_over(splits, getattr(ours, share)), share, splits, getattr(published, share)) for share in SHARES
         ]
-        rows.append(PageRow(dataset, dataset, [*counts, *shares]))
+        rows.append(ScoreRow(dataset, dataset, [*counts, *shares]))
     return rows
 
 

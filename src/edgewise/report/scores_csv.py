@@ -1,0 +1,49 @@
+"""Every number of the tables as one row of CSV."""
+
+import csv
+import io
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.readings import READINGS
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.comparison import STATISTICS, ComparedCell, compare
+from edgewise.report.results import Results
+from edgewise.report.words import METRIC_NAMES
+
+COLUMNS = (
+    *("reading", "dataset", "row", "metric", "view", "mean", "std", "runs"),
+    *("published_mean", "published_std", "difference_in_published_std"),
+)
+
+
+def scores_csv(results: Results) -> str:
+    """Write means, stds and published numbers as fractions; scores of both readings, then statistics over splits."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for reading in READINGS:
+        published = {_place(cell): cell for cell in compare(results, reading)}
+        for dataset in results.datasets:
+            for row in READINGS[reading]:
+                for metric in METRIC_NAMES:
+                    for view in VIEWS:
+                        ours = results.summary(reading, dataset, row, view, metric)
+                        if ours is not None:
+                            place = (dataset, row, metric, view)
+                            numbers = _numbers(ours, ours.runs, published.get(place))
+                            writer.writerow([reading, *place, *numbers])
+    for cell in compare(results):
+        if cell.row == STATISTICS and cell.ours is not None:
+            splits = sum(task.dataset == cell.dataset for task in results.tasks)
+            writer.writerow(["", *_place(cell), *_numbers(cell.ours, splits, cell)])
+    return text.getvalue()
+
+
+def _place(cell: ComparedCell) -> tuple[str, str, str, str]:
+    return cell.dataset, cell.row, cell.metric, cell.view
+
+
+def _numbers(ours: MeanStd, runs: int, cell: ComparedCell | None) -> list[float | int | None]:
+    if cell is None:
+        return [ours.mean, ours.std, runs, None, None, None]
+    return [ours.mean, ours.std, runs, cell.published.mean, cell.published.std, cell.difference]

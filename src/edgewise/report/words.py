@@ -1,0 +1,79 @@
+"""How names and numbers are written."""
+
+import math
+
+from edgewise.data.statistics import MeanStd
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED
+from edgewise.experiments.runs import SAME_LABEL
+from edgewise.report.results import SHARES, Summary
+
+METRIC_NAMES = {"ece": "ECE", "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score"}
+READING_NAMES = {AS_PUBLISHED: "as published", AS_DEFINED: "as defined"}
+PERCENT = ("accuracy", "ece", *SHARES)
+EMPTY = "–"
+LABELS = {
+    "cora": "Cora",
+    "citeseer": "Citeseer",
+    "pubmed": "Pubmed",
+    "gcn": "GCN",
+    "gat": "GAT",
+    "gmnn": "GMNN",
+    "epfgnn": "EPFGNN",
+    "epfgnn mean field": "EPFGNN mean field",
+    "directed_edges": "edges",
+    "k_edgewise": "K edgewise",
+    "k_agree": "K agree",
+    "k_disagree": "K disagree",
+    SAME_LABEL: "same label",
+}
+OF_VIEW = {"nodewise": "node", "edgewise": "edge"}
+
+
+def label(name: str) -> str:
+    """Write a name of the results as people do."""
+    return LABELS.get(name, name)
+
+
+def score_name(view: str, metric: str) -> str:
+    """Name a score, such as "edge NLL"."""
+    return f"{OF_VIEW.get(view, label(view))} {METRIC_NAMES[metric]}"
+
+
+def mean_std(value: MeanStd | None, metric: str) -> str:
+    """Write mean ± std: shares in percent, NLL and Brier score as they are; one run has no spread."""
+    if value is None:
+        return EMPTY
+    factor, digits = (100, 2) if metric in PERCENT else (1, 3)
+    alone = isinstance(value, Summary) and value.runs == 1
+    std = "" if alone or math.isnan(value.std) else f" ± {factor * value.std:.{digits}f}"
+    return f"{factor * value.mean:.{digits}f}{std}".replace("inf", "∞")
+
+
+def number(value: float, metric: str) -> str:
+    """Write one number: shares in percent."""
+    return mean_std(MeanStd(value, math.nan), metric)
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """Write a number with its sign, but none at zero."""
+    text = f"{value:+.{digits}f}"
+    return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
+
+
+def counted(count: int, name: str) -> str:
+    """Write a number of things, in the plural but for one."""
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time as people say it.
+
+    >>> duration(42), duration(95), duration(4000)
+    ('42 s', '1 min 35 s', '1 h 06 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
