@@ -3,11 +3,10 @@
 python benchmarks/sweep.py
 """
 
-import os
 from time import perf_counter
 
 from edgewise.experiments.attempts import Job
-from edgewise.experiments.local import run_locally
+from edgewise.experiments.local import available_cores, run_locally
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
@@ -18,7 +17,7 @@ PAPER = Plan()
 
 def main() -> None:
     """Run each cell once and print the estimate."""
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = available_cores()
     cells = Plan(splits=1, folds=1, inits=1)
     each = PAPER.size // cells.size
     print(f"One run of each cell, {workers} at a time; a cell of the paper is {each} runs.\n")

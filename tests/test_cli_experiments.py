@@ -116,7 +116,7 @@ def test_report_of_a_folder_without_results(tmp_path: Path) -> None:
 def test_report_exports_and_reads_its_export(tmp_path: Path) -> None:
     results = made_up_results(("cora",), ("gcn",), splits=1)
     source = tmp_path / "runs.parquet"
-    write_run_table(source, results.runs, results.tasks, results.commands)
+    write_run_table(source, results.runs, results.tasks, results.commands, {})
     result = run("report", source, "--to", tmp_path / "new" / "folder", "--export", tmp_path / "again.parquet")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "again.parquet").read_bytes() == source.read_bytes()
@@ -127,7 +127,7 @@ def test_report_exports_and_reads_its_export(tmp_path: Path) -> None:
 def test_report_refuses_to_write_over_what_it_reads(tmp_path: Path) -> None:
     results = made_up_results(("cora",), ("gcn",), splits=1)
     source = tmp_path / "runs.parquet"
-    write_run_table(source, results.runs, results.tasks, results.commands)
+    write_run_table(source, results.runs, results.tasks, results.commands, {})
     result = run("report", source, "--export", source)
     assert result.exit_code == 2 and "named twice" in result.stderr
 

@@ -1,6 +1,5 @@
 """The command line: parse, call one function, print."""
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -69,7 +68,7 @@ class _SeveralValues(TyperCommand):
         several = ""
         for arg in args:
             if arg.startswith("-"):
-                several = arg if arg in ("--datasets", "--models") else ""
+                several = arg.split("=")[0] if arg.split("=")[0] in ("--datasets", "--models") else ""
             elif several and out[-1] != several:
                 out.append(several)
             out.append(arg)
@@ -267,9 +266,13 @@ def reproduce(
     models: Annotated[
         list[str] | None, typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")
     ] = None,
-    splits: Annotated[int, typer.Option(metavar="N", min=1, help="How many random splits.")] = 5,
+    splits: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many random splits; else 5, with --quick 1.")
+    ] = None,
     folds: Annotated[int, typer.Option(metavar="N", min=1, max=3, help="How many of a split's three folds.")] = 3,
-    inits: Annotated[int, typer.Option(metavar="N", min=1, help="How many initialisations on each fold.")] = 5,
+    inits: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many initialisations on each fold; else 5, or 1.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
     ] = None,
@@ -290,14 +293,17 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run the experiments of the paper, or what is missing of them, and report."""
+    from edgewise.experiments.local import available_cores
     from edgewise.experiments.plan import DATASETS, MODELS, Plan
     from edgewise.experiments.sources import Sources
 
-    plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits, folds, inits)
-    plan = plan.quick() if quick else plan
+    if ray and workers:
+        raise ValueError("Expected --workers or --ray, but got both: a cluster has as many as it has cores.")
+    usual = 1 if quick else 5
+    plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits or usual, folds, inits or usual)
     given = _as_given({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(given["data_root"], given["splits_dir"])
-    count = workers or _cores()
+    count = None if ray else workers or available_cores()
     if dry_run:
         from edgewise.experiments.reproduce import planned
         from edgewise.report.live import plan_text
@@ -314,17 +320,17 @@ def reproduce(
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
-def _run(plan: "Plan", out: Path, sources: "Sources", workers: int, ray: str | None) -> "Mapping[RunKey, str]":
+def _run(plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: str | None) -> "Mapping[RunKey, str]":
     """Do the missing runs, and show how far they are; give those that failed."""
     from rich.console import Console
 
     from edgewise.experiments.local import run_locally
+    from edgewise.experiments.reproduce import Execute
     from edgewise.experiments.reproduce import reproduce as run
     from edgewise.report.live import SweepDisplay, plan_text
 
-    if ray is None:
-        execute = partial(run_locally, workers=workers)
-    else:
+    execute: Execute = partial(run_locally, workers=workers or 1)
+    if ray:
         from edgewise.experiments.cluster import run_on_ray
 
         execute = partial(run_on_ray, address=ray)
@@ -336,7 +342,7 @@ def _run(plan: "Plan", out: Path, sources: "Sources", workers: int, ray: str | N
             return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
 
         try:
-            return run(plan, out, sources, execute, workers, begin).failures
+            return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "").failures
         except KeyboardInterrupt:
             _complain("Finished runs are safe; start the same command again to go on.")
             raise
@@ -354,12 +360,14 @@ def report(
 ) -> None:
     """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page."""
     check_outputs({"--export": export}, {"results": results})
+    if export and export.suffix != ".parquet":
+        raise ValueError(f"Expected --export to end in .parquet, but got {export}.")
     folder = to or (results if results.is_dir() else results.parent)
     found = _report(results, folder)
     if export:
         from edgewise.experiments.run_table import write_run_table
 
-        write_run_table(export, found.runs, found.tasks, found.commands)
+        write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
         typer.echo(f"Wrote {len(found.runs)} runs to {export}.")
 
 
@@ -375,11 +383,6 @@ def _report(source: Path, folder: Path) -> "Results":
     write_report(results, folder)
     typer.echo(f"{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")
     return results
-
-
-def _cores() -> int:
-    """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _listed(names: list[str] | None) -> tuple[str, ...]:

@@ -87,12 +87,13 @@ def test_statistics_of_datasets_are_over_splits() -> None:
 
 def test_a_table_of_runs_gives_back_what_was_written(tmp_path: Path) -> None:
     results = made_up_results(splits=1)
+    failures = {replace(results.runs[0].key, init=9): "no luck"}
     path = tmp_path / "runs.parquet"
-    write_run_table(path, results.runs, results.tasks, results.commands)
+    write_run_table(path, results.runs, results.tasks, results.commands, failures)
     again = Results.read(path)
     # NaN is not equal to itself, but its text is.
     assert repr(again.runs) == repr([*results.runs])
-    assert (again.tasks, again.commands) == (results.tasks, results.commands)
+    assert (again.tasks, again.commands, again.failures) == (results.tasks, results.commands, failures)
 
 
 def test_other_files_are_no_tables_of_runs(tmp_path: Path) -> None:

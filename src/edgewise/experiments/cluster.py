@@ -6,8 +6,7 @@ import platform
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -169,7 +168,6 @@ def _first_objection(job: Job, expected: Mapping[str, Surroundings]) -> str:
     return next(filter(None, objections), "")
 
 
-@cache
 def _objection(job: Job, dataset: str, expected: Surroundings) -> str:
     """Say, on a node, what is not as it is where the command was given; nothing if all is."""
     node = f"node {platform.node()}"
@@ -186,19 +184,32 @@ def _objection(job: Job, dataset: str, expected: Surroundings) -> str:
     return ""
 
 
-def _attempt_on_node(job: Job, key: RunKey, expected: Surroundings) -> Outcome:
+@dataclass(frozen=True)
+class _Objection:
+    """Why a node must not do runs."""
+
+    reason: str
+
+
+def _attempt_on_node(job: Job, key: RunKey, expected: Surroundings) -> Outcome | _Objection:
     # A node may have joined after the others were looked at.
     objection = _objection(job, key.dataset, expected)
-    return Failure(key, objection) if objection else attempt(job, key)
+    return _Objection(objection) if objection else attempt(job, key)
 
 
-def _outcome(ended: "ray.ObjectRef[Outcome]", key: RunKey) -> Outcome:
+def _outcome(ended: "ray.ObjectRef[Outcome | _Objection]", key: RunKey) -> Outcome:
     import ray
 
     try:
-        outcome: Outcome = ray.get(ended)
-    except ray.exceptions.RayError as error:
+        outcome: Outcome | _Objection = ray.get(ended)
+    except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
         return Failure(key, f"The run was lost {RETRIES + 1} times, each time with its worker: {_last_line(error)}.")
+    except ray.exceptions.RayError as error:
+        return Failure(key, f"The run came to no end on the cluster: {_last_line(error)}.")
+    if isinstance(outcome, _Objection):  # such a node is quick, and would refuse all that is left
+        raise ValueError(
+            f"{outcome.reason} Finished runs are safe; then start again, and only what is missing is done."
+        )
     return outcome
 
 

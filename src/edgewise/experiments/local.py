@@ -12,7 +12,7 @@ from threading import Thread
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
 from edgewise.experiments.runs import RunKey
 
-__all__ = ["Failure", "Outcome", "run_locally"]
+MOST_DEATHS = 10  # of workers in a row: then it is not the runs
 
 
 def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Generator[Outcome, None, None]:
@@ -22,15 +22,19 @@ def run_locally(keys: Sequence[RunKey], job: Job, workers: int) -> Generator[Out
     it is killed.
     """
     waiting = list(reversed(keys))
-    crew = [_Worker(job) for _ in range(min(workers, len(keys)))]
+    crew: list[_Worker] = []
+    deaths = 0  # since a worker last did what it was told
     try:
-        for worker in crew:
-            worker.give(waiting.pop())
+        for _ in range(min(workers, len(keys))):
+            crew.append(_Worker(job))
+            crew[-1].give(waiting.pop())
         while busy := [worker for worker in crew if worker.key is not None]:
             ready = wait([worker.connection for worker in busy])
             for worker in (worker for worker in busy if worker.connection in ready):
                 outcome = worker.take()
+                deaths = deaths + 1 if worker.has_died else 0
                 if worker.has_died:
+                    _check_deaths(deaths, outcome)
                     crew[crew.index(worker)] = worker = _Worker(job)
                 if waiting:
                     worker.give(waiting.pop())
@@ -79,11 +83,19 @@ class _Worker:
 @contextmanager
 def _ctrl_c_kept_from_children() -> Iterator[None]:
     """Block SIGINT for a moment: what is started in it keeps it blocked, and here it comes afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows, where they see it and end
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _check_deaths(deaths: int, outcome: Outcome) -> None:
+    if deaths > MOST_DEATHS and isinstance(outcome, Failure):
+        raise ValueError(f"Expected workers that do runs, but {deaths} in a row died. {outcome.error}")
 
 
 def _cause_of_death(code: int) -> str:
@@ -108,3 +120,8 @@ def _end_with_parent() -> None:
     if parent is not None:
         wait([parent.sentinel])
         os._exit(1)
+
+
+def available_cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

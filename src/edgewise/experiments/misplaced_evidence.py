@@ -20,9 +20,12 @@ def posterior_with_misplaced_evidence(fitted: FittedEPFGNN) -> IndependentPoster
 def field_with_misplaced_evidence(fitted: FittedEPFGNN) -> PairwiseMRF:
     """Put evidence where the published code put it.
 
-    There the energies of all labels of a training node are raised, and then that of its own label is to be put back;
-    but the k-th training node's is written to node k. So training nodes have no evidence, and are uniform; and the
-    first nodes of the graph, most of which are tested, are drawn to labels of others: a tenth of all nodes.
+    There, in `loopy_bp` of the EPFGNN in src/model/model.py, the energies of all labels of a training node are raised,
+    and then that of its own label is to be put back; but the k-th training node's is written to row k. So training
+    nodes have no evidence of their own. The first nodes of the graph, as many as there are training nodes, have the
+    energy of one label replaced by that of a training node: tested ones are moved towards a stranger's label, or away
+    from it, and training nodes among them are all but clamped to it. Which nodes these are depends on how nodes are
+    numbered, and bundled Cora is numbered otherwise than Planetoid's.
     """
     energy, known, labels = -fitted.unary, fitted.known, fitted.known_labels
     of_truth = energy[known, labels]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgewise.data.arrays import check_whole_number
 from edgewise.experiments.published import PUBLISHED_DATASETS
@@ -52,9 +52,9 @@ class Plan:
         check_whole_number("--folds", self.folds, 1, FOLDS)
         check_whole_number("--inits", self.inits, 1, MOST)
 
-    def quick(self) -> "Plan":
-        """Give the version of minutes: one split, and one initialisation a fold."""
-        return replace(self, splits=1, inits=1)
+    def __str__(self) -> str:
+        each = f"{self.splits} splits, {self.folds} folds, {self.inits} inits"
+        return f"{' '.join(self.datasets)}; {' '.join(self.models)}; {each}"
 
     @property
     def cells(self) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ class Progress:
 
     wanted: list[RunKey]
     runs: list[Run]
-    workers: int
+    workers: int | None  # None where it is a cluster that knows
     failures: dict[RunKey, str] = field(default_factory=dict)
 
     @property
@@ -32,15 +32,15 @@ class Progress:
 
     @property
     def seconds_left(self) -> float:
-        """An estimate of the time that the missing runs take."""
+        """An estimate of the time that the missing runs take; on one core, where nobody knows how many there are."""
         measured: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in self.runs:
             measured[run.key.cell].append(run.seconds)
         left = [key for key in self.missing if key not in self.failures]
-        return estimated_seconds(left, measured, self.workers)
+        return estimated_seconds(left, measured, self.workers or 1)
 
 
-def planned(plan: Plan, folder: Path, workers: int) -> Progress:
+def planned(plan: Plan, folder: Path, workers: int | None) -> Progress:
     """Tell what `reproduce` would do; nothing is written."""
     runs: list[Run] = []
     if Store.exists(folder):
@@ -54,20 +54,24 @@ def reproduce(
     folder: Path,
     sources: Sources,
     execute: Execute,
-    workers: int,
+    workers: int | None,
     begin: Callable[[Progress], Callable[[Outcome], object]],
+    crew: str = "",
 ) -> Progress:
     """Do the runs of a plan that a folder does not have yet; each is written when it ends.
 
-    ``begin`` is told what there is to do, and gives what is called with each outcome.
+    ``begin`` is told what there is to do, and gives what is called with each outcome. ``crew`` says who does the runs,
+    if they are not so many processes of this machine.
     """
+    from edgewise.experiments.perform import versions
+
     with Store.writing(folder) as store:
-        store.check_resumable()
+        store.check_resumable(plan.runs(), versions())
         store.check_tasks(row for dataset in plan.datasets for row in sources.task(dataset, plan.splits).rows())
         progress = _progress(plan, store.runs(), workers)
         on_outcome = begin(progress)
         job = Job(sources, plan.splits)
-        store.begin_command(str(sources), f"{workers}")
+        store.begin_command(f"{plan}; {sources}", crew or f"{workers} on this machine")
         with closing(execute(progress.missing, job)) as outcomes:  # a full disk must end the workers too
             for outcome in outcomes:
                 if isinstance(outcome, Failure):
@@ -80,7 +84,7 @@ def reproduce(
         return progress
 
 
-def _progress(plan: Plan, runs: list[Run], workers: int) -> Progress:
+def _progress(plan: Plan, runs: list[Run], workers: int | None) -> Progress:
     wanted = plan.runs()
     among = set(wanted)
     return Progress(wanted, [run for run in runs if run.key in among], workers)

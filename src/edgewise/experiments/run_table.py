@@ -1,7 +1,7 @@
 """Runs as one compressed table: a row for each run, prediction and view, to keep or to read with pandas."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
@@ -37,8 +37,14 @@ SCHEMA = pa.schema(
 )
 
 
-def write_run_table(path: Path, runs: Sequence[Run], tasks: Sequence[TaskRow], commands: Sequence[CommandRow]) -> None:
-    """Write runs as Parquet; graphs, splits and commands go into its metadata."""
+def write_run_table(
+    path: Path,
+    runs: Sequence[Run],
+    tasks: Sequence[TaskRow],
+    commands: Sequence[CommandRow],
+    failures: Mapping[RunKey, str],
+) -> None:
+    """Write runs as Parquet; graphs, splits, commands and failures go into its metadata."""
     rows = [
         {
             **asdict(run.key),
@@ -63,12 +69,13 @@ def write_run_table(path: Path, runs: Sequence[Run], tasks: Sequence[TaskRow], c
         b"format": FORMAT,
         b"tasks": json.dumps([asdict(task) for task in tasks]).encode(),
         b"commands": json.dumps([asdict(command) for command in commands]).encode(),
+        b"failures": json.dumps([{**asdict(key), "error": error} for key, error in failures.items()]).encode(),
     }
     table = pa.Table.from_pylist(rows, SCHEMA.with_metadata(about))
     replace_file(path, lambda file: pq.write_table(table, file, compression="zstd", compression_level=19))
 
 
-def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRow]]:
+def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
     """Read what `write_run_table` wrote."""
     try:
         table = pq.read_table(path)
@@ -80,7 +87,9 @@ def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRo
     rows = table.to_pylist()
     runs = [_run(list(of_run)) for _, of_run in groupby(rows, key=lambda row: [row[name] for name in OF_KEY])]
     tasks = [TaskRow(**task) for task in json.loads(about[b"tasks"])]
-    return runs, tasks, [CommandRow(**command) for command in json.loads(about[b"commands"])]
+    commands = [CommandRow(**command) for command in json.loads(about[b"commands"])]
+    failures = {RunKey(**{n: row[n] for n in OF_KEY}): row["error"] for row in json.loads(about[b"failures"])}
+    return runs, tasks, commands, failures
 
 
 def _run(rows: list[dict[str, Any]]) -> Run:

@@ -10,11 +10,12 @@ from edgewise.metrics.scores import METRICS, Scores
 from edgewise.metrics.sums import VIEWS
 
 SAME_LABEL = "same_label"
+INFINITE = "9e999"  # strict JSON has no infinity, but this number is; SQLite reads it so too
 
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """Which run: the same key gives the same numbers on any machine, with any number of workers.
+    """Which run: on one kind of machine the same key gives the same numbers, with any number of workers.
 
     ``hyperparameters`` are all of the model's, as JSON: another learning rate is another run.
     """
@@ -103,12 +104,12 @@ def _result(scores: Scores, accuracy: float) -> ViewResult:
 
 
 def predictions_to_json(predictions: Mapping[str, Prediction]) -> str:
-    """Write predictions as strict JSON, with null for what is not finite."""
+    """Write predictions as JSON: null for the scores of an empty set, 9e999, which is infinite, for infinity."""
     document = {
         name: {view: _finite(asdict(result)) for view, result in prediction.items()}
         for name, prediction in predictions.items()
     }
-    return json.dumps(document, separators=(",", ":"), allow_nan=False)
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).replace(f'"{INFINITE}"', INFINITE)
 
 
 def predictions_from_json(text: str) -> dict[str, Prediction]:
@@ -120,11 +121,10 @@ def predictions_from_json(text: str) -> dict[str, Prediction]:
 
 
 def _finite(plain: dict[str, object]) -> dict[str, object]:
-    """Put null for the scores of an empty set, and "infinity" for an NLL that is infinite."""
     out: dict[str, object] = {}
     for name, value in plain.items():
         if isinstance(value, float) and not math.isfinite(value):
-            value = "infinity" if math.isinf(value) else None
+            value = INFINITE if math.isinf(value) else None
         out[name] = value
     return out
 

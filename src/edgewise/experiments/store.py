@@ -3,8 +3,8 @@
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +13,17 @@ from types import TracebackType
 from typing import Any
 
 from edgewise.experiments.runs import Run, RunKey, predictions_from_json, predictions_to_json
+from edgewise.experiments.store_file import (
+    FILE_NAME,
+    StoreError,
+    connection_to_read,
+    connection_to_write,
+    damage,
+    explained,
+    only_writer,
+)
 from edgewise.version import __version__
 
-FILE_NAME = "results.sqlite"
-LOCK_NAME = "results.lock"
 STORE_VERSION = 1
 APPLICATION_ID = 0x65646765  # "edge": tells our files from other SQLite files
 
@@ -83,10 +90,6 @@ class CommandRow:
     seconds: float
 
 
-class StoreError(ValueError):
-    """What is wrong with a store, and the way out."""
-
-
 class Store:
     """Reads results, and writes them if it was opened by `writing`. A context manager: it closes its file."""
 
@@ -112,8 +115,8 @@ class Store:
         if not Store.exists(folder):
             raise _no_results(folder)
         path = folder / FILE_NAME
-        with _explained(path):
-            store = Store(folder, _connection_to_read(path))
+        with explained(path):
+            store = Store(folder, connection_to_read(path))
             try:
                 if store._is_blank():
                     raise _no_results(folder)
@@ -132,12 +135,14 @@ class Store:
         except OSError as error:
             raise StoreError(f"Expected --out to be a folder, but got {folder}: {error.strerror}.") from error
         path = folder / FILE_NAME
-        with _only_writer(folder), _explained(path):
-            store = Store(folder, sqlite3.connect(path, timeout=60, isolation_level=None))
+        with only_writer(folder), explained(path):
+            if Store.exists(folder):  # as a reader first: a writer's first look would tidy up what may be damaged
+                _check_unless_blank(folder)
+            store = Store(folder, connection_to_write(path))
             try:
                 if store._is_blank():  # new, or all that is left of one whose writer was killed at once
                     store._begin()
-                store._check()
+                store._connection.execute("PRAGMA synchronous=FULL")
                 yield store
             finally:
                 store.close()
@@ -160,8 +165,12 @@ class Store:
 
     def _begin(self) -> None:
         execute = self._connection.execute
-        execute("PRAGMA journal_mode=WAL")  # so that one may read while another writes
-        execute("PRAGMA synchronous=FULL")
+        (mode,) = execute("PRAGMA journal_mode=WAL").fetchone()  # so that one may read while another writes
+        if mode != "wal":
+            raise StoreError(
+                f"Expected a disk for --out that SQLite can share between processes, but {self.folder} is on none: a "
+                "network drive, perhaps. Name an --out on a local disk."
+            )
         with self._transaction():
             for statement in SCHEMA.strip().split(";\n"):
                 execute(statement)
@@ -186,7 +195,16 @@ class Store:
         problems = [line for (line,) in execute("PRAGMA quick_check(1)") if line != "ok"]
         if problems:
             raise sqlite3.DatabaseError(problems[0].splitlines()[-1])
-        execute("PRAGMA synchronous=FULL")
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """See one moment of the store in all that is read within, whatever is written meanwhile."""
+        with explained(self.path):
+            self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("COMMIT")
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -200,7 +218,7 @@ class Store:
             raise
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        with _explained(self.path):
+        with explained(self.path):
             return self._connection.execute(query).fetchall()
 
     @property
@@ -209,12 +227,26 @@ class Store:
         ((value,),) = self._rows("SELECT value FROM about WHERE name = 'edgewise'")
         return str(value)
 
-    def check_resumable(self) -> None:
-        """Refuse to mix runs of two versions of edgewise, whose numbers may differ."""
-        if self.written_by != __version__:
+    def check_resumable(self, wanted: Iterable[RunKey], versions: Mapping[str, str]) -> None:
+        """Refuse to mix runs whose numbers may differ: of other versions, or of other hyper-parameters."""
+        self._check_version("edgewise", self.written_by, versions["edgewise"])
+        for (text,) in self._rows("SELECT DISTINCT versions FROM runs"):
+            for name, version in json.loads(text).items():
+                if name != "python":
+                    self._check_version(name, version, versions.get(name, version))
+        hyperparameters = {key.cell: key.hyperparameters for key in wanted}
+        for key in self.finished():
+            if hyperparameters.get(key.cell, key.hyperparameters) != key.hyperparameters:
+                raise StoreError(
+                    f"Expected runs of {' '.join(key.cell)} with the hyper-parameters of this edgewise, but some in "
+                    f"{self.path} have others. Nothing was changed; name another --out."
+                )
+
+    def _check_version(self, name: str, written: str, here: str) -> None:
+        if written != here:
             raise StoreError(
-                f"Expected a store of edgewise {__version__}, but {self.path} was begun by {self.written_by}, whose "
-                "numbers may differ. Nothing was changed; use that edgewise, or name another --out."
+                f"Expected a store of {name} {here}, but {self.path} has runs of {name} {written}, whose numbers may "
+                f"differ. Nothing was changed; use {name} {written}, or name another --out."
             )
 
     def check_tasks(self, tasks: Iterable[TaskRow]) -> None:
@@ -255,7 +287,7 @@ class Store:
             *(key.seed, run.seconds, run.epochs, json.dumps(dict(run.versions)), run.finished),
             predictions_to_json(run.predictions),
         )
-        with _explained(self.path), self._transaction():
+        with explained(self.path), self._transaction():
             self._connection.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
             self._connection.execute(f"DELETE FROM failures WHERE ({KEY}) = (?, ?, ?, ?, ?, ?)", _columns(key))
             self._connection.execute(
@@ -265,7 +297,7 @@ class Store:
 
     def add_failure(self, key: RunKey, error: str) -> None:
         """Note that a run failed; it is tried again the next time."""
-        with _explained(self.path), self._transaction():
+        with explained(self.path), self._transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", (*_columns(key), error)
             )
@@ -284,7 +316,7 @@ class Store:
         try:
             return Run(key, predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
-            raise StoreError(_damage(self.path, f"the scores of {key} cannot be read")) from error
+            raise StoreError(damage(self.path, f"the scores of {key} cannot be read")) from error
 
     def failures(self) -> dict[RunKey, str]:
         """Give the runs that failed and have not been finished since, with their errors."""
@@ -306,72 +338,8 @@ def _no_results(folder: Path) -> StoreError:
     )
 
 
-def _connection_to_read(path: Path) -> sqlite3.Connection:
-    """Open as a reader, who has to note what it reads; where nothing can be written, without a trace."""
-    connection = sqlite3.connect(path, timeout=60, isolation_level=None)
-    try:
-        connection.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError:
-        connection.close()
-        if path.with_name(f"{path.name}-wal").exists():  # not all of it is in the file itself
-            raise
-        return sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True, isolation_level=None)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-@contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """Hold a lock that ends with the process, however it ends: SQLite's own, on a file beside the results."""
-    try:
-        lock = sqlite3.connect(folder / LOCK_NAME, timeout=0, isolation_level=None)
-    except sqlite3.Error as error:
-        raise _not_writable(folder, error) from error
-    try:
-        try:
-            lock.execute("PRAGMA journal_mode=DELETE")
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.Error as error:
-            if "locked" not in str(error):
-                raise _not_writable(folder, error) from error
-            raise StoreError(
-                f"Expected to be the only writer in {folder}, but another edgewise reproduce is writing there. "
-                "Wait for it, or name another --out."
-            ) from error
-        yield
-    finally:
-        lock.close()
-
-
-def _not_writable(folder: Path, error: sqlite3.Error) -> StoreError:
-    return StoreError(f"Expected to write {LOCK_NAME} in {folder}, but got: {error}. Name another --out.")
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Say in words what SQLite says in codes."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StoreError(_explanation(path, error)) from error
-
-
-def _explanation(path: Path, error: sqlite3.Error) -> str:
-    text = str(error)
-    if "full" in text:
-        return (
-            f"The disk is full: {path} could not grow. Finished runs are safe; free some space and start again, and "
-            "only what is missing is done."
-        )
-    if type(error) is sqlite3.DatabaseError or "decode" in text:
-        return _damage(path, text)
-    return f"Expected to use {path}, but got: {text}. Finished runs are safe; see to the disk and start again."
-
-
-def _damage(path: Path, what: str) -> str:
-    return (
-        f"Expected a whole store, but {path} is damaged: {what}. Nothing was changed. Put a copy of it in its place, "
-        f"or move {path.name} with its -wal and -shm away to start anew."
-    )
+def _check_unless_blank(folder: Path) -> None:
+    with closing(connection_to_read(folder / FILE_NAME)) as connection:
+        store = Store(folder, connection)
+        if not store._is_blank():
+            store._check()

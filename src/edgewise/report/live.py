@@ -56,7 +56,8 @@ class SweepDisplay:
         elapsed = monotonic() - self._begun
         # What is left is known as work of one core; how many cores there are is what was done in the time so far.
         work = sum(run.seconds for run in self._sweep.runs[self._before :])
-        left = self._sweep.seconds_left * self._sweep.workers * elapsed / work if work else self._sweep.seconds_left
+        one_core = self._sweep.seconds_left * (self._sweep.workers or 1)
+        left = one_core * elapsed / work if work else self._sweep.seconds_left
         return f"{60 * self._ended / elapsed:.1f} runs/min, {duration(left)} left"
 
     def renderable(self) -> RenderableType:
@@ -103,7 +104,7 @@ def plan_text(progress: Progress) -> str:
             counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
             lines.append((f"{dataset:10}" + "".join(f"{count:>10}" for count in counts)).rstrip())
     each = [counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
-    workers = counted(progress.workers, "worker")
-    left = f"about {duration(progress.seconds_left)} with {workers}" if progress.missing else "nothing left to do"
+    crew = f"with {counted(progress.workers, 'worker')}" if progress.workers else "of work for one core"
+    left = f"about {duration(progress.seconds_left)} {crew}" if progress.missing else "nothing left to do"
     runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
     return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])

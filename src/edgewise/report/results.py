@@ -14,6 +14,7 @@ from edgewise.experiments.readings import READINGS
 from edgewise.experiments.run_table import read_run_table
 from edgewise.experiments.runs import Run, RunKey, ViewResult
 from edgewise.experiments.store import CommandRow, Store, TaskRow
+from edgewise.experiments.store_file import FILE_NAME
 
 SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
 
@@ -39,7 +40,8 @@ class Results:
         """Read a folder with results.sqlite, or a table of runs that was exported from one."""
         if path.is_file() and path.suffix == ".parquet":
             return Results(*read_run_table(path))
-        with Store.reading(path) as store:
+        folder = path.parent if path.name == FILE_NAME else path
+        with Store.reading(folder) as store, store.snapshot():
             return Results(store.runs(), store.tasks(), store.commands(), store.failures())
 
     @property
