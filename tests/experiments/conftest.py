@@ -22,7 +22,7 @@ def job(root: Path) -> Job:
     return Job(Sources(str(root)), n_splits=2)
 
 
-PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=2)
+PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3)
 
 
 @pytest.fixture(scope="session")

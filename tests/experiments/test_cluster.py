@@ -5,6 +5,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,12 +14,14 @@ import psutil
 import pytest
 
 from edgewise.experiments import cluster
-from edgewise.experiments.attempts import Failure, Job
+from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.cluster import run_on_ray
 from edgewise.experiments.perform import versions
 from edgewise.experiments.plan import Plan
+from edgewise.experiments.reproduce import reproduce
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
+from edgewise.experiments.store import Store
 from experiments.numbers import numbers
 from experiments.processes import are_gone, is_alive, script, wait_until
 from experiments.tiny import write_planetoid
@@ -92,20 +96,30 @@ def test_another_version_on_the_nodes_is_refused_before_any_run(
 
 
 def test_a_node_that_is_killed_costs_nothing(
-    nodes: SimpleNamespace, job: Job, plan: Plan, undisturbed: list[Run]
+    nodes: SimpleNamespace, job: Job, plan: Plan, undisturbed: list[Run], tmp_path: Path
 ) -> None:
-    keys = plan.runs()[:10]
-    outcomes = run_on_ray(keys, job, nodes.address)
-    found = [next(outcomes), next(outcomes)]
-    node = raylet(nodes.first)
-    assert wait_until(lambda: is_at_a_run(node), seconds=30)
-    for process in (node, *node.children(recursive=True)):  # all that would go with a machine
-        process.kill()
-    found += outcomes
-    assert len(found) == len(keys)
-    assert numbers(found) == expected_of(undisturbed, keys)
+    small = replace(plan, splits=1, inits=2)
+    seen: list[Outcome] = []
+
+    def kill_in_the_middle(outcome: Outcome) -> None:
+        seen.append(outcome)
+        if len(seen) == 2:
+            node = raylet(nodes.first)
+            assert wait_until(lambda: is_at_a_run(node), seconds=30)
+            for process in (node, *node.children(recursive=True)):  # all that would go with a machine
+                process.kill()
+
+    execute = partial(run_on_ray, address=nodes.address)
+    progress = reproduce(small, tmp_path, job.sources, execute, None, lambda _: kill_in_the_middle, "ray")
+    assert progress.missing == []
     assert is_alive(raylet(nodes.second).pid)
     assert not ray.is_initialized()
+    with Store.reading(tmp_path) as store:
+        found = store.runs()
+        assert [(command.runs, command.workers) for command in store.commands()] == [(small.size, "ray")]
+        assert store.failures() == {}
+    assert len(found) == small.size
+    assert numbers(found) == expected_of(undisturbed, small.runs())  # the same table as the local one
 
 
 # --- a cluster of our own ---
@@ -195,10 +209,9 @@ def test_a_node_like_this_one_does_the_run(job: Job, plan: Plan, undisturbed: li
 def test_a_node_without_the_data_says_so_and_writes_nothing(job: Job, plan: Plan, tmp_path: Path) -> None:
     key, there = plan.runs()[0], tmp_path / "not" / "there"
     without_data = Job(Sources(str(there)), 2)
-    failure = cluster._attempt_on_node(without_data, key, expected_here(job))
-    assert isinstance(failure, Failure)
-    assert failure.key == key
-    assert f"Expected the folder {there} of --data-root on every node, but node" in failure.error
+    objection = cluster._attempt_on_node(without_data, key, expected_here(job))
+    assert isinstance(objection, cluster._Objection)
+    assert f"Expected the folder {there} of --data-root on every node, but node" in objection.reason
     assert not there.parent.exists()
     without_splits = Job(Sources(job.sources.data_root, str(there)), 2)
     assert f"the folder {there} of --splits-dir" in cluster._objection(without_splits, "cora", expected_here(job))
@@ -222,3 +235,21 @@ def test_a_run_that_was_lost_too_often_is_told(plan: Plan, monkeypatch: pytest.M
     assert isinstance(failure, Failure)
     assert failure.key == plan.runs()[0]
     assert failure.error.startswith("The run was lost 6 times, each time with its worker: The worker died unexpectedly")
+
+
+def test_a_run_that_comes_to_no_end_is_told(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(reference: object) -> None:
+        raise ray.exceptions.ObjectLostError("ab" * 14, None, "")
+
+    monkeypatch.setattr(ray, "get", broken)
+    failure = cluster._outcome(object(), plan.runs()[0])
+    assert isinstance(failure, Failure)
+    assert failure.error.startswith("The run came to no end on the cluster: ")
+
+
+def test_a_node_that_objects_in_the_middle_ends_the_sweep_and_fails_no_run(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "get", lambda reference: cluster._Objection("Expected torch 2 on every node."))
+    with pytest.raises(ValueError, match=r"Expected torch 2 on every node\. Finished runs are safe: start again"):
+        cluster._outcome(object(), plan.runs()[0])

@@ -40,12 +40,9 @@ def test_a_name_that_is_given_twice_counts_once() -> None:
     assert Plan(("cora", "cora"), ("gcn", "gat", "gcn"), splits=1, folds=1, inits=1).size == 2
 
 
-def test_quick_keeps_all_cells_and_folds() -> None:
-    quick = Plan().quick()
-    assert quick.size == len(quick.runs()) == 3 * 4 * 3
-    assert {key.cell for key in quick.runs()} == {key.cell for key in Plan().runs()}
-    assert {(key.split, key.init) for key in quick.runs()} == {(0, 0)}
-    assert Plan(("cora",), ("gcn",), folds=1).quick().size == 1
+def test_a_plan_says_what_it_is() -> None:
+    plan = Plan(("cora", "pubmed"), ("gcn",), splits=2, folds=1, inits=3)
+    assert str(plan) == "cora pubmed; gcn; 2 splits, 1 folds, 3 inits"
 
 
 @pytest.mark.parametrize(

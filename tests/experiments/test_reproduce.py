@@ -9,16 +9,19 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 import pytest
 
+from edgewise.experiments import perform
 from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.reproduce import Progress, planned, reproduce
 from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources
-from edgewise.experiments.store import FILE_NAME, Store, StoreError
+from edgewise.experiments.store import Store
+from edgewise.experiments.store_file import FILE_NAME, StoreError
 from experiments.processes import are_gone, wait_until
 from experiments.tiny import write_planetoid
 
@@ -83,7 +86,7 @@ def test_what_is_there_is_not_done_again(
     assert sorted(hat.asked) == sorted(plan.runs())  # each once
     assert stored(tmp_path) == expected
     with Store.reading(tmp_path) as store:
-        assert [command.runs for command in store.commands()] == [6, 5, 13]
+        assert [command.runs for command in store.commands()] == [9, 5, plan.size - 14]
         assert [(task.dataset, task.split) for task in store.tasks()] == [("cora", 0), ("cora", 1)]
 
 
@@ -127,16 +130,33 @@ def test_other_data_is_refused_before_any_run(tmp_path: Path, root: Path, plan: 
     do(plan, tmp_path / "results", root, hat)
 
 
-def test_runs_of_another_edgewise_are_refused_before_any_run(
-    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("package", ["edgewise", "torch", "numba"])
+def test_runs_of_other_versions_are_refused_before_any_run(
+    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         do(plan, tmp_path, root, Hat(undisturbed), limit=2)
-    monkeypatch.setattr("edgewise.experiments.store.__version__", "9.9.9")
+    here = perform.versions()
+    monkeypatch.setattr(perform, "versions", lambda: {**here, package: "9.9.9"})
     hat = Hat(undisturbed)
-    with pytest.raises(StoreError, match=r"store of edgewise 9\.9\.9, but .* was begun by"):
+    with pytest.raises(
+        StoreError, match=rf"store of {package} 9\.9\.9, but .* has runs of {package} .*name another --out"
+    ):
         do(plan, tmp_path, root, hat)
     assert hat.asked == []
+
+
+def test_runs_of_other_hyperparameters_are_refused(
+    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run]
+) -> None:
+    run = next(run for run in undisturbed if run.key.model == "gmnn")
+    with Store.writing(tmp_path) as store:
+        store.add(replace(run, key=replace(run.key, hyperparameters="[{}]")))
+    hat = Hat(undisturbed)
+    with pytest.raises(StoreError, match=r"runs of cora gmnn with the hyper-parameters of this edgewise.*--out"):
+        do(plan, tmp_path, root, hat)
+    assert hat.asked == []
+    do(replace(plan, models=("gcn",)), tmp_path, root, hat)  # which has none of them
 
 
 def test_an_error_of_the_writer_ends_the_workers(
@@ -210,12 +230,16 @@ def kill_when(process: subprocess.Popen[bytes], out: Path, new_rows: int | None,
 
 
 def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
-    tmp_path: Path, root: Path, plan: Plan, expected: list[tuple[object, ...]]
+    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run], expected: list[tuple[object, ...]]
 ) -> None:
-    out, log, moments = tmp_path / "results", tmp_path / "log", random.Random(0)
-    # New rows to wait for, None for a kill while it starts; then some seconds more.
+    seed = random.randrange(10**6)
+    print("seed of the moments:", seed)  # shown if the test fails
+    out, log, moments = tmp_path / "results", tmp_path / "log", random.Random(seed)
+    run_seconds = fmean(run.seconds for run in undisturbed)
+    # New rows to wait for, None for a kill while it starts; then some seconds more. Two workers do at most two or three
+    # runs in the time of one, so the ten kills leave some of the 36.
     kills = [(None, moments.uniform(0.1, 4)) for _ in range(5)] + [
-        (new_rows, moments.uniform(0, 0.4)) for new_rows in (1, 1, 2, 2, 3)
+        (new_rows, moments.uniform(0, run_seconds)) for new_rows in (1, 1, 2, 2, 3)
     ]
     moments.shuffle(kills)
     left = []
@@ -253,7 +277,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: P
         assert 2 <= len(store.runs()) < plan.size
         assert store.failures() == {}
     with Store.writing(out) as store:
-        store.check_resumable()
+        store.check_resumable(plan.runs(), perform.versions())
 
 
 def test_a_second_command_is_refused_while_the_first_runs(tmp_path: Path, root: Path, plan: Plan) -> None:

@@ -1,4 +1,5 @@
 import math
+import shutil
 import signal
 import sqlite3
 import tempfile
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.experiments.runs import Bins, Run, RunKey, ViewResult
-from edgewise.experiments.store import APPLICATION_ID, FILE_NAME, LOCK_NAME, STORE_VERSION, Store, StoreError
+from edgewise.experiments.store import APPLICATION_ID, STORE_VERSION, Store
+from edgewise.experiments.store_file import FILE_NAME, LOCK_NAME, StoreError
 from edgewise.metrics.scores import METRICS
-from experiments.made_up import run_of, task_row
+from experiments.made_up import VERSIONS, run_of, task_row
 from experiments.processes import script
 
 
@@ -117,8 +119,14 @@ def test_the_view_has_a_row_for_each_score(folder: Path) -> None:
     assert found == expected
 
 
+def test_the_mean_of_an_infinite_score_is_infinite(folder: Path) -> None:
+    add(folder, run_of(0), run_of(1))
+    query = "SELECT avg(value) FROM scores WHERE view = 'same_label' AND metric = 'nll'"
+    assert sql(folder, query) == [(math.inf,)]
+
+
 def as_sql(value: float) -> object:
-    return None if math.isnan(value) else "infinity" if math.isinf(value) else value
+    return None if math.isnan(value) else value
 
 
 def test_a_row_has_what_one_asks_for_first(folder: Path) -> None:
@@ -227,15 +235,21 @@ def test_another_version_of_the_store_is_left_alone(folder: Path, open_it: Calla
     assert sql(folder, "SELECT count(*) FROM runs") == [(1,)]
 
 
-def test_runs_of_two_versions_of_edgewise_are_not_mixed(folder: Path) -> None:
+def test_runs_of_two_versions_are_not_mixed(folder: Path) -> None:
     add(folder, run_of(0))
+    wanted = [run_of(1).key]
     with Store.writing(folder) as store:
         assert store.written_by == edgewise.__version__
-        store.check_resumable()
-    sql(folder, "UPDATE about SET value = '0.0.7' WHERE name = 'edgewise'")
-    with Store.writing(folder) as store, pytest.raises(StoreError, match=r"begun by 0\.0\.7, .*name another --out"):
-        store.check_resumable()
-    assert len(runs_in(folder)) == 1  # to read it is fine
+        store.check_resumable(wanted, {**VERSIONS, "python": "3.13.0"})
+        for name in ("edgewise", "torch"):
+            message = (
+                rf"store of {name} 9\.9, but .* has runs of {name} .*Nothing was changed; use .*name another --out"
+            )
+            with pytest.raises(StoreError, match=message):
+                store.check_resumable(wanted, {**VERSIONS, name: "9.9"})
+        with pytest.raises(StoreError, match=r"runs of cora gcn with the hyper-parameters of this edgewise"):
+            store.check_resumable([replace(wanted[0], hyperparameters="[{}]")], VERSIONS)
+    assert len(runs_in(folder)) == 1  # to read it is no harm
 
 
 def test_other_data_under_the_same_name_is_refused(folder: Path) -> None:
@@ -283,6 +297,58 @@ def test_a_damaged_file_is_told_and_left_alone(folder: Path, damage: str, open_i
     file.unlink()  # the way out
     add(folder, run_of(0))
     assert len(runs_in(folder)) == 1
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    names = (FILE_NAME, f"{FILE_NAME}-wal")
+    return {name: (folder / name).read_bytes() for name in names if (folder / name).exists()}
+
+
+def leave_as_a_killed_writer(folder: Path, num_runs: int) -> None:
+    """Leave the files as they are while a store is open: some runs are in the log only."""
+    *most, last = map(run_of, range(num_runs))
+    add(folder.parent / "open", *most)
+    with Store.writing(folder.parent / "open") as store:
+        store.add(last)
+        shutil.copytree(folder.parent / "open", folder)
+    (folder / f"{FILE_NAME}-shm").unlink()
+    assert len(files_of(folder)[f"{FILE_NAME}-wal"]) > 0
+
+
+def test_readers_leave_what_a_killed_writer_left(folder: Path) -> None:
+    leave_as_a_killed_writer(folder, 60)
+    before = files_of(folder)
+    for _ in range(2):
+        assert same(runs_in(folder), [run_of(init) for init in range(60)])
+        assert files_of(folder) == before
+    add(folder, run_of(60))  # a writer takes it over
+    assert len(runs_in(folder)) == 61
+
+
+@pytest.mark.parametrize("open_it", REFUSED_OPENINGS)
+@pytest.mark.parametrize("damage", ["overwritten", "cut at a page", "cut in a page"])  # of others the log knows better
+def test_damage_beside_the_log_of_a_killed_writer_is_left_alone(
+    folder: Path, damage: str, open_it: Callable[[Path], None]
+) -> None:
+    leave_as_a_killed_writer(folder, 60)
+    file = folder / FILE_NAME
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    before = files_of(folder)
+    with pytest.raises(StoreError, match="is damaged"):
+        open_it(folder)
+    assert files_of(folder) == before
+
+
+def test_what_is_read_in_a_snapshot_is_of_one_moment(folder: Path) -> None:
+    with Store.writing(folder) as writer:
+        writer.begin_command("bundled data", "1")
+        writer.add(run_of(0))
+        with Store.reading(folder) as reader:
+            with reader.snapshot():
+                assert len(reader.runs()) == 1
+                writer.add(run_of(1))
+                assert (len(reader.runs()), reader.commands()[0].runs) == (1, 1)
+            assert (len(reader.runs()), reader.commands()[0].runs) == (2, 2)
 
 
 @pytest.mark.parametrize(
