@@ -251,5 +251,5 @@ def test_a_node_that_objects_in_the_middle_ends_the_sweep_and_fails_no_run(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "get", lambda reference: cluster._Objection("Expected torch 2 on every node."))
-    with pytest.raises(ValueError, match=r"Expected torch 2 on every node\. Finished runs are safe: start again"):
+    with pytest.raises(ValueError, match=r"Expected torch 2 on every node\. Finished runs are safe; then start again"):
         cluster._outcome(object(), plan.runs()[0])
