@@ -23,9 +23,9 @@ def task(job: Job) -> Task:
 
 @pytest.fixture(scope="module")
 def runs(task: Task) -> dict[str, Run]:
-    """Give one run of each model, on the same fold."""
-    keys = Plan(("cora",), splits=1, folds=1, inits=1).runs()
-    return {key.model: perform(key, task) for key in keys}
+    """Give one run of each model, on the same fold; not the first, whose seed is 0."""
+    keys = Plan(("cora",), splits=2, folds=1, inits=1).runs()
+    return {key.model: perform(key, task) for key in keys if key.split == 1}
 
 
 def scored(task: Task, run: Run, posterior: object) -> str:
@@ -119,5 +119,5 @@ def test_a_run_tells_what_it_was_made_with(runs: dict[str, Run]) -> None:
 
 def test_hyper_parameters_of_another_version_are_refused(task: Task, runs: dict[str, Run]) -> None:
     key = replace(runs["gcn"].key, hyperparameters='[{"hidden": 1}]')
-    with pytest.raises(ValueError, match=r"hyper-parameters of this version, but got others for cora gcn split 0"):
+    with pytest.raises(ValueError, match=r"hyper-parameters of this version, but got others for cora gcn split 1"):
         perform(key, task)
