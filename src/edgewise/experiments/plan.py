@@ -13,20 +13,21 @@ MODELS = ("gcn", "gat", "gmnn", "epfgnn")
 FOLDS = 3  # the published splits have three, and so have those that are drawn
 MOST = 1000  # splits and initialisations, so that each run has a seed of its own
 
-# Seconds of one run on one core, for an estimate before anything has been measured: means of docs/reproduction.md.
+# Seconds of one run on one core, for an estimate before anything has been measured: the lower quartile of the runs of
+# docs/reproduction.md, whose machine was shared.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.6,
-    ("cora", "gat"): 4.8,
-    ("cora", "gmnn"): 1.6,
-    ("cora", "epfgnn"): 2.6,
-    ("citeseer", "gcn"): 2.6,
-    ("citeseer", "gat"): 4.8,
-    ("citeseer", "gmnn"): 1.6,
-    ("citeseer", "epfgnn"): 2.6,
-    ("pubmed", "gcn"): 16.0,
-    ("pubmed", "gat"): 30.0,
-    ("pubmed", "gmnn"): 10.0,
-    ("pubmed", "epfgnn"): 16.0,
+    ("cora", "gcn"): 2.3,
+    ("cora", "gat"): 5.8,
+    ("cora", "gmnn"): 1.8,
+    ("cora", "epfgnn"): 3.1,
+    ("citeseer", "gcn"): 2.2,
+    ("citeseer", "gat"): 4.6,
+    ("citeseer", "gmnn"): 2.2,
+    ("citeseer", "epfgnn"): 4.0,
+    ("pubmed", "gcn"): 22.5,
+    ("pubmed", "gat"): 45.5,
+    ("pubmed", "gmnn"): 10.9,
+    ("pubmed", "epfgnn"): 19.1,
 }
 
 

@@ -1,0 +1,83 @@
+"""The runs that docs/reproduction.md speaks of: whole, of these recipes, and with the tables that the page shows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgewise.experiments.attempts import Job, task_of
+from edgewise.experiments.perform import perform
+from edgewise.experiments.plan import TYPICAL_SECONDS, Plan
+from edgewise.experiments.sources import Sources
+from edgewise.metrics.sums import VIEWS
+from edgewise.report.comparison import tally_line
+from edgewise.report.paper_tables import far_cells
+from edgewise.report.results import Results
+from edgewise.report.sweep_report import time_line, write_tables
+from edgewise.report.words import label, mean_std
+
+DOCS = Path(__file__).parents[1] / "docs"
+TABLE = DOCS / "reproduction" / "runs.parquet"
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results.read(TABLE)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return (DOCS / "reproduction.md").read_text(encoding="utf-8")
+
+
+def test_every_run_of_the_paper_is_there_once(results: Results) -> None:
+    # Their hyper-parameters are part of keys: whoever changes a default has to do the runs again.
+    assert sorted(run.key for run in results.runs) == sorted(Plan().runs())
+    assert results.failures == {}
+
+
+def test_graphs_and_splits_are_the_bundled_ones(results: Results) -> None:
+    found = {(task.dataset, task.split): task.fingerprint for task in results.tasks}
+    for dataset in ("cora", "citeseer"):
+        rows = task_of(Job(Sources(), 5), dataset).rows()
+        assert {(row.dataset, row.split): row.fingerprint for row in rows}.items() <= found.items()
+
+
+def test_tables_are_those_of_the_runs(results: Results, tmp_path: Path) -> None:
+    write_tables(results, tmp_path)
+    for name in ("tables.md", "tables.csv"):
+        written = (DOCS / "reproduction" / name).read_text(encoding="utf-8")
+        assert (tmp_path / name).read_text(encoding="utf-8") == written, f"edgewise report {TABLE} --to {DOCS}/…"
+
+
+def test_the_text_says_what_came_out(results: Results, text: str) -> None:
+    words = " ".join(text.split())
+    assert tally_line(results) in words
+    assert time_line(results) in words
+    for name, versions in results.versions.items():
+        assert f"{name} {', '.join(versions)}" in words
+
+
+def test_the_text_speaks_of_every_cell_that_is_far(results: Results, text: str) -> None:
+    for cell in far_cells(results):
+        row = f"| {cell.dataset} {cell.row} | "
+        score = f"| {mean_std(cell.ours, cell.metric)} | {mean_std(cell.published, cell.metric)} |"
+        assert any(line.startswith(row) and score in line for line in text.splitlines()), (cell, label(cell.metric))
+
+
+def test_typical_seconds_are_those_of_the_runs(results: Results) -> None:
+    for cell, typical in TYPICAL_SECONDS.items():
+        seconds = [run.seconds for run in results.of(*cell)]
+        assert round(float(np.percentile(seconds, 25)), 1) == typical, cell
+
+
+def test_a_run_is_done_again_with_the_same_numbers(results: Results) -> None:
+    """To the last bit on the same kind of machine; on others rounding may take training another way, but not far."""
+    key = next(key for key in Plan(("cora",), ("gmnn",), 1, 1, 1).runs())
+    again = perform(key, task_of(Job(Sources(), 1), "cora"))
+    (before,) = (run for run in results.runs if run.key == key)
+    for name, prediction in again.predictions.items():
+        for view in VIEWS:
+            assert prediction[view].count == before.predictions[name][view].count
+            assert prediction[view].accuracy == pytest.approx(before.predictions[name][view].accuracy, abs=0.05)
+            assert prediction[view].ece == pytest.approx(before.predictions[name][view].ece, abs=0.05)
