@@ -311,6 +311,7 @@ def reproduce(
         typer.echo(plan_text(planned(plan, out, count)))
         return
     failures = _run(plan, out, sources, count, ray)
+    typer.echo()
     _report(out, out)
     for key, error in failures.items():
         _complain(f"{key} failed: {error.strip().splitlines()[-1]}")
