@@ -1,10 +1,11 @@
-# make demo | test | check | bench | data: each makes the virtual environment first if it is missing or out of date.
+# make install | demo | test | check | bench | data: each makes the virtual environment first if it is missing or out of date.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check bench data clean help
+.PHONY: install demo test check bench data clean help
 help:
+	@echo "make install  only make the virtual environment .venv, with the command .venv/bin/edgewise"
 	@echo "make demo   train the four models on bundled Cora: a table, and reliability diagrams in out/demo"
 	@echo "make test   run the tests"
 	@echo "make check  ruff, mypy, import-linter"
@@ -17,6 +18,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
+
+install: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py

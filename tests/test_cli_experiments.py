@@ -89,12 +89,16 @@ def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
     [
         (["--datasets", "coro"], "Expected --datasets from cora, citeseer, pubmed, but got 'coro'."),
         (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, but got 'mlp'."),
-        (["--folds", 4], "--folds"),
+        (["--folds", 4], "Expected --folds"),
+        (["--splits", 0], "Expected --splits"),
+        (["--data-root", "nowhere"], "Expected a folder for --data-root, but there is no nowhere."),
+        (["--ray", "local", "--workers", 2], "Leave --workers out: Ray uses all its cores."),
+        (["--ray", "here"], "Expected local, auto, HOST:PORT or ray://HOST:PORT for --ray"),
         (["--splits-dir", "x"], "Expected --data-root with --splits-dir"),
     ],
 )
 def test_refusals(tmp_path: Path, options: list[object], message: str) -> None:
-    result = run("reproduce", "--out", tmp_path / "out", "--splits", 1, *options)
+    result = run("reproduce", "--out", tmp_path / "out", *options)
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.startswith("edgewise: ") and result.stderr.count("\n") == 1

@@ -267,11 +267,11 @@ def reproduce(
         list[str] | None, typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")
     ] = None,
     splits: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many random splits; else 5, with --quick 1.")
+        int | None, typer.Option(metavar="N", help="How many random splits; else 5, with --quick 1.")
     ] = None,
-    folds: Annotated[int, typer.Option(metavar="N", min=1, max=3, help="How many of a split's three folds.")] = 3,
+    folds: Annotated[int, typer.Option(metavar="N", help="How many of a split's three folds.")] = 3,
     inits: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many initialisations on each fold; else 5, or 1.")
+        int | None, typer.Option(metavar="N", help="How many initialisations on each fold; else 5, with --quick 1.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
@@ -298,9 +298,10 @@ def reproduce(
     from edgewise.experiments.sources import Sources
 
     if ray and workers:
-        raise ValueError("Expected --workers or --ray, but got both: a cluster has as many as it has cores.")
+        raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
     usual = 1 if quick else 5
-    plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, splits or usual, folds, inits or usual)
+    sizes = usual if splits is None else splits, folds, usual if inits is None else inits
+    plan = Plan(_listed(datasets) or DATASETS, _listed(models) or MODELS, *sizes)
     given = _as_given({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(given["data_root"], given["splits_dir"])
     count = None if ray else workers or available_cores()
@@ -332,21 +333,22 @@ def _run(plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: 
 
     execute: Execute = partial(run_locally, workers=workers or 1)
     if ray:
-        from edgewise.experiments.cluster import run_on_ray
+        from edgewise.experiments.cluster import check_address, run_on_ray
 
+        check_address(ray)
         execute = partial(run_on_ray, address=ray)
 
-    with ExitStack() as while_running:
+    try:
+        with ExitStack() as while_running:
 
-        def begin(progress: "Progress") -> Callable[["Outcome"], None]:
-            typer.echo(plan_text(progress) + "\n")
-            return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
+            def begin(progress: "Progress") -> Callable[["Outcome"], None]:
+                typer.echo(plan_text(progress) + "\n")
+                return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
 
-        try:
             return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "").failures
-        except KeyboardInterrupt:
-            _complain("Finished runs are safe; start the same command again to go on.")
-            raise
+    except KeyboardInterrupt:  # told when the display is gone, which would write over it
+        _complain("Finished runs are safe; start the same command again to go on.")
+        raise
 
 
 @app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)

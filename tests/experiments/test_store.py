@@ -396,7 +396,9 @@ def test_no_results_say_how_to_make_some(folder: Path) -> None:
 def test_out_must_be_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(StoreError, match=r"Expected --out to be a folder, but got .*file"):
+        with pytest.raises(
+            StoreError, match=r"to be a folder, but .*(is a file|cannot be made: .*)\. Name another --out"
+        ):
             add(out)
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -116,5 +116,9 @@ def test_results_are_read_from_a_store(tmp_path: Path) -> None:
     assert repr(results.runs) == repr([run])
     assert list(results.failures.values()) == ["no luck"]
     assert results.versions == {name: [version] for name, version in run.versions.items()}
-    with pytest.raises(ValueError, match="edgewise reproduce --out"):
-        Results.read(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    for name, words in {"empty": "edgewise reproduce --out", "nowhere": "does not exist", "file": "is a file"}.items():
+        with pytest.raises(ValueError, match=words):
+            Results.read(tmp_path / name)
+    assert repr(Results.read(tmp_path / "results.sqlite").runs) == repr([run])

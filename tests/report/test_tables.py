@@ -47,7 +47,7 @@ def test_text() -> None:
 
 def test_markdown() -> None:
     assert table_markdown(SMALL).splitlines() == [
-        "### A title",
+        "## A title",
         "",
         "|  |  | one | two |",
         "| --- | --- | --- | --- |",
@@ -250,8 +250,8 @@ def test_time_of_a_sweep_in_parts() -> None:
     results = made_up_results(("cora",), ("gcn",))
     (command,) = results.commands
     work = duration(sum(run.seconds for run in results.runs))
-    assert time_line(results) == f"6 runs took {work}; one after the other, {work}."
+    assert time_line(results) == f"6 runs took {work}; their computing adds up to {work}."
     parts = [replace(command, runs=4, seconds=100.0), replace(command, runs=2, seconds=31.0)]
     idle = replace(command, runs=0, seconds=0.0)
     again = time_line(replace(results, commands=[*parts, idle]))
-    assert again == f"6 runs took 2 min 11 s in 2 commands; one after the other, {work}."
+    assert again == f"6 runs took 2 min 11 s in 2 commands; their computing adds up to {work}."

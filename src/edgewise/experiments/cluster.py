@@ -72,12 +72,9 @@ def _with_full_paths(job: Job) -> Job:
 def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, or start one, and leave or stop it in the end."""
     with _environment(OF_OUR_OWN_CLUSTER if address == "local" else OF_ANOTHER_CLUSTER):
-        try:
-            import ray
-        except ImportError as error:
-            raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
-        if address not in ("local", "auto"):
-            _check_reachable(address)
+        check_address(address)
+        import ray
+
         dashboard = False if address == "local" else None  # None: as it is
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
@@ -102,10 +99,14 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _check_reachable(address: str) -> None:
-    """Knock before Ray does, which takes minutes to give up."""
-    from ray.util import get_node_ip_address
-
+def check_address(address: str) -> None:
+    """Refuse an address where no cluster is; knock before Ray does, which takes minutes to give up."""
+    try:
+        from ray.util import get_node_ip_address
+    except ImportError as error:
+        raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
+    if address in ("local", "auto"):
+        return
     is_client = address.startswith("ray://")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     host = host.strip("[]")

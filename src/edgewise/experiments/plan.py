@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from edgewise.data.arrays import check_whole_number
 from edgewise.experiments.published import PUBLISHED_DATASETS
@@ -54,7 +55,7 @@ class Plan:
         check_whole_number("--inits", self.inits, 1, MOST)
 
     def __str__(self) -> str:
-        each = f"{self.splits} splits, {self.folds} folds, {self.inits} inits"
+        each = f"splits {self.splits}, folds {self.folds}, inits {self.inits}"
         return f"{' '.join(self.datasets)}; {' '.join(self.models)}; {each}"
 
     @property
@@ -85,13 +86,14 @@ class Plan:
 def estimated_seconds(
     missing: Iterable[RunKey], measured: Mapping[tuple[str, str], Collection[float]], workers: int
 ) -> float:
-    """Estimate how long the missing runs take: by the mean of their cell's finished runs, else by a typical one.
+    """Estimate how long the missing runs take: by the median of their cell's finished runs, else by a typical one.
 
     Typical seconds are those of another machine, so they are scaled by how this one does in the cells that have run.
+    The median, because the first run of a worker loads and compiles.
     """
-    means = {cell: sum(seconds) / len(seconds) for cell, seconds in measured.items() if seconds}
-    ours, typical = sum(means.values()), sum(TYPICAL_SECONDS[cell] for cell in means)
-    pace = ours / typical if means else 1.0
+    usual = {cell: median(seconds) for cell, seconds in measured.items() if seconds}
+    ours, typical = sum(usual.values()), sum(TYPICAL_SECONDS[cell] for cell in usual)
+    pace = ours / typical if usual else 1.0
     counts = Counter(key.cell for key in missing)
-    total = sum(count * means.get(cell, pace * TYPICAL_SECONDS[cell]) for cell, count in counts.items())
+    total = sum(count * usual.get(cell, pace * TYPICAL_SECONDS[cell]) for cell, count in counts.items())
     return total / workers

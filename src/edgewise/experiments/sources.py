@@ -28,6 +28,9 @@ class Sources:
                 "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as "
                 "Planetoid's files do, and the bundled copy does not."
             )
+        for option, folder in (("--data-root", self.data_root), ("--splits-dir", self.splits_dir)):
+            if folder and not Path(folder).expanduser().is_dir():
+                raise ValueError(f"Expected a folder for {option}, but there is no {folder}. Check the path.")
 
     def task(self, dataset: str, n_splits: int) -> "Task":
         """Load a dataset and its splits."""

@@ -133,7 +133,8 @@ class Store:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"Expected --out to be a folder, but got {folder}: {error.strerror}.") from error
+            what = "is a file" if folder.is_file() else f"cannot be made: {error.strerror}"
+            raise StoreError(f"Expected --out to be a folder, but {folder} {what}. Name another --out.") from error
         path = folder / FILE_NAME
         with only_writer(folder), explained(path):
             if Store.exists(folder):  # as a reader first: a writer's first look would tidy up what may be damaged

@@ -19,6 +19,7 @@ from edgewise.experiments.reproduce import Progress
 from edgewise.experiments.runs import Run, ViewResult
 from edgewise.report.words import counted, duration
 
+STARTING = "starting; first runs on a machine compile for up to a minute"
 SHOWN = (("nodewise", "accuracy"), ("nodewise", "ece"), ("edgewise", "accuracy"), ("edgewise", "ece"))
 
 
@@ -31,7 +32,7 @@ class SweepDisplay:
         self._begun, self._before, self._ended = monotonic(), len(progress.runs), 0
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
         self._bars = ProgressBars(TextColumn("runs"), *columns)
-        self._bar = self._bars.add_task("", total=len(progress.wanted), completed=len(progress.runs), pace="")
+        self._bar = self._bars.add_task("", total=len(progress.wanted), completed=len(progress.runs), pace=STARTING)
         self._live: Live | None = None
 
     @contextmanager

@@ -38,9 +38,12 @@ class Results:
     @staticmethod
     def read(path: Path) -> "Results":
         """Read a folder with results.sqlite, or a table of runs that was exported from one."""
-        if path.is_file() and path.suffix == ".parquet":
+        if path.suffix == ".parquet":
             return Results(*read_run_table(path))
         folder = path.parent if path.name == FILE_NAME else path
+        if not folder.is_dir():
+            kind = "is a file" if folder.exists() else "does not exist"
+            raise ValueError(f"Expected a folder that reproduce wrote, or a .parquet table, but {path} {kind}.")
         with Store.reading(folder) as store, store.snapshot():
             return Results(store.runs(), store.tasks(), store.commands(), store.failures())
 
@@ -74,7 +77,7 @@ class Results:
             return None
         size = tasks[0]
         shares = ([float(getattr(task, share)) for task in tasks] for share in SHARES)
-        spread = [MeanStd(fmean(values), pstdev(values)) for values in shares]
+        spread = [Summary(fmean(values), pstdev(values), len(values)) for values in shares]
         return DatasetStatistics(size.nodes, size.directed_edges, size.features, size.classes, *spread)
 
     @property

@@ -88,15 +88,15 @@ def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
 def draw_errors(results: Results, reading: str, name: str) -> Figure:
     """Draw one calibration error against another: a point for each run, a panel for each dataset."""
     across, up, across_name, up_name = PAIRS[name]
-    fig, grid = plt.subplots(
-        1, len(results.datasets), figsize=(3.4 * len(results.datasets), 3.9), layout="constrained", squeeze=False
-    )
+    width = max(6.0, 3.4 * len(results.datasets))  # the title needs six inches
+    fig, grid = plt.subplots(1, len(results.datasets), figsize=(width, 3.9), layout="constrained", squeeze=False)
     for ax, dataset in zip(grid[0], results.datasets, strict=True):
         for model, (colour, marker) in STYLES.items():
             x, y = (
                 [100 * result.ece for result in results.views(reading, dataset, model, view)] for view in (across, up)
             )
-            ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
+            if x:
+                ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
         _finish(ax, dataset, across_name)
     grid[0, 0].set_ylabel(f"{up_name}, percent")
     handles, labels = grid[0, 0].get_legend_handles_labels()

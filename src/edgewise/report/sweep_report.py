@@ -27,7 +27,7 @@ def write_tables(results: Results, folder: Path) -> None:
     """Write tables as Markdown, LaTeX and CSV."""
     tables = paper_tables(results)
     texts = {
-        "tables.md": "\n\n".join([f"# {summary(results)}", *map(table_markdown, tables)]) + "\n",
+        "tables.md": "\n\n".join([f"# Tables\n\n{summary(results)}", *map(table_markdown, tables)]) + "\n",
         "tables.tex": "\n\n".join(["% Needs the package booktabs.", *map(table_latex, tables)]) + "\n",
         "tables.csv": scores_csv(results),
     }
@@ -51,10 +51,9 @@ def time_line(results: Results) -> str:
     """Say how long the runs took."""
     commands = [command for command in results.commands if command.runs]
     whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
-    several = f" in {len(commands)} commands" if len(commands) > 1 else ""
-    return (
-        f"{counted(len(results.runs), 'run')} took {duration(whole)}{several}; one after the other, {duration(work)}."
-    )
+    several = f" in {counted(len(commands), 'command')}" if len(commands) > 1 else ""
+    runs = counted(len(results.runs), "run")
+    return f"{runs} took {duration(whole)}{several}; their computing adds up to {duration(work)}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -71,7 +71,7 @@ def table_markdown(table: Table) -> str:
         lines.append([*([row.group] if has_groups else []), row.label, *cells])
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = table.notes if len(table.notes) < 2 else ["\n".join(f"- {note}" for note in table.notes)]
-    return "\n\n".join([f"### {table.title}", body, *notes])
+    return "\n\n".join([f"## {table.title}", body, *notes])
 
 
 def _markdown(cell: Cell) -> str:
