@@ -1,5 +1,6 @@
 import json
 import secrets
+import shutil
 import socket
 import sys
 import tempfile
@@ -132,15 +133,15 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
         import json, os, sys
         import psutil
         from edgewise.experiments.attempts import Job
-        from edgewise.experiments.cluster import run_on_ray
+        from edgewise.experiments.cluster import OF_OUR_OWN_CLUSTER, check_address, run_on_ray
         from edgewise.experiments.plan import Plan
         from edgewise.experiments.sources import Sources
         from experiments.numbers import numbers
 
         os.chdir(sys.argv[1])  # folders may be given from here
-        before = dict(os.environ)
         keys = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=2).runs()[:3]
         found, hosts, pids = [], set(), []
+        check_address("local")  # as the command does before all else
         for outcome in run_on_ray(keys, Job(Sources("."), n_splits=2), "local"):
             found.append(outcome)
             if not pids:
@@ -149,18 +150,19 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
                 listening = (c for p in started for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN)
                 hosts = {connection.laddr.ip for connection in listening}
         told = {str(key): text for key, text in numbers(found).items()}
-        print(json.dumps([told, sorted(hosts), pids, dict(os.environ) == before]))
+        left = [name for name in OF_OUR_OWN_CLUSTER if name in os.environ]
+        print(json.dumps([told, sorted(hosts), pids, left]))
     """
     with script(tmp_path, text, root, without=SETTINGS) as process:
         out, errors = process.communicate(timeout=180)
     assert process.returncode == 0, errors
-    found, hosts, pids, is_environment_as_before = json.loads(out)
+    found, hosts, pids, left = json.loads(out)
     assert found == {str(key): text for key, text in expected_of(undisturbed, plan.runs()[:3]).items()}
     assert hosts
     assert set(hosts) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert len(pids) >= 3
     assert are_gone(pids, seconds=30)
-    assert is_environment_as_before
+    assert left == []
 
 
 # --- no cluster ---
@@ -208,12 +210,13 @@ def test_a_node_like_this_one_does_the_run(job: Job, plan: Plan, undisturbed: li
 
 def test_a_node_without_the_data_says_so_and_writes_nothing(job: Job, plan: Plan, tmp_path: Path) -> None:
     key, there = plan.runs()[0], tmp_path / "not" / "there"
-    without_data = Job(Sources(str(there)), 2)
+    there.mkdir(parents=True)  # it is where the command is given
+    without_data, without_splits = Job(Sources(str(there)), 2), Job(Sources(job.sources.data_root, str(there)), 2)
+    shutil.rmtree(there.parent)  # but not here
     objection = cluster._attempt_on_node(without_data, key, expected_here(job))
     assert isinstance(objection, cluster._Objection)
     assert f"Expected the folder {there} of --data-root on every node, but node" in objection.reason
     assert not there.parent.exists()
-    without_splits = Job(Sources(job.sources.data_root, str(there)), 2)
     assert f"the folder {there} of --splits-dir" in cluster._objection(without_splits, "cora", expected_here(job))
 
 

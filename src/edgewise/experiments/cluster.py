@@ -71,7 +71,7 @@ def _with_full_paths(job: Job) -> Job:
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, or start one, and leave or stop it in the end."""
-    with _environment(OF_OUR_OWN_CLUSTER if address == "local" else OF_ANOTHER_CLUSTER):
+    with _environment(_variables(address)):
         check_address(address)
         import ray
 
@@ -85,6 +85,10 @@ def _connected(address: str) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+
+
+def _variables(address: str) -> Mapping[str, str]:
+    return OF_OUR_OWN_CLUSTER if address == "local" else OF_ANOTHER_CLUSTER
 
 
 @contextmanager
@@ -101,10 +105,11 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 def check_address(address: str) -> None:
     """Refuse an address where no cluster is; knock before Ray does, which takes minutes to give up."""
-    try:
-        from ray.util import get_node_ip_address
-    except ImportError as error:
-        raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
+    with _environment(_variables(address)):  # Ray may be imported here for the first time
+        try:
+            import ray.util
+        except ImportError as error:
+            raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
     if address in ("local", "auto"):
         return
     is_client = address.startswith("ray://")
@@ -113,7 +118,7 @@ def check_address(address: str) -> None:
     if not host or not port.isdecimal():
         raise ValueError(f"Expected {ADDRESSES} for --ray, but got {address!r}.")
     if host in LOOPBACK and not is_client:
-        host = get_node_ip_address()  # Ray does the same
+        host = ray.util.get_node_ip_address()  # Ray does the same
     try:
         socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
     except (OSError, OverflowError) as error:
