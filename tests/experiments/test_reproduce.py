@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -182,17 +183,24 @@ def test_an_error_of_the_writer_ends_the_workers(
 # --- as a command, which is killed ---
 
 
-def command(out: Path, root: Path, plan: Plan) -> list[str]:
+def command(out: Path, root: Path, plan: Plan, workers: int = 2) -> list[str]:
     of_plan = ["--datasets", *plan.datasets, "--models", *plan.models, "--splits", plan.splits, "--inits", plan.inits]
-    options = ["--out", out, "--data-root", root, *of_plan, "--workers", 2]
+    options = ["--out", out, "--data-root", root, *of_plan, "--workers", workers]
     return [sys.executable, "-m", "edgewise.cli", "reproduce", *map(str, options)]
 
 
 @contextmanager
-def started(out: Path, root: Path, plan: Plan, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(out: Path, root: Path, plan: Plan, log: Path, workers: int = 2) -> Iterator[subprocess.Popen[bytes]]:
     """Start the command in a group of processes of its own, as a terminal does."""
     with log.open("wb") as file:
-        process = subprocess.Popen(command(out, root, plan), stdout=file, stderr=file, start_new_session=True)
+        process = subprocess.Popen(
+            command(out, root, plan, workers),
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            # A shell that runs the tests in the background lets them ignore it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        )
     try:
         yield process
     finally:
@@ -236,15 +244,15 @@ def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
     print("seed of the moments:", seed)  # shown if the test fails
     out, log, moments = tmp_path / "results", tmp_path / "log", random.Random(seed)
     run_seconds = fmean(run.seconds for run in undisturbed)
-    # New rows to wait for, None for a kill while it starts; then some seconds more. Two workers do at most two or three
-    # runs in the time of one, so the ten kills leave some of the 36.
+    # New rows to wait for, None for a kill while it starts; then some seconds more. In the time of a run there are at
+    # most two more rows, so the ten kills leave some of the 36.
     kills = [(None, moments.uniform(0.1, 4)) for _ in range(5)] + [
         (new_rows, moments.uniform(0, run_seconds)) for new_rows in (1, 1, 2, 2, 3)
     ]
     moments.shuffle(kills)
     left = []
     for new_rows, pause in kills:
-        with started(out, root, plan, log) as process:
+        with started(out, root, plan, log, workers=1) as process:  # most of the time goes to imports
             kill_when(process, out, new_rows, pause)
         left.append(plan.size - num_rows(out))
     assert len(left) == 10
