@@ -317,8 +317,11 @@ def reproduce(
     for key, error in failures.items():
         _complain(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:
-        runs = f"{len(failures)} run{'' if len(failures) == 1 else 's'}"
-        _complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
+        from edgewise.report.words import counted
+
+        _complain(
+            f"{counted(len(failures), 'run')} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more."
+        )
         raise typer.Exit(SOME_RUNS_FAILED)
 
 

@@ -1,7 +1,6 @@
 from pathlib import Path
 
 import pytest
-import torch
 
 from edgewise.experiments.attempts import Job
 from edgewise.experiments.local import run_locally
@@ -9,6 +8,9 @@ from edgewise.experiments.plan import Plan
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
 from experiments.tiny import write_planetoid
+from one_thread import one_thread
+
+__all__ = ["one_thread"]
 
 
 @pytest.fixture(scope="session")
@@ -37,12 +39,3 @@ def undisturbed(job: Job) -> list[Run]:
     runs = list(run_locally(PLAN.runs(), job, workers=2))
     assert all(isinstance(run, Run) for run in runs)
     return runs
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are quicker in one thread: with several, threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -1,12 +1,3 @@
-"""Small tensors are quicker in one thread: with several, threads mostly wait for each other."""
+from one_thread import one_thread
 
-import pytest
-import torch
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+__all__ = ["one_thread"]
