@@ -319,9 +319,8 @@ def reproduce(
     if failures:
         from edgewise.report.words import counted
 
-        _complain(
-            f"{counted(len(failures), 'run')} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more."
-        )
+        runs = counted(len(failures), "run")
+        _complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
