@@ -20,7 +20,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 import edgewise as ew
-from edgewise import cli
+from edgewise.cli import app, progress_bar
 from edgewise.data.edges import EdgeChoice
 from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.metrics.binning import Closed, Kind
@@ -35,7 +35,7 @@ ARRAYS = {"probs": PROBS, "labels": LABELS, "edges": EDGES, "mask": MASK, "edge-
 
 
 def run(*args: object) -> Result:
-    return CliRunner().invoke(cli.app, [str(arg) for arg in args], prog_name="edgewise")
+    return CliRunner().invoke(app, [str(arg) for arg in args], prog_name="edgewise")
 
 
 def command(*args: object) -> subprocess.CompletedProcess[str]:
@@ -422,13 +422,13 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, progress_after: float) -> Ter
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(cli, "PROGRESS_AFTER", progress_after)
+    monkeypatch.setattr(progress_bar, "PROGRESS_AFTER", progress_after)
     return terminal
 
 
 def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch, progress_after=0.0)
-    with cli._progress_bar() as report:
+    with progress_bar.progress_bar() as report:
         assert report is not None
         for done in (1000, 2000, 1000):  # a second pass begins
             report(done, 2000)
@@ -440,7 +440,7 @@ def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_a_terminal(monkeypatch, progress_after=60.0)
-    with cli._progress_bar() as report:
+    with progress_bar.progress_bar() as report:
         assert report is not None
         report(1, 2)
     assert terminal.getvalue() == ""
@@ -448,5 +448,5 @@ def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with cli._progress_bar() as report:
+    with progress_bar.progress_bar() as report:
         assert report is None

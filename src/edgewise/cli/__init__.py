@@ -1,0 +1,9 @@
+"""The command line: each command parses, calls one function, and prints.
+
+Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
+"""
+
+from edgewise.cli import datasets, evaluate, report, reproduce
+from edgewise.cli.app import app
+
+__all__ = ["app", "datasets", "evaluate", "report", "reproduce"]

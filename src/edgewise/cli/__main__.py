@@ -1,0 +1,5 @@
+"""python -m edgewise.cli."""
+
+from edgewise.cli import app
+
+app()

@@ -1,0 +1,78 @@
+"""The application: what all commands share, which is how they fail and how help looks."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import edgewise
+from edgewise.cli.complaints import INTERRUPTED, complain
+
+ORDER = ("evaluate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
+
+
+class _Commands(TyperGroup):
+    """Says what went wrong in one line: exit code 2 for what can be mended, 130 for Ctrl-C."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command and leave with its exit code."""
+        try:
+            code = super().main(*args, **{**extra, "standalone_mode": False})
+        except typer.Abort:
+            code = INTERRUPTED
+        except (ValueError, OSError) as error:
+            code = complain(str(error))
+        except (MemoryError, RuntimeError) as error:
+            # torch has no error of its own for a lack of memory.
+            if isinstance(error, RuntimeError) and "allocate" not in str(error):
+                raise
+            code = complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
+        except Exception as error:
+            # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
+            if not hasattr(error, "format_message"):
+                raise
+            context = getattr(error, "ctx", None)
+            stop = "" if (message := error.format_message()).endswith((".", "?")) else "."
+            code = complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
+        if code == INTERRUPTED:
+            complain("Interrupted.")
+        sys.exit(code or 0)
+
+    def list_commands(self, context: Any) -> list[str]:
+        """Give the commands in the order in which people need them."""
+        return sorted(super().list_commands(context), key=ORDER.index)
+
+
+# Plain help: in 80 columns typer's boxes leave twenty for the text.
+app = typer.Typer(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+EXAMPLES = """\b
+Examples:
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
+  edgewise datasets
+  edgewise reproduce --out results --quick
+"""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edgewise {edgewise.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
+def _start(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbours."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

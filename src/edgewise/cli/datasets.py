@@ -1,0 +1,51 @@
+"""edgewise datasets."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edgewise.cli.app import app
+from edgewise.cli.options import LARGEST_SEED, as_given
+from edgewise.cli.progress_bar import progress_bar
+from edgewise.report.output import check_outputs, write_json
+
+DATASETS_EXAMPLES = """\b
+Examples:
+  edgewise datasets
+  edgewise datasets --data-root planetoid --splits-dir published_splits
+"""
+
+
+@app.command(short_help="Show the datasets beside the published table.", epilog=DATASETS_EXAMPLES)
+def datasets(
+    data_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of Planetoid's Cora/raw/ind.cora.*; else bundled data.")
+    ] = None,
+    splits_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the splits.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the table as JSON.")] = None,
+) -> None:
+    """Show sizes, homophily and K indices of cora, citeseer and pubmed, with the published row beneath each."""
+    check_outputs({"--json": json_file}, {})
+    given = as_given({"data_root": data_root, "splits_dir": splits_dir})
+    with progress_bar():
+        from edgewise.data import dataset_statistics, load_dataset
+        from edgewise.experiments.published import PUBLISHED_DATASETS
+        from edgewise.experiments.sources import Sources
+        from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line
+
+        sources = Sources(given["data_root"], given["splits_dir"], seed)
+        lines, document = [DATASETS_HEADER], {}
+        for name, published in PUBLISHED_DATASETS.items():
+            data = load_dataset(name, data_root)
+            ours = dataset_statistics(data, sources.splits(name, data))
+            lines += ["", dataset_line(name, ours), dataset_line("  published", published)]
+            document[name] = {"computed": asdict(ours), "published": asdict(published)}
+    if json_file:
+        settings = {"seed": seed, **given}
+        write_json(json_file, {"settings": settings, "datasets": document})
+    typer.echo("\n".join([*lines, "", DATASETS_FOOTER]))

@@ -1,0 +1,118 @@
+"""edgewise evaluate."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+import edgewise
+from edgewise.cli.app import app
+from edgewise.cli.complaints import complaints_name
+from edgewise.cli.options import LARGEST_SEED, as_given
+from edgewise.cli.progress_bar import progress_bar
+from edgewise.replace_file import replace_file
+from edgewise.report.output import check_outputs, write_json
+
+if TYPE_CHECKING:
+    from edgewise.metrics import Evaluation
+
+EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbours.
+
+A FILE is .npy, .npz (FILE.npz:NAME picks one array of several), .csv (commas; a first line with a name in it is left
+out) or .parquet; --probs also takes a posterior's .safetensors. A large .npy file is not loaded into memory.
+
+In JSON, null stands for the score of an empty set (count 0), and for an infinite NLL where zero_probability is above 0.
+"""
+EVALUATE_EXAMPLES = """\b
+Examples:
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
+  edgewise evaluate --probs out.npz:probs --labels y.csv --edges edges.csv \\
+    --mask test.npy --resamples 200 --json scores.json --plot plot.png
+"""
+
+
+@app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
+def evaluate(
+    probs: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits; or a .safetensors posterior."),
+    ],
+    labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one a node; -1 for unknown.")],
+    edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns, nodes from 0.")],
+    mask: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Nodes to score, one boolean or 0/1 a node; else all.")
+    ] = None,
+    edge_probs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Joints (edges, classes, classes) or classes*classes columns; else products of probs."
+        ),
+    ] = None,
+    bins: Annotated[int, typer.Option(metavar="N", min=1, help="Bins of the calibration error.")] = 15,
+    binning: Annotated[Literal["width", "mass"], typer.Option(help="Bins of equal width or equal mass.")] = "width",
+    closed: Annotated[Literal["right", "left"], typer.Option(help="Which limit belongs to a bin.")] = "right",
+    norm: Annotated[Literal["l1", "l2", "max"], typer.Option(help="Norm of the calibration error.")] = "l1",
+    edge_choice: Annotated[
+        Literal["both", "any", "all"],
+        typer.Option(help="Score an edge if both ends are in the mask, any is, or all."),
+    ] = "both",
+    same_label: Annotated[
+        bool, typer.Option(help='Score "both ends have the same label" too; slow on 10^8 edges.')
+    ] = True,
+    resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples of nodes, for intervals.")] = 0,
+    confidence_level: Annotated[
+        float, typer.Option(metavar="SHARE", min=0, max=1, help="Confidence level of intervals.")
+    ] = 0.95,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the resamples.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw reliability diagrams: .png, .pdf, .svg.")
+    ] = None,
+) -> None:
+    """Read the files, score them, write what was asked for, print the table."""
+    named = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
+    check_outputs({"--json": json_file, "--plot": plot}, named)
+    from edgewise.data import files
+    from edgewise.metrics import evaluate as score
+    from edgewise.posterior import Posterior
+
+    with progress_bar() as progress:
+        p = Posterior.load(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
+        y, edge_index = files.read_labels(labels), files.read_edges(edges)
+        chosen = files.read_mask(mask) if mask else None
+        joints = files.read_edge_probs(edge_probs) if edge_probs else None
+        with complaints_name(probs=probs, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
+            ev = score(
+                p,
+                y,
+                edge_index,
+                mask=chosen,
+                edge_probs=joints,
+                n_bins=bins,
+                binning=binning,
+                closed=closed,
+                norm=norm,
+                edges=edge_choice,
+                same_label=same_label,
+                n_resamples=resamples,
+                confidence_level=confidence_level,
+                seed=seed,
+                progress=progress,
+            )
+    try:
+        if json_file:
+            intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
+            settings = {"edges": edge_choice, **intervals}
+            write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict()})
+        if plot:
+            _draw(ev, plot)
+    finally:  # a full disk must not cost the answer
+        typer.echo(ev)
+
+
+def _draw(ev: "Evaluation", path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no screen is needed
+    figure, _ = edgewise.plot_reliability(ev)
+    replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:].lower(), dpi=200, bbox_inches="tight"))

@@ -1,0 +1,37 @@
+"""A bar for what takes longer than a moment."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Timer
+
+PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task("preparing", total=None)
+
+    def report(done: int, total: int) -> None:
+        # After a pass nobody knows how much is left; without a total the bar moves to and fro until the next one.
+        bar.tasks[0].total = total if done < total else None
+        bar.update(task, description=f"scoring {total:,} edges", completed=done)
+
+    timer = Timer(PROGRESS_AFTER, bar.start)
+    timer.start()
+    try:
+        yield report
+    finally:
+        timer.cancel()
+        timer.join()
+        if bar.live.is_started:
+            bar.stop()

@@ -1,0 +1,126 @@
+"""edgewise reproduce."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgewise.cli.app import app
+from edgewise.cli.complaints import SOME_RUNS_FAILED, complain
+from edgewise.cli.options import SeveralValues, as_given, listed
+from edgewise.cli.report import show_report
+
+if TYPE_CHECKING:
+    from edgewise.experiments.attempts import Outcome
+    from edgewise.experiments.plan import Plan
+    from edgewise.experiments.reproduce import Progress
+    from edgewise.experiments.runs import RunKey
+    from edgewise.experiments.sources import Sources
+
+REPRODUCE_EXAMPLES = """\b
+Examples:
+  edgewise reproduce --out results --quick
+  edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
+  edgewise reproduce --out results --ray auto
+"""
+
+
+@app.command(cls=SeveralValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)
+def reproduce(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder of results.sqlite; what is there is not done again.")
+    ],
+    datasets: Annotated[
+        list[str] | None, typer.Option(metavar="NAME…", help="Some of cora, citeseer, pubmed; else all.")
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")
+    ] = None,
+    splits: Annotated[
+        int | None, typer.Option(metavar="N", help="How many random splits; else 5, with --quick 1.")
+    ] = None,
+    folds: Annotated[int, typer.Option(metavar="N", help="How many of a split's three folds.")] = 3,
+    inits: Annotated[
+        int | None, typer.Option(metavar="N", help="How many initialisations on each fold; else 5, with --quick 1.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
+    ] = None,
+    ray: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run as tasks of a Ray cluster: its address, auto, or local.")
+    ] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of Planetoid's Cora/raw/ind.cora.*; else bundled data.")
+    ] = None,
+    splits_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed 0.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One split and one initialisation: minutes, not hours.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell which runs there are, and the time left.")
+    ] = False,
+) -> None:
+    """Run the experiments of the paper, or what is missing of them, and report."""
+    from edgewise.experiments.local import available_cores
+    from edgewise.experiments.plan import DATASETS, MODELS, Plan
+    from edgewise.experiments.sources import Sources
+
+    if ray and workers:
+        raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
+    usual = 1 if quick else 5
+    sizes = usual if splits is None else splits, folds, usual if inits is None else inits
+    plan = Plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes)
+    given = as_given({"data_root": data_root, "splits_dir": splits_dir})
+    sources = Sources(given["data_root"], given["splits_dir"])
+    count = None if ray else workers or available_cores()
+    if dry_run:
+        from edgewise.experiments.reproduce import planned
+        from edgewise.report.live import plan_text
+
+        typer.echo(plan_text(planned(plan, out, count)))
+        return
+    failures = _run(plan, out, sources, count, ray)
+    typer.echo()
+    show_report(out, out)
+    for key, error in failures.items():
+        complain(f"{key} failed: {error.strip().splitlines()[-1]}")
+    if failures:
+        from edgewise.report.words import counted
+
+        runs = counted(len(failures), "run")
+        complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
+        raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def _run(plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: str | None) -> "Mapping[RunKey, str]":
+    """Do the missing runs, and show how far they are; give those that failed."""
+    from rich.console import Console
+
+    from edgewise.experiments.local import run_locally
+    from edgewise.experiments.reproduce import Execute
+    from edgewise.experiments.reproduce import reproduce as run
+    from edgewise.report.live import SweepDisplay, plan_text
+
+    execute: Execute = partial(run_locally, workers=workers or 1)
+    if ray:
+        from edgewise.experiments.cluster import check_address, run_on_ray
+
+        check_address(ray)
+        execute = partial(run_on_ray, address=ray)
+
+    try:
+        with ExitStack() as while_running:
+
+            def begin(progress: "Progress") -> Callable[["Outcome"], None]:
+                typer.echo(plan_text(progress) + "\n")
+                return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
+
+            return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "").failures
+    except KeyboardInterrupt:  # told when the display is gone, which would write over it
+        complain("Finished runs are safe; start the same command again to go on.")
+        raise
