@@ -1,0 +1,162 @@
+"""Chains of labels in compiled loops."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgewise.data.compiled import compiled
+
+Array = NDArray[Any]
+
+
+@compiled
+def sweep_labels(
+    labels: Array,
+    free: Array,
+    unary: Array,
+    begin: Array,
+    neighbour: Array,
+    edge: Array,
+    coupling: Array,
+    weight: Array,
+    rate: Array,
+    num_sweeps: int,
+    rng: np.random.Generator,
+) -> None:
+    """Draw each free node's label given all others, in turn, so many times; ``labels`` are changed in place."""
+    classes = unary.shape[1]
+    sums = np.zeros(classes)
+    for i in range(len(labels)):
+        sums[labels[i]] += weight[i]
+    field = np.empty(classes)
+    for _ in range(num_sweeps):
+        for i in free:
+            sums[labels[i]] -= weight[i]
+            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, field)
+            labels[i] = _drawn(field, rng.random())
+            sums[labels[i]] += weight[i]
+
+
+@compiled
+def run_chain(
+    labels: Array,
+    free: Array,
+    unary: Array,
+    begin: Array,
+    neighbour: Array,
+    edge: Array,
+    coupling: Array,
+    weight: Array,
+    rate: Array,
+    ends: Array,
+    num_sweeps: int,
+    rng: np.random.Generator,
+    node_sum: Array,
+    node_square: Array,
+    joint_sum: Array,
+) -> None:
+    """Sweep, and after each sweep add up what every node and every edge would be given the labels of all others.
+
+    ``node_sum`` and ``node_square`` (N, C) take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes
+    P(y_i, y_j | rest).
+    """
+    num_nodes, classes = unary.shape
+    fields = np.empty((num_nodes, classes))
+    pair = np.empty((classes, classes))
+    sums = np.empty(classes)
+    for _ in range(num_sweeps):
+        sweep_labels(labels, free, unary, begin, neighbour, edge, coupling, weight, rate, 1, rng)
+        sums[:] = 0.0
+        for i in range(num_nodes):
+            sums[labels[i]] += weight[i]
+        for i in range(num_nodes):
+            sums[labels[i]] -= weight[i]
+            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, fields[i])
+            sums[labels[i]] += weight[i]
+            _add_node(fields[i], node_sum[i], node_square[i])
+        for e in range(ends.shape[1]):
+            i, j = ends[0, e], ends[1, e]
+            both = coupling[e if len(coupling) > 1 else 0]
+            _add_pair(fields[i], fields[j], labels[i], labels[j], both, weight[i] * weight[j], rate, pair, joint_sum[e])
+
+
+@compiled
+def _listen(
+    i: int,
+    labels: Array,
+    unary: Array,
+    begin: Array,
+    neighbour: Array,
+    edge: Array,
+    coupling: Array,
+    weight: Array,
+    rate: Array,
+    sums: Array,
+    field: Array,
+) -> None:
+    """Give log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
+    classes = len(field)
+    for label in range(classes):
+        outside = 0.0
+        for other in range(classes):
+            outside += rate[label, other] * sums[other]
+        field[label] = unary[i, label] - weight[i] * outside
+    for place in range(begin[i], begin[i + 1]):
+        row = coupling[edge[place] if len(coupling) > 1 else 0, labels[neighbour[place]]]
+        for label in range(classes):
+            field[label] += row[label]
+
+
+@compiled
+def _drawn(field: Array, level: float) -> int:
+    """Draw a label with probability ∝ exp(field); ``field`` is used up."""
+    highest = field.max()
+    total = 0.0
+    for label in range(len(field)):
+        total += np.exp(field[label] - highest)
+        field[label] = total
+    label = 0
+    while label < len(field) - 1 and field[label] <= level * total:
+        label += 1
+    return label
+
+
+@compiled
+def _add_node(field: Array, node_sum: Array, node_square: Array) -> None:
+    highest, total = field.max(), 0.0
+    for label in range(len(field)):
+        total += np.exp(field[label] - highest)
+    for label in range(len(field)):
+        p = np.exp(field[label] - highest) / total
+        node_sum[label] += p
+        node_square[label] += p * p
+
+
+@compiled
+def _add_pair(
+    field_i: Array,
+    field_j: Array,
+    label_i: int,
+    label_j: int,
+    coupling: Array,
+    weights: float,
+    rate: Array,
+    pair: Array,
+    joint_sum: Array,
+) -> None:
+    """Take the other end's label out of both fields, couple the ends, and normalise."""
+    classes, highest, total = len(field_i), -np.inf, 0.0
+    for low in range(classes):
+        alone_i = field_i[low] - coupling[low, label_j] + weights * rate[low, label_j]
+        for high in range(classes):
+            alone_j = field_j[high] - coupling[label_i, high] + weights * rate[label_i, high]
+            pair[low, high] = alone_i + alone_j + coupling[low, high] - weights * rate[low, high]
+            highest = max(highest, pair[low, high])
+    for low in range(classes):
+        for high in range(classes):
+            pair[low, high] = np.exp(pair[low, high] - highest)
+            total += pair[low, high]
+    for low in range(classes):
+        for high in range(classes):
+            joint_sum[low, high] += pair[low, high] / total

@@ -1,0 +1,72 @@
+"""A field of labels on a graph whose non-edges may speak too: what both kinds of synthetic graphs are drawn from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.inference import PairwiseMRF
+
+
+@dataclass(frozen=True, eq=False)
+class LabelField:
+    """P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} T_ij(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ).
+
+    The last sum is over *all* pairs. It depends on the labels through the sums S_l = Σ_{i: y_i = l} w_i only, so a
+    field with N²/2 couplings costs no more than one with E. T and R are symmetric in the labels.
+    """
+
+    unary: Float[Tensor, "nodes classes"]  # -inf where evidence says so
+    edge_index: Int[Tensor, "2 edges"]  # each undirected edge once
+    coupling: Float[Tensor, "couplings classes classes"]  # couplings is 1 or E
+    weight: Float[Tensor, " nodes"]
+    rate: Float[Tensor, "classes classes"]
+
+    @property
+    def num_nodes(self) -> int:
+        """How many nodes there are."""
+        return self.unary.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels a node may have."""
+        return self.unary.shape[1]
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only edges couple their ends."""
+        return not bool(self.rate.any())
+
+    def given(self, evidence: Mapping[int, int]) -> "LabelField":
+        """Leave nodes whose labels are known that label only."""
+        mrf = PairwiseMRF(self.unary, self.edge_index, self.coupling, evidence=evidence)
+        return replace(self, unary=mrf.unary)
+
+    def sparse_mrf(self) -> PairwiseMRF:
+        """Give the field as an MRF on its edges: the field itself if it is sparse.
+
+        Otherwise all pairs act through the sums S_l that are expected when every label is as likely as any other.
+        """
+        expected = self.weight.sum() / self.num_classes
+        outside = self.weight[:, None] * expected * self.rate.sum(1)
+        return PairwiseMRF(self.unary - outside, self.edge_index, self.coupling)
+
+    def dense_mrf(self) -> PairwiseMRF:
+        """Give the field as an MRF that couples each pair of nodes, N²/2 of them: for small graphs."""
+        if self.is_sparse:
+            return self.sparse_mrf()
+        pairs = torch.triu_indices(self.num_nodes, self.num_nodes, 1)
+        pairwise = -self.weight[pairs].prod(0)[:, None, None] * self.rate
+        low, high = self.edge_index.amin(0), self.edge_index.amax(0)
+        place = low * (2 * self.num_nodes - low - 1) // 2 + high - low - 1
+        pairwise[place] += self.coupling
+        return PairwiseMRF(self.unary, pairs, pairwise)
+
+
+def evidence_of(known: Tensor, labels: Tensor) -> dict[int, int]:
+    """Make evidence of a mask of nodes and the labels of all nodes."""
+    nodes = np.flatnonzero(known.numpy())
+    return dict(zip(nodes.tolist(), labels[nodes].tolist(), strict=True))

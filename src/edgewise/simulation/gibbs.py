@@ -1,0 +1,121 @@
+"""Marginals of a field by Gibbs chains: several of them, from different starts, that must agree."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.posterior import PairwisePosterior
+from edgewise.simulation.field import LabelField
+from edgewise.simulation.truth_report import TruthReport, judged
+
+Array = NDArray[Any]
+FITTING_ROUNDS = 100
+
+
+class Lists(NamedTuple):
+    """A field as compiled loops read it: who may change, and of each node its potentials, neighbours and edges."""
+
+    free: Array
+    unary: Array
+    begin: Array
+    neighbour: Array
+    edge: Array
+    coupling: Array
+    weight: Array
+    rate: Array
+
+
+def gibbs_marginals(
+    field: LabelField,
+    starts: Int[Tensor, "chains nodes"],
+    *,
+    burn_in: int,
+    sweeps: int,
+    seed: int,
+) -> tuple[PairwisePosterior, TruthReport]:
+    """Estimate the marginals of nodes and edges by Gibbs chains, one from each row of ``starts``.
+
+    After each sweep beyond ``burn_in`` every edge adds the joint of its two ends given all other labels (and not the
+    labels that happened to be drawn: Rao-Blackwell), so the error falls much quicker than that of counts. A node's
+    marginal is the mean of those of its edges; the joints are then fitted to these marginals.
+    """
+    from edgewise.simulation.compiled_gibbs import run_chain, sweep_labels
+
+    lists, ends = as_lists(field), field.edge_index.numpy()
+    num_chains = len(starts)
+    node_sum = np.zeros((num_chains, field.num_nodes, field.num_classes))
+    node_square = np.zeros_like(node_sum)
+    joint_sum = np.zeros((num_chains, ends.shape[1], field.num_classes, field.num_classes))
+
+    def run(chain: int) -> None:
+        labels, rng = possible_start(field, starts[chain]), np.random.default_rng([seed, chain])
+        sweep_labels(labels, *lists, burn_in, rng)
+        run_chain(labels, *lists, ends, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        list(threads.map(run, range(num_chains)))
+    nodes, joints = (torch.from_numpy(total) / sweeps for total in (node_sum, joint_sum))
+    variance = torch.from_numpy(node_square) / sweeps - nodes.square()
+    report = judged(nodes, variance.clamp(min=0.0), joints, sweeps)
+    node = _node_marginals(nodes.mean(0), joints.mean(0), field.edge_index)
+    return PairwisePosterior.from_joints(
+        node, field.edge_index, _fitted(joints.mean(0), node, field.edge_index)
+    ), report
+
+
+def drawn_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -> Int[np.ndarray, " nodes"]:
+    """Give the last labels of one long chain from a random start."""
+    from edgewise.simulation.compiled_gibbs import sweep_labels
+
+    labels = rng.integers(field.num_classes, size=field.num_nodes)
+    sweep_labels(labels, *as_lists(field), num_sweeps, rng)
+    return labels
+
+
+def as_lists(field: LabelField) -> Lists:
+    """List the neighbours of each node, and the nodes that have a choice."""
+    low, high = field.edge_index.numpy()
+    start, end = np.concatenate([low, high]), np.concatenate([high, low])
+    order = np.argsort(start, kind="stable")
+    begin = np.zeros(field.num_nodes + 1, dtype=np.int64)
+    begin[1:] = np.bincount(start, minlength=field.num_nodes).cumsum()
+    free = (field.unary.isfinite().sum(1) > 1).numpy().nonzero()[0]
+    parts = (field.unary, field.coupling, field.weight, field.rate)
+    unary, coupling, weight, rate = (np.ascontiguousarray(part.double().numpy()) for part in parts)
+    return Lists(free, unary, begin, end[order], order % max(1, len(low)), coupling, weight, rate)
+
+
+def possible_start(field: LabelField, labels: Int[Tensor, " nodes"]) -> Int[np.ndarray, " nodes"]:
+    """Copy labels; a node that cannot have its label gets its likeliest one."""
+    possible = field.unary.gather(1, labels[:, None]).squeeze(1).isfinite()
+    start: Int[np.ndarray, " nodes"] = torch.where(possible, labels, field.unary.argmax(1)).numpy().copy()
+    return start
+
+
+def _node_marginals(
+    alone: Float[Tensor, "nodes classes"], joints: Float[Tensor, "edges classes classes"], edge_index: Tensor
+) -> Float[Tensor, "nodes classes"]:
+    """Average what the joints of a node's edges say of it; a node without edges is taken by itself."""
+    told = torch.zeros_like(alone)
+    told.index_add_(0, edge_index[0], joints.sum(2))
+    told.index_add_(0, edge_index[1], joints.sum(1))
+    marginals = torch.where(told.sum(1, keepdim=True) > 0, told, alone)
+    return marginals / marginals.sum(1, keepdim=True)
+
+
+def _fitted(
+    joints: Float[Tensor, "edges classes classes"], node: Float[Tensor, "nodes classes"], edge_index: Tensor
+) -> Float[Tensor, "edges classes classes"]:
+    """Scale rows and columns until the joints have the marginals of their ends; odds ratios stay as they were."""
+    rows, columns = node[edge_index[0]], node[edge_index[1]]
+    for _ in range(FITTING_ROUNDS):
+        joints = joints * (rows / joints.sum(2).clamp(min=1e-300)).unsqueeze(2)
+        joints = joints * (columns / joints.sum(1).clamp(min=1e-300)).unsqueeze(1)
+        if not len(joints) or float((joints.sum(2) - rows).abs().max()) < 1e-12:
+            break
+    return joints / joints.sum((1, 2), keepdim=True)
