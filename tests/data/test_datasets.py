@@ -49,9 +49,11 @@ def test_rows_sum_to_one_or_are_zero(name: str, num_zero_rows: int, num_isolated
 def test_names_in_any_case_and_no_others() -> None:
     assert torch.equal(load_dataset("CiteSeer").y, load_dataset("citeseer").y)
     with pytest.raises(
-        ValueError, match=r"Expected one of the datasets cora, citeseer, pubmed, but got 'Karate'.*Data"
+        ValueError, match=r"Expected one of the datasets cora, citeseer, pubmed, .*, but got 'Karate'.*Data"
     ):
         load_dataset("Karate")
+    with pytest.raises(ValueError, match="but got None"):
+        load_dataset(None)
 
 
 def test_row_normalise_leaves_a_zero_row_and_its_argument_alone() -> None:

@@ -1,0 +1,316 @@
+"""Heterophilous graphs, in small files of the forms that PyG's loaders read; nothing is downloaded."""
+
+import urllib.request
+import warnings
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgewise.data import load_dataset, make_splits
+from edgewise.data.datasets import DATASET_NAMES
+from edgewise.data.heterophilous import HETEROPHILOUS
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
+    from torch_geometric import datasets as pyg
+    from torch_geometric.data import Data
+
+# A path of four pages; 3 links to itself, 0 and 1 link to each other, one link is listed twice.
+WORDS = [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1]]
+LINKS = [(1, 0), (0, 1), (2, 1), (2, 1), (3, 2), (3, 3)]
+BOTH_DIRECTIONS = {(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)}
+LABELS = [2, 0, 1, 0]
+NORMALISED = [[0.5, 0, 0.5, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0.25, 0.25, 0, 0.25, 0.25]]
+EMBEDDINGS = np.array([[0.5, -0.5, 2.0], [-1.0, -1.0, -2.0], [0.0, 0.0, 0.0], [3.0, 0.25, -0.125]], dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Refuse every download, and remember what was asked for."""
+    asked: list[str] = []
+
+    def refuse(url: str, **_: object) -> NoReturn:
+        asked.append(url)
+        raise OSError("no network here")
+
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    return asked
+
+
+# --- files ---
+
+
+def raw_folder(root: Path, name: str) -> Path:
+    """Give where a loader looks for its files, spelt out."""
+    if HETEROPHILOUS[name] == "WikipediaNetwork":
+        return root / name / "geom_gcn" / "raw"
+    return root / name.replace("-", "_") / "raw"
+
+
+def write_text_files(raw: Path, words: list[str], labels: list[int], links: list[tuple[int, int]], split: str) -> None:
+    raw.mkdir(parents=True)
+    nodes = (f"{node}\t{of_node}\t{labels[node]}\n" for node, of_node in enumerate(words))
+    (raw / "out1_node_feature_label.txt").write_text("node_id\tfeature\tlabel\n" + "".join(nodes))
+    edges = (f"{start}\t{end}\n" for start, end in links)
+    (raw / "out1_graph_edges.txt").write_text("node_id\tnode_id\n" + "".join(edges))
+    write_masks(raw, split, len(labels))
+
+
+def write_masks(raw: Path, split: str, num_nodes: int) -> None:
+    for number in range(10):
+        masks = {name: np.ones(num_nodes, dtype=np.int64) for name in ("train_mask", "val_mask", "test_mask")}
+        np.savez(raw / f"{split}_split_0.6_0.2_{number}.npz", **masks)
+
+
+def write_webkb(root: Path, name: str = "texas") -> None:
+    """Write a bag of words as zeros and ones with commas; the form of Wikipedia's files too."""
+    words = [",".join(map(str, row)) for row in WORDS]
+    write_text_files(raw_folder(root, name), words, LABELS, LINKS, name)
+
+
+def write_actor(root: Path) -> None:
+    """Write the numbers of the words that occur: a page has one at least."""
+    words = ["0,2", "1", "4", "0,1,3,4"]
+    write_text_files(raw_folder(root, "actor"), words, LABELS, LINKS, "film")
+
+
+def write_arrays(root: Path, name: str = "roman-empire", **others: Any) -> Path:
+    """Write an .npz of a graph whose edges are listed once."""
+    raw = raw_folder(root, name)
+    raw.mkdir(parents=True)
+    arrays: dict[str, Any] = {"node_features": EMBEDDINGS, "node_labels": np.array(LABELS)}
+    arrays["edges"] = np.array([(0, 1), (1, 2), (2, 3)])
+    arrays |= {f"{part}_masks": np.ones((10, 4), dtype=bool) for part in ("train", "val", "test")}
+    path = raw / f"{name.replace('-', '_')}.npz"
+    np.savez(path, **(arrays | others))
+    return path
+
+
+def write(root: Path, name: str) -> None:
+    if name == "actor":
+        write_actor(root)
+    elif HETEROPHILOUS[name] == "HeterophilousGraphDataset":
+        write_arrays(root, name)
+    else:
+        write_webkb(root, name)
+
+
+# --- graphs ---
+
+
+def edges_of(data: Data) -> set[tuple[int, int]]:
+    return {(int(start), int(end)) for start, end in data.edge_index.T}
+
+
+@pytest.mark.parametrize("name", HETEROPHILOUS)
+def test_every_dataset_has_the_form_of_the_bundled_ones(name: str, tmp_path: Path, no_network: list[str]) -> None:
+    write(tmp_path, name)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    data = load_dataset(name, root=tmp_path)
+    assert sorted(data.keys()) == ["edge_index", "x", "y"]
+    assert (data.x.dtype, data.edge_index.dtype, data.y.dtype) == (torch.float32, torch.int64, torch.int64)
+    assert data.y.tolist() == LABELS
+    assert edges_of(data) == BOTH_DIRECTIONS
+    assert data.is_coalesced()
+    data.validate(raise_on_error=True)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert no_network == []
+
+
+@pytest.mark.parametrize("name", ["texas", "wisconsin", "cornell", "chameleon", "squirrel"])
+def test_bags_of_words_are_row_normalised(name: str, tmp_path: Path) -> None:
+    write_webkb(tmp_path, name)
+    assert load_dataset(name, root=tmp_path).x.tolist() == NORMALISED
+
+
+def test_actor_lists_its_words(tmp_path: Path) -> None:
+    write_actor(tmp_path)
+    expected = [[0.5, 0, 0.5, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0.25, 0.25, 0, 0.25, 0.25]]
+    assert load_dataset("actor", root=tmp_path).x.tolist() == expected
+
+
+@pytest.mark.parametrize("name", ["roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions"])
+def test_features_that_are_no_words_are_left_as_they_are(name: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path, name)
+    assert np.array_equal(load_dataset(name, root=tmp_path).x.numpy(), EMBEDDINGS)  # row sums: 2, -4, 0, 3.125
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8])
+def test_numbers_of_other_sizes_are_read_too(dtype: type, tmp_path: Path) -> None:
+    edges = np.array([(0, 1), (1, 2), (2, 3)], dtype=np.int32)
+    write_arrays(
+        tmp_path, node_labels=np.array(LABELS, dtype), edges=edges, node_features=EMBEDDINGS.astype(np.float64)
+    )
+    data = load_dataset("roman-empire", root=tmp_path)
+    assert (data.x.dtype, data.edge_index.dtype, data.y.dtype) == (torch.float32, torch.int64, torch.int64)
+    assert edges_of(data) == BOTH_DIRECTIONS and data.y.tolist() == LABELS
+
+
+def test_the_graph_is_that_of_pygs_own_loader(tmp_path: Path) -> None:
+    """The words and labels are the same, and so are the edges but for directions and loops."""
+    write_webkb(tmp_path, "squirrel")
+    ours = load_dataset("squirrel", root=tmp_path)
+    theirs = pyg.WikipediaNetwork(str(tmp_path), "squirrel", geom_gcn_preprocess=True)[0]
+    assert torch.equal(ours.y, theirs.y)
+    assert torch.equal(ours.x > 0, theirs.x > 0)
+    both = {edge for start, end in theirs.edge_index.T.tolist() for edge in ((start, end), (end, start))}
+    assert edges_of(ours) == {(start, end) for start, end in both if start != end}
+
+
+@pytest.mark.parametrize("name", ["Roman-empire", "roman_empire", "ROMAN_EMPIRE", "roman-Empire"])
+def test_names_in_any_case_with_hyphens_or_underscores(name: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path)
+    assert load_dataset(name, root=str(tmp_path)).num_nodes == 4
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    links=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
+    words=st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=6, max_size=6),
+)
+def test_any_links_and_words_come_back(
+    links: list[tuple[int, int]], words: list[list[int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("any")
+    bags = [",".join(map(str, row)) for row in words]
+    write_text_files(raw_folder(root, "cornell"), bags, [0, 1, 2, 3, 4, 0], links, "cornell")
+    data = load_dataset("cornell", root=root)
+    assert edges_of(data) == {(a, b) for link in links for a, b in (link, link[::-1]) if a != b}
+    assert data.num_edges == len(edges_of(data))
+    counts = np.array(words, dtype=np.float64)
+    sums = counts.sum(1, keepdims=True)
+    assert data.x.numpy() == pytest.approx(np.divide(counts, sums, out=np.zeros_like(counts), where=sums > 0))
+
+
+def test_a_graph_without_an_edge_that_counts(tmp_path: Path) -> None:
+    write_text_files(raw_folder(tmp_path, "texas"), ["1,0", "0,1"], [0, 1], [(1, 1)], "texas")
+    data = load_dataset("texas", root=tmp_path)
+    assert data.edge_index.shape == (2, 0)
+
+
+def test_classes_of_few_nodes_are_split(tmp_path: Path) -> None:
+    """Texas has a class of one node, which neither trains nor is tested."""
+    sizes = [33, 1, 18, 101, 30]
+    labels = [label for label, size in enumerate(sizes) for _ in range(size)]
+    links = [(node, (7 * node + 1) % 183) for node in range(183)]
+    write_text_files(raw_folder(tmp_path, "texas"), ["1,0,1"] * 183, labels, links, "texas")
+    data = load_dataset("texas", root=tmp_path)
+    splits = make_splits(data.y)
+    alone = labels.index(1)
+    assert len(splits) == 15
+    assert not any((split.train | split.val | split.test)[alone] for split in splits)
+    assert all(split.train.any() and split.val.any() and split.test.any() for split in splits)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize("name", HETEROPHILOUS)
+def test_none_of_them_is_bundled(name: str, no_network: list[str]) -> None:
+    with pytest.raises(ValueError, match=rf"Expected root=DIR for {name}, but got none: .*downloaded there"):
+        load_dataset(name)
+    assert no_network == []
+
+
+def test_other_names_are_refused_with_those_that_are_known() -> None:
+    with pytest.raises(ValueError, match=r"cora, citeseer, pubmed, texas, .*roman-empire, .*, but got 'crocodile'"):
+        load_dataset("crocodile", root="anywhere")
+    assert len(DATASET_NAMES) == 14
+
+
+@pytest.mark.parametrize(
+    ("name", "files", "address"),
+    [
+        ("texas", r"out1_node_feature_label.txt, .* and 9 more in .*texas.raw", "geom-gcn"),
+        ("squirrel", r"out1_node_feature_label.txt, .* and 9 more in .*squirrel.geom_gcn.raw", "geom-gcn"),
+        ("actor", r"out1_node_feature_label.txt, .* and 9 more in .*actor.raw", "geom-gcn"),
+        ("roman-empire", r"roman_empire\.npz in .*roman_empire.raw", "heterophilous-graphs"),
+    ],
+)
+def test_missing_files_are_named_when_they_cannot_be_downloaded(
+    name: str, files: str, address: str, tmp_path: Path, no_network: list[str]
+) -> None:
+    message = rf"Expected the files {files}, but .*{address}.* failed \(OSError: no network here\)\. Put them there, or"
+    with pytest.raises(FileNotFoundError, match=message):
+        load_dataset(name, root=tmp_path)
+    assert len(no_network) == 1 and address in no_network[0]
+
+
+def test_only_what_is_missing_is_asked_for(tmp_path: Path, no_network: list[str]) -> None:
+    write_webkb(tmp_path)
+    (raw_folder(tmp_path, "texas") / "out1_graph_edges.txt").unlink()
+    with pytest.raises(FileNotFoundError, match=r"Expected the files out1_graph_edges.txt in"):
+        load_dataset("texas", root=tmp_path)
+    assert [url.rpartition("/")[2] for url in no_network] == ["out1_graph_edges.txt"]
+
+
+def test_missing_files_are_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetch(self: pyg.HeterophilousGraphDataset) -> None:
+        write_arrays(tmp_path)
+
+    monkeypatch.setattr(pyg.HeterophilousGraphDataset, "download", fetch)
+    assert edges_of(load_dataset("roman-empire", root=tmp_path)) == BOTH_DIRECTIONS
+
+
+DAMAGES = {
+    "half a line": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\n"),
+    "rows of two lengths": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0\t1\n"),
+    "an empty file": ("out1_node_feature_label.txt", ""),
+    "a lost end": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\t1\n"),
+    "a negative label": (
+        "out1_node_feature_label.txt",
+        "node_id\tfeature\tlabel\n" + "".join(f"{node}\t1,0\t-1\n" for node in range(4)),
+    ),
+    "not a number": (
+        "out1_node_feature_label.txt",
+        "node_id\tfeature\tlabel\n" + "".join(f"{node}\tnan,0\t1\n" for node in range(4)),
+    ),
+    "a word among edges": ("out1_graph_edges.txt", "node_id\tnode_id\n0\tone\n"),
+    "one end": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t1\n2\n"),
+    "no edges": ("out1_graph_edges.txt", ""),
+    "no node of that number": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t4\n"),
+    "no such node": ("out1_graph_edges.txt", "node_id\tnode_id\n2\t-1\n"),
+    "no masks": ("texas_split_0.6_0.2_3.npz", "<html>not found</html>"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_text_file_is_told(damage: str, tmp_path: Path) -> None:
+    write_webkb(tmp_path)
+    file, text = DAMAGES[damage]
+    (raw_folder(tmp_path, "texas") / file).write_text(text)
+    with pytest.raises(ValueError, match=r"Expected the files of texas in .*raw, but they cannot be read .*Delete"):
+        load_dataset("texas", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"node_labels": np.array([0, 1, 0])},
+        {"node_labels": np.array([[0], [1], [0], [1]])},
+        {"node_labels": np.array([0, 1, 0, 99])},
+        {"edges": np.array([(0, 7)])},
+        {"edges": np.array([(0, -1)])},
+        {"edges": np.array([0, 1, 2])},
+        {"node_features": np.full((4, 2), np.inf, dtype=np.float32)},
+        {"node_features": np.zeros((4, 0), dtype=np.float32)},
+        {"node_features": np.array([{}] * 4)},  # a pickle, which is not opened
+    ],
+    ids=lambda others: next(iter(others)),
+)
+def test_arrays_that_do_not_fit_are_told(others: dict[str, Any], tmp_path: Path) -> None:
+    write_arrays(tmp_path, **others)
+    with pytest.raises(ValueError, match=r"Expected the files of roman-empire in .*raw, but they cannot be read"):
+        load_dataset("roman-empire", root=tmp_path)
+
+
+def test_half_of_an_archive_is_told(tmp_path: Path) -> None:
+    path = write_arrays(tmp_path)
+    path.write_bytes(path.read_bytes()[:400])
+    with pytest.raises(ValueError, match=r"Expected the files of roman-empire in .*raw, but they cannot be read"):
+        load_dataset("roman-empire", root=tmp_path)
