@@ -48,8 +48,8 @@ def test_a_plan_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ({"datasets": ("cora", "karate")}, r"Expected --datasets from cora, citeseer, pubmed, but got 'karate'"),
-        ({"models": ("gpt",)}, r"Expected --models from gcn, gat, gmnn, epfgnn, but got 'gpt'"),
+        ({"datasets": ("cora", "karate")}, r"--datasets from cora, citeseer, pubmed, texas, .*, but got 'karate'"),
+        ({"models": ("gpt",)}, r"Expected --models from gcn, gat, gmnn, epfgnn, jointgcn, but got 'gpt'"),
         ({"datasets": ()}, r"at least one of cora, citeseer, pubmed for --datasets, but got none"),
         ({"models": ()}, r"at least one of gcn, .* for --models, but got none"),
         ({"folds": 4}, r"--folds .*3.* got 4"),

@@ -111,7 +111,7 @@ def test_colours_can_be_read(html: str, scheme: str) -> None:
     for text in ("soft", "accent", "good", "near", "far"):
         for paper in ("paper", "panel"):
             assert contrast(colours[text], colours[paper]) >= 4.5
-    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field"):
+    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field", "jointgcn"):
         assert contrast(colours[line], colours["paper"]) >= 3
 
 

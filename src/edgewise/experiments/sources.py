@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
+from edgewise.data.heterophilous import HETEROPHILOUS
 from edgewise.experiments.plan import FOLDS
 from edgewise.experiments.store import TaskRow
+from edgewise.experiments.synthetic_graphs import draw_graph, homophily_of_name
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sources:
-    """Bundled data or Planetoid files below a folder; splits drawn by a seed, or published ones below a folder."""
+    """Bundled data or files below a folder; splits drawn by a seed, or published ones below a folder."""
 
     data_root: str | None = None
     splits_dir: str | None = None
@@ -34,8 +36,20 @@ class Sources:
 
     def task(self, dataset: str, n_splits: int) -> "Task":
         """Load a dataset and its splits."""
-        data = load_dataset(dataset, self.data_root)
+        data = self.graph(dataset)
         return Task(dataset, data, self._numbered(dataset, data, n_splits))
+
+    def graph(self, dataset: str) -> "Data":
+        """Load a graph, or draw a synthetic one."""
+        homophily = homophily_of_name(dataset)
+        if homophily is not None:
+            return draw_graph(homophily)
+        if dataset in HETEROPHILOUS and not self.data_root:
+            raise ValueError(
+                f"Expected --data-root with {dataset}, but got none: it is not bundled. Its files are read below that "
+                "folder, and downloaded there where they are missing."
+            )
+        return load_dataset(dataset, self.data_root)
 
     def splits(self, dataset: str, data: "Data", n_splits: int = 5) -> list[Split]:
         """Draw so many splits of a graph, or load all that its folder has."""
@@ -55,7 +69,7 @@ class Sources:
         return {key: by_number[key] for key in wanted}
 
     def __str__(self) -> str:
-        data = f"Planetoid files in {self.data_root}" if self.data_root else "bundled data"
+        data = f"files in {self.data_root}" if self.data_root else "bundled data"
         splits = f"splits in {self.splits_dir}" if self.splits_dir else f"splits drawn with seed {self.splits_seed}"
         return f"{data}, {splits}"
 

@@ -90,9 +90,9 @@ class Story:
 
 
 def changed_rows() -> list[str]:
-    """Give the rows of the tables whose prediction is another in the other reading."""
+    """Give the rows of the tables that both readings have, and take from different predictions."""
     same = same_in_both_readings()
-    return [row for row in READINGS[AS_PUBLISHED] if row not in same]
+    return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
 
 
 def change_rows(results: Results) -> list[ScoreRow]:

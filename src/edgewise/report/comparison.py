@@ -77,6 +77,9 @@ def tally(cells: Sequence[ComparedCell]) -> Tally:
 
 def tally_line(results: Results) -> str:
     """Say how many cells are reproduced, and how many of them are statistics, which no training has a part in."""
+    unpublished = [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS]
+    if unpublished and len(unpublished) == len(results.datasets):
+        return f"Nothing was published about {', '.join(unpublished)} to compare with."
     cells = compare(results)
     statistics = tally([cell for cell in cells if cell.row == STATISTICS])
     scores = tally([cell for cell in cells if cell.row != STATISTICS])

@@ -1,7 +1,7 @@
 """How far a running sweep is: a table that is drawn anew on a terminal, a line for each run elsewhere."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from statistics import fmean
 from time import monotonic
@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
 from edgewise.experiments.attempts import Failure, Outcome
-from edgewise.experiments.plan import DATASETS, MODELS
+from edgewise.experiments.plan import KNOWN_MODELS, MODELS, datasets_in_order
 from edgewise.experiments.readings import AS_PUBLISHED, READINGS
 from edgewise.experiments.reproduce import Progress
 from edgewise.experiments.runs import Run, ViewResult
@@ -67,8 +67,7 @@ class SweepDisplay:
         table.add_column("")
         for heading in ("runs", *(f"{view.removesuffix('wise')} {metric}" for view, metric in SHOWN), "s/run"):
             table.add_column(heading, justify="right")
-        cells = [(dataset, model) for dataset in DATASETS for model in MODELS if (dataset, model) in self._total]
-        for cell in cells:
+        for cell in _cells(self._total):
             table.add_row(" ".join(cell), *self._row(cell))
         return Group(table, "", self._bars)
 
@@ -91,19 +90,30 @@ def _line(outcome: Outcome) -> str:
     return f"{outcome.key}: {scores}, {outcome.seconds:.1f} s"
 
 
+def _cells(found: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Put datasets and models in the order of the tables."""
+    datasets = datasets_in_order({dataset for dataset, _ in found})
+    return [(dataset, model) for dataset in datasets for model in KNOWN_MODELS if (dataset, model) in found]
+
+
 def _shown_views(run: Run) -> dict[str, ViewResult]:
-    return dict(run.predictions[READINGS[AS_PUBLISHED][run.key.model].prediction])
+    """Give what is scored as published, or else the first of what was predicted."""
+    source = READINGS[AS_PUBLISHED].get(run.key.model)
+    return dict(run.predictions[source.prediction if source else next(iter(run.predictions))])
 
 
 def plan_text(progress: Progress) -> str:
     """Tell which runs there are, which are done, and how long the others may take."""
     total, done = Counter(key.cell for key in progress.wanted), Counter(run.key.cell for run in progress.runs)
-    lines = [f"{'':10}" + "".join(f"{model:>10}" for model in MODELS)]
-    for dataset in DATASETS:
-        cells = [(dataset, model) for model in MODELS]
-        if any(total[cell] for cell in cells):
-            counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
-            lines.append((f"{dataset:10}" + "".join(f"{count:>10}" for count in counts)).rstrip())
+    asked_for = {model for _, model in total}
+    models = [model for model in KNOWN_MODELS if model in asked_for or model in MODELS]
+    datasets = datasets_in_order({dataset for dataset, _ in total})
+    width = max(10, *(len(dataset) + 2 for dataset in datasets))
+    lines = [" " * width + "".join(f"{model:>10}" for model in models)]
+    for dataset in datasets:
+        cells = [(dataset, model) for model in models]
+        counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
+        lines.append((f"{dataset:{width}}" + "".join(f"{count:>10}" for count in counts)).rstrip())
     each = [counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
     crew = f"with {counted(progress.workers, 'worker')}" if progress.workers else "of work for one core"
     left = f"about {duration(progress.seconds_left)} {crew}" if progress.missing else "nothing left to do"

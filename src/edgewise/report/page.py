@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
@@ -11,8 +12,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from edgewise.experiments.plan import MODELS, Plan
+from edgewise.experiments.plan import KNOWN_MODELS, Plan
+from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.experiments.readings import PREDICTIONS, READINGS
+from edgewise.experiments.synthetic_graphs import SIZE_IN_WORDS
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
 from edgewise.report.changes import change_rows, stories
@@ -89,15 +92,18 @@ def _embedded(document: Mapping[str, object]) -> str:
 def _texts(results: Results) -> dict[str, object]:
     """Give what the summary says."""
     runs, keys = results.runs, [run.key for run in results.runs]
-    cells = [(dataset, model) for dataset in Plan().datasets for model in Plan().models]
-    present = {key.cell for key in keys}
+    cells = Counter({(dataset, model): 0 for dataset in Plan().datasets for model in Plan().models})
+    cells.update(key.cell for key in keys if key.cell in cells)
     return {
         "version": __version__,
         "tally": tally_line(results),
         "num_runs": len(runs),
         "num_planned": Plan().size,
+        "num_of_paper": cells.total(),
         "num_cells": len(cells),
-        "missing": [cell for cell in cells if cell not in present],
+        "missing": [cell for cell, count in cells.items() if not count],
+        "synthetic": SIZE_IN_WORDS,
+        "others": [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS],
         "num_of": {name: len({getattr(key, name) for key in keys}) for name in ("split", "fold", "init")},
         "num_bins": len(next(iter(runs[0].predictions.values()))["nodewise"].bins.count) if runs else 15,
         "time": duration(sum(command.seconds for command in results.commands)),
@@ -112,7 +118,7 @@ def _tables(results: Results) -> dict[str, object]:
     return {
         "views": VIEWS,
         "readings": READING_NAMES,
-        "rows": list(next(iter(READINGS.values()))),
+        "rows": list(dict.fromkeys(row for rows in READINGS.values() for row in rows)),
         "percent": PERCENT,
         "metrics": METRIC_NAMES,
         "scores": {metric: _by_reading(results, metric) for metric in METRIC_NAMES},
@@ -140,7 +146,7 @@ def _record(results: Results) -> dict[str, object]:
         "failures": [(str(key), error.strip()) for key, error in results.failures.items()],
         "hyperparameters": {
             model: [line for text in sorted(of_model) for line in _trainings(text)]
-            for model in MODELS
+            for model in KNOWN_MODELS
             if (of_model := {run.key.hyperparameters for run in results.runs if run.key.model == model})
         },
     }

@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 import numpy as np
 
 from edgewise.data.statistics import DatasetStatistics, MeanStd
-from edgewise.experiments.plan import DATASETS
+from edgewise.experiments.plan import datasets_in_order
 from edgewise.experiments.readings import READINGS
 from edgewise.experiments.run_table import read_run_table
 from edgewise.experiments.runs import Run, RunKey, ViewResult
@@ -49,9 +49,13 @@ class Results:
 
     @property
     def datasets(self) -> list[str]:
-        """The datasets that have runs, in the order of the paper."""
-        found = {run.key.dataset for run in self.runs}
-        return [dataset for dataset in DATASETS if dataset in found]
+        """The datasets that have runs: the paper's in its order, then others."""
+        return datasets_in_order({run.key.dataset for run in self.runs})
+
+    @property
+    def described_datasets(self) -> list[str]:
+        """The datasets whose splits are known, in the same order."""
+        return datasets_in_order({task.dataset for task in self.tasks})
 
     def of(self, dataset: str, model: str) -> list[Run]:
         """Give the runs of a cell, in the order of their keys."""
@@ -59,7 +63,9 @@ class Results:
 
     def views(self, reading: str, dataset: str, row: str, view: str) -> list[ViewResult]:
         """Give what the runs of a row of the tables say in one view."""
-        source = READINGS[reading][row]
+        source = READINGS[reading].get(row)
+        if source is None:
+            return []
         return [run.predictions[source.prediction][view] for run in self.of(dataset, source.model)]
 
     def summary(self, reading: str, dataset: str, row: str, view: str, metric: str) -> Summary | None:
@@ -76,8 +82,7 @@ class Results:
         if not tasks:
             return None
         size = tasks[0]
-        shares = ([float(getattr(task, share)) for task in tasks] for share in SHARES)
-        spread = [Summary(fmean(values), pstdev(values), len(values)) for values in shares]
+        spread = [_spread([float(getattr(task, share)) for task in tasks]) for share in SHARES]
         return DatasetStatistics(size.nodes, size.directed_edges, size.features, size.classes, *spread)
 
     @property
@@ -88,6 +93,12 @@ class Results:
             for name, version in run.versions.items():
                 found[name].add(version)
         return {name: sorted(several) for name, several in found.items()}
+
+
+def _spread(values: Sequence[float]) -> Summary:
+    """Give mean and population std over the splits that have a value: a test set may have no edge."""
+    known = [value for value in values if not np.isnan(value)]
+    return Summary(fmean(known), pstdev(known), len(known)) if known else Summary(np.nan, np.nan, 0)
 
 
 def summarised(values: Iterable[float]) -> Summary | None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import multimode
 
-from edgewise.data.statistics import MeanStd
-from edgewise.experiments.plan import MODELS
+from edgewise.data.statistics import DatasetStatistics, MeanStd
+from edgewise.experiments.plan import KNOWN_MODELS
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.readings import READINGS
 from edgewise.experiments.runs import SAME_LABEL, Run
@@ -92,7 +92,7 @@ def _score_row(results: Results, reading: str, dataset: str, name: str, metric: 
     runs = len(results.of(dataset, READINGS[reading][name].model))
     if not runs:
         return ScoreRow(dataset, name, ())
-    published = PUBLISHED_SCORES[dataset][name].get(metric, {})
+    published = PUBLISHED_SCORES.get(dataset, {}).get(name, {}).get(metric, {})
     cells = [
         cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view)) for view in VIEWS
     ]
@@ -138,7 +138,7 @@ def prediction_rows(results: Results) -> list[ScoreRow]:
     return [
         ScoreRow(dataset, f"{model} {name}", _prediction_cells(runs, name))
         for dataset in results.datasets
-        for model in MODELS
+        for model in KNOWN_MODELS
         for runs in [results.of(dataset, model)]
         for name in results.predictions(dataset, model)
     ]
@@ -153,28 +153,32 @@ def _prediction_cells(runs: Sequence[Run], name: str) -> list[ScoreCell]:
 
 def statistics_rows(results: Results) -> list[ScoreRow]:
     """Give a row for each dataset with its sizes, then its shares in percent, ours and published."""
-    rows = []
-    for dataset, published in PUBLISHED_DATASETS.items():
-        ours = results.dataset_statistics(dataset)
-        if ours is None:
-            continue
-        splits = sum(task.dataset == dataset for task in results.tasks)
-        counts = [
-            ScoreCell(f"{getattr(ours, name):,}", getattr(ours, name), "", Published(f"{getattr(published, name):,}"))
-            for name in COUNTS
-        ]
-        shares = [
-            cell(_over(splits, getattr(ours, share)), share, splits, getattr(published, share)) for share in SHARES
-        ]
-        rows.append(ScoreRow(dataset, dataset, [*counts, *shares]))
-    return rows
+    return [
+        ScoreRow(dataset, dataset, _statistics_cells(ours, PUBLISHED_DATASETS.get(dataset)))
+        for dataset in results.described_datasets
+        if (ours := results.dataset_statistics(dataset))
+    ]
 
 
-def _over(splits: int, share: MeanStd) -> Summary | None:
-    return None if math.isnan(share.mean) else Summary(share.mean, share.std, splits)
+def _statistics_cells(ours: DatasetStatistics, published: DatasetStatistics | None) -> list[ScoreCell]:
+    counts = [
+        ScoreCell(
+            f"{getattr(ours, name):,}",
+            getattr(ours, name),
+            published=Published(f"{getattr(published, name):,}") if published else None,
+        )
+        for name in COUNTS
+    ]
+    return counts + [_share_cell(getattr(ours, share), share, getattr(published, share, None)) for share in SHARES]
+
+
+def _share_cell(share: MeanStd, name: str, published: MeanStd | None) -> ScoreCell:
+    """Write a share of the edges of test sets; a set without edges has none."""
+    ours = share if isinstance(share, Summary) and share.runs else None
+    return cell(ours, name, ours.runs if ours else 0, published)
 
 
 def same_in_both_readings() -> list[str]:
     """Give the rows of the tables that both readings take from the same prediction."""
     one, *others = READINGS.values()
-    return [row for row, source in one.items() if all(other[row] == source for other in others)]
+    return [row for row, source in one.items() if all(other.get(row) == source for other in others)]

@@ -4,10 +4,11 @@ import csv
 import io
 
 from edgewise.data.statistics import MeanStd
+from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.experiments.readings import READINGS
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.comparison import STATISTICS, ComparedCell, compare
-from edgewise.report.results import Results
+from edgewise.report.results import SHARES, Results
 from edgewise.report.words import METRIC_NAMES
 
 COLUMNS = (
@@ -36,7 +37,21 @@ def scores_csv(results: Results) -> str:
         if cell.row == STATISTICS and cell.ours is not None:
             splits = sum(task.dataset == cell.dataset for task in results.tasks)
             writer.writerow(["", *_place(cell), *_numbers(cell.ours, splits, cell)])
+    for dataset in results.described_datasets:
+        if dataset not in PUBLISHED_DATASETS:
+            writer.writerows(_unpublished_statistics(results, dataset))
     return text.getvalue()
+
+
+def _unpublished_statistics(results: Results, dataset: str) -> list[list[object]]:
+    """Give a line for each share of a dataset that some split has."""
+    ours = results.dataset_statistics(dataset)
+    shares = {share: getattr(ours, share) for share in SHARES if ours}
+    return [
+        ["", dataset, STATISTICS, share, "", *_numbers(value, value.runs, None)]
+        for share, value in shares.items()
+        if value.runs
+    ]
 
 
 def _place(cell: ComparedCell) -> tuple[str, str, str, str]:

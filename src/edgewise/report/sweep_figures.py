@@ -19,7 +19,14 @@ from edgewise.report.words import READING_NAMES
 
 ENDINGS = (".pdf", ".png")
 # Okabe and Ito's colours, which all eyes tell apart, and a marker each, for those who print in grey.
-STYLES = {"gcn": ("#0072B2", "o"), "gat": ("#D55E00", "s"), "gmnn": ("#009E73", "^"), "epfgnn": ("#CC79A7", "D")}
+STYLES = {
+    "gcn": ("#0072B2", "o"),
+    "gat": ("#D55E00", "s"),
+    "gmnn": ("#009E73", "^"),
+    "epfgnn": ("#CC79A7", "D"),
+    "jointgcn": ("#B07D00", "<"),
+}
+ACROSS = 4  # datasets side by side
 PAIRS = {
     "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
     "agree_against_disagree_ece": ("disagree", "agree", "disagree ECE", "agree ECE"),
@@ -55,7 +62,7 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
     """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
-    models = [model for model in STYLES if results.of(dataset, READINGS[reading][model].model)]
+    models = [model for model in STYLES if results.views(reading, dataset, model, "nodewise")]
     fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
     *rows, bottom = np.array(
         fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
@@ -88,9 +95,13 @@ def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
 def draw_errors(results: Results, reading: str, name: str) -> Figure:
     """Draw one calibration error against another: a point for each run, a panel for each dataset."""
     across, up, across_name, up_name = PAIRS[name]
-    width = max(6.0, 3.4 * len(results.datasets))  # the title needs six inches
-    fig, grid = plt.subplots(1, len(results.datasets), figsize=(width, 3.9), layout="constrained", squeeze=False)
-    for ax, dataset in zip(grid[0], results.datasets, strict=True):
+    columns = min(ACROSS, len(results.datasets))
+    lines = -(-len(results.datasets) // ACROSS)
+    size = max(6.0, 3.4 * columns), 0.6 + 3.3 * lines  # the title needs six inches
+    fig, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for ax in grid.flat[len(results.datasets) :]:
+        ax.remove()
+    for ax, dataset in zip(grid.flat, results.datasets, strict=False):
         for model, (colour, marker) in STYLES.items():
             x, y = (
                 [100 * result.ece for result in results.views(reading, dataset, model, view)] for view in (across, up)
@@ -98,9 +109,18 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
             if x:
                 ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
         _finish(ax, dataset, across_name)
-    grid[0, 0].set_ylabel(f"{up_name}, percent")
-    handles, labels = grid[0, 0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=len(STYLES), frameon=False, markerscale=1.6)
+    for ax in grid[:, 0]:
+        ax.set_ylabel(f"{up_name}, percent")
+    handles = {label: handle for ax in fig.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    models = [model for model in STYLES if model in handles]
+    fig.legend(
+        [handles[model] for model in models],
+        models,
+        loc="outside lower center",
+        ncols=len(STYLES),
+        frameon=False,
+        markerscale=1.6,
+    )
     fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
     return fig
 

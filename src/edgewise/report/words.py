@@ -2,6 +2,7 @@
 
 import math
 
+from edgewise.data.heterophilous import HETEROPHILOUS
 from edgewise.data.statistics import MeanStd
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.experiments.runs import SAME_LABEL
@@ -15,11 +16,13 @@ LABELS = {
     "cora": "Cora",
     "citeseer": "Citeseer",
     "pubmed": "Pubmed",
+    **{name: name.capitalize() for name in HETEROPHILOUS},
     "gcn": "GCN",
     "gat": "GAT",
     "gmnn": "GMNN",
     "epfgnn": "EPFGNN",
     "epfgnn mean field": "EPFGNN mean field",
+    "jointgcn": "JointGCN",
     "directed_edges": "edges",
     "k_edgewise": "K edgewise",
     "k_agree": "K agree",
@@ -56,6 +59,8 @@ def number(value: float, metric: str) -> str:
 
 def signed(value: float, digits: int = 2) -> str:
     """Write a number with its sign, but none at zero."""
+    if math.isnan(value):
+        return EMPTY
     text = f"{value:+.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
 

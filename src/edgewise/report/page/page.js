@@ -196,6 +196,7 @@
     gmnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.2 * r, y + 0.9 * r], [x - 1.2 * r, y + 0.9 * r]),
     epfgnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
     "epfgnn mean field": (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
+    jointgcn: (x, y, r) => polygon([x - 1.3 * r, y], [x + 0.9 * r, y - 1.2 * r], [x + 0.9 * r, y + 1.2 * r]),
   };
   const mark = (row, x, y, r, attributes) => fill(shapes[row](x, y, r), attributes);
 
