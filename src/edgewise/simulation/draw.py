@@ -1,17 +1,16 @@
 """Draw a graph with labels and features from a law that is known in full."""
 
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number
+from edgewise.data.arrays import ArrayLike
 from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import drawn_labels
 from edgewise.simulation.graph import DegreeLaw, Kind, SyntheticGraph
-from edgewise.simulation.homophily import Matrix, branching, coupling_of, homophily_limits
 from edgewise.simulation.random_graphs import (
     Edges,
     Labels,
@@ -20,14 +19,21 @@ from edgewise.simulation.random_graphs import (
     power_law_weights,
     regular_edges,
 )
+from edgewise.simulation.wishes import (
+    DEFAULT_HOMOPHILY,
+    Matrix,
+    check_degree,
+    check_disorder,
+    check_numbers,
+    check_options,
+    coupling_matrix,
+)
 
 if TYPE_CHECKING:
     import torch_geometric.data
 
-DEFAULT_HOMOPHILY = 0.8
 ENUMERABLE = 1 << 16  # labellings
-LABEL_SWEEPS = 2000
-LARGEST_COUPLING = 50.0
+LABEL_SWEEPS = 1000
 
 
 def synthetic(
@@ -68,15 +74,15 @@ def synthetic(
     --------
     >>> graph = synthetic(300, 2, homophily=0.9, seed=1)
     >>> graph
-    SyntheticGraph(block_model, nodes=300, edges=598, classes=2, homophily=0.91, feature_noise=1)
+    SyntheticGraph(block_model, nodes=300, edges=588, classes=2, homophily=0.91, feature_noise=1)
     >>> posterior, report = graph.truth(sweeps=100)
     >>> posterior.joint(graph.edge_index).shape
-    torch.Size([598, 2, 2])
+    torch.Size([588, 2, 2])
     """
-    _check_options(num_nodes, num_classes, kind, degree_law, num_features, seed)
-    _check_numbers(homophily, coupling, average_degree, feature_noise)
-    _check_degree(num_nodes, kind, degree_law, average_degree)
-    matrix = _coupling_matrix(homophily, coupling, num_classes)
+    check_options(num_nodes, num_classes, kind, degree_law, num_features, seed)
+    check_numbers(homophily, average_degree, feature_noise)
+    check_degree(num_nodes, kind, degree_law, average_degree)
+    matrix = coupling_matrix(homophily, coupling, num_classes)
     graph_rng, label_rng, feature_rng = (np.random.default_rng([seed, stage]) for stage in range(3))
     if kind == "mrf":
         wanted = None if coupling is not None else DEFAULT_HOMOPHILY if homophily is None else homophily
@@ -122,7 +128,7 @@ def _free_field(
         rates = np.array([[average_degree / num_nodes]])
         edges = block_edges(np.zeros(num_nodes, dtype=np.int64), weights, rates, rng)
     if homophily is not None:
-        _check_disorder(homophily, len(coupling), edges, num_nodes)
+        check_disorder(homophily, len(coupling), edges, num_nodes)
     return _field(edges, coupling[None], np.zeros(num_nodes), np.zeros_like(coupling))
 
 
@@ -182,74 +188,3 @@ def _data(x: Tensor, edge_index: Tensor, y: Tensor) -> "torch_geometric.data.Dat
     from torch_geometric.data import Data
 
     return Data(x=x, edge_index=torch.cat([edge_index, edge_index.flip(0)], dim=1), y=y)
-
-
-def _coupling_matrix(homophily: float | None, coupling: float | ArrayLike | None, num_classes: int) -> Matrix:
-    if coupling is None:
-        strength = coupling_of(DEFAULT_HOMOPHILY if homophily is None else homophily, num_classes)
-        return strength * np.eye(num_classes)
-    if homophily is not None:
-        raise ValueError("Expected either homophily or coupling, but got both. Each follows from the other.")
-    if isinstance(coupling, int | float):
-        matrix = float(coupling) * np.eye(num_classes)
-    else:
-        matrix = as_tensor(coupling, "coupling").cpu().double().numpy()
-    if matrix.shape != (num_classes, num_classes) or not np.array_equal(matrix, matrix.T):
-        raise ValueError(
-            f"Expected coupling as a number or a symmetric matrix ({num_classes}, {num_classes}), but got shape "
-            f"{matrix.shape}{'' if matrix.shape != (num_classes, num_classes) else ' that is not symmetric'}."
-        )
-    if not (np.abs(matrix) <= LARGEST_COUPLING).all():
-        raise ValueError(f"Expected couplings from {-LARGEST_COUPLING} to {LARGEST_COUPLING}, but got {matrix}.")
-    return matrix
-
-
-def _check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, num_features: int, seed: int) -> None:
-    check_whole_number("num_nodes", num_nodes, 2, 10**8)
-    check_whole_number("num_classes", num_classes, 2, 1000)
-    check_whole_number("num_features", num_features, num_classes, 10**6)
-    check_whole_number("seed", seed, 0, 2**63 - 1)
-    check_option("kind", kind, get_args(Kind))
-    check_option("degree_law", degree_law, get_args(DegreeLaw))
-
-
-def _check_numbers(
-    homophily: float | None, coupling: float | ArrayLike | None, average_degree: float, feature_noise: float
-) -> None:
-    if homophily is not None and not 0.0 < homophily < 1.0:
-        raise ValueError(f"Expected homophily above 0 and below 1, but got {homophily!r}.")
-    for name, value in (("average_degree", average_degree), ("feature_noise", feature_noise)):
-        if not isinstance(value, int | float) or not 0.0 < value < np.inf:
-            raise ValueError(f"Expected {name} to be a positive number, but got {value!r}.")
-
-
-def _check_degree(num_nodes: int, kind: str, degree_law: str, average_degree: float) -> None:
-    if average_degree > num_nodes - 1:
-        raise ValueError(
-            f"Expected average_degree of at most {num_nodes - 1}, the number of other nodes, but got {average_degree}."
-        )
-    if degree_law != "regular":
-        return
-    if kind == "block_model":
-        raise ValueError(
-            "Expected degree_law poisson or power_law for a block model, but got 'regular': edges of a block model are "
-            "independent. Use kind='mrf'."
-        )
-    if average_degree != round(average_degree) or round(average_degree) * num_nodes % 2:
-        raise ValueError(
-            f"Expected a whole average_degree, and an even number of ends of edges, for a regular graph, but got "
-            f"degree {average_degree} of {num_nodes} nodes."
-        )
-
-
-def _check_disorder(homophily: float, num_classes: int, edges: Edges, num_nodes: int) -> None:
-    """Refuse a homophily that labels of an MRF on this graph could not have while all classes live."""
-    degrees = np.bincount(edges.flatten(), minlength=num_nodes)
-    least, largest = homophily_limits(num_classes, branching(degrees))
-    if not least < homophily < largest:
-        what = "one label takes over" if homophily >= largest else "labels freeze"
-        raise ValueError(
-            f"Expected homophily from {least:.2f} to {largest:.2f} for an MRF of {num_classes} classes on this graph, "
-            f"but got {homophily}: beyond, {what}. Use kind='block_model', a lower average_degree, or coupling= to "
-            "have it nevertheless."
-        )

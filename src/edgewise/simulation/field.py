@@ -45,19 +45,18 @@ class LabelField:
         mrf = PairwiseMRF(self.unary, self.edge_index, self.coupling, evidence=evidence)
         return replace(self, unary=mrf.unary)
 
-    def sparse_mrf(self) -> PairwiseMRF:
-        """Give the field as an MRF on its edges: the field itself if it is sparse.
+    def sparse_mrf(self, sums: Float[Tensor, " classes"]) -> PairwiseMRF:
+        """Give the field as an MRF on its edges, where all pairs act through sums S_l that are given.
 
-        Otherwise all pairs act through the sums S_l that are expected when every label is as likely as any other.
+        It is the field itself where only edges couple their ends.
         """
-        expected = self.weight.sum() / self.num_classes
-        outside = self.weight[:, None] * expected * self.rate.sum(1)
+        outside = self.weight[:, None] * (self.rate @ sums)
         return PairwiseMRF(self.unary - outside, self.edge_index, self.coupling)
 
     def dense_mrf(self) -> PairwiseMRF:
         """Give the field as an MRF that couples each pair of nodes, N²/2 of them: for small graphs."""
         if self.is_sparse:
-            return self.sparse_mrf()
+            return PairwiseMRF(self.unary, self.edge_index, self.coupling)
         pairs = torch.triu_indices(self.num_nodes, self.num_nodes, 1)
         pairwise = -self.weight[pairs].prod(0)[:, None, None] * self.rate
         low, high = self.edge_index.amin(0), self.edge_index.amax(0)

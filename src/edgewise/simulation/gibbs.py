@@ -15,6 +15,7 @@ from edgewise.simulation.truth_report import TruthReport, judged
 
 Array = NDArray[Any]
 FITTING_ROUNDS = 100
+SUM_SWEEPS = 200
 
 
 class Lists(NamedTuple):
@@ -75,6 +76,19 @@ def drawn_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -
     labels = rng.integers(field.num_classes, size=field.num_nodes)
     sweep_labels(labels, *as_lists(field), num_sweeps, rng)
     return labels
+
+
+def expected_sums(field: LabelField) -> Float[Tensor, " classes"]:
+    """Estimate Σ_i w_i P(y_i = l) by one chain that starts at the labels that the unaries say."""
+    from edgewise.simulation.compiled_gibbs import run_chain, sweep_labels
+
+    lists, rng = as_lists(field), np.random.default_rng(0)
+    labels = field.unary.argmax(1).numpy().copy()
+    node_sum, no_edges = np.zeros(field.unary.shape), np.zeros((2, 0), dtype=np.int64)
+    sweep_labels(labels, *lists, SUM_SWEEPS, rng)
+    joint_sum = np.zeros((0, field.num_classes, field.num_classes))
+    run_chain(labels, *lists, no_edges, SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
+    return field.weight @ torch.from_numpy(node_sum) / SUM_SWEEPS
 
 
 def as_lists(field: LabelField) -> Lists:

@@ -11,7 +11,7 @@ from edgewise.data.arrays import ArrayLike, as_tensor, check_whole_number
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelField, evidence_of
-from edgewise.simulation.gibbs import gibbs_marginals
+from edgewise.simulation.gibbs import expected_sums, gibbs_marginals
 from edgewise.simulation.truth_report import EXACT, TruthReport
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ class SyntheticGraph:
         """Give p(y | x, graph, evidence) as an MRF on the edges: exactly, if the kind is "mrf".
 
         A block model's pairs without an edge then act only through the number of nodes that each class is expected to
-        have: what belief propagation for block models does, and close on large sparse graphs.
+        have, which a short Gibbs chain tells: close on large sparse graphs.
         """
-        return self._given(evidence).sparse_mrf()
+        field = self._given(evidence)
+        return field.dense_mrf() if field.is_sparse else field.sparse_mrf(expected_sums(field))
 
     def truth(
         self,

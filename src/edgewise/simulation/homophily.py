@@ -1,10 +1,7 @@
 """How strongly neighbours must be coupled for the homophily that is wanted, and when one label would take over."""
 
 import numpy as np
-from jaxtyping import Float
 from numpy.typing import NDArray
-
-Matrix = Float[np.ndarray, "classes classes"]
 
 
 def coupling_of(homophily: float, num_classes: int) -> float:
@@ -14,16 +11,6 @@ def coupling_of(homophily: float, num_classes: int) -> float:
     (1.3863, 0.0)
     """
     return float(np.log(homophily * (num_classes - 1) / (1.0 - homophily)))
-
-
-def homophily_of(coupling: Matrix) -> float:
-    """Give the probability that the ends of a lone edge agree, Σ_l exp J_ll / Σ_lm exp J_lm.
-
-    >>> round(homophily_of(coupling_of(0.7, 3) * np.eye(3)), 4)
-    0.7
-    """
-    affinity = np.exp(coupling - coupling.max())
-    return float(np.trace(affinity) / affinity.sum())
 
 
 def branching(degrees: NDArray[np.int64]) -> float:

@@ -40,8 +40,13 @@ def block_edges(labels: Labels, weights: Weights, rates: Rates, rng: np.random.G
 def regular_edges(num_nodes: int, degree: int, rng: np.random.Generator) -> Edges:
     """Draw a graph of equal degrees: match stubs, then exchange ends with random edges until it is simple.
 
-    It is close to uniform over such graphs, not exactly so.
+    It is close to uniform over such graphs, not exactly so. Of a dense graph the pairs without an edge are drawn.
     """
+    if 2 * degree > num_nodes - 1:
+        without = regular_edges(num_nodes, num_nodes - 1 - degree, rng)
+        low, high = np.triu_indices(num_nodes, 1)
+        is_edge = ~np.isin(low * num_nodes + high, without[0] * num_nodes + without[1])
+        return np.stack([low[is_edge], high[is_edge]])
     edges = rng.permutation(np.repeat(np.arange(num_nodes), degree)).reshape(2, -1)
     for _ in range(MOST_ROUNDS):
         bad = _repeated(edges, num_nodes)
