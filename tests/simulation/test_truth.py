@@ -96,12 +96,12 @@ def test_belief_propagation_is_near_the_truth_of_a_large_sparse_block_model():
     "options", [{"homophily": 0.1}, {"homophily": 0.9}, {"kind": "mrf", "average_degree": 3, "homophily": 0.5}]
 )
 def test_labels_are_calibrated_under_their_true_posterior(options):
-    graph = synthetic(2000, 3, feature_noise=1.2, seed=7, **options)
-    known = torch.rand(2000, generator=torch.Generator().manual_seed(0)) < 0.1
+    graph = synthetic(1500, 3, feature_noise=1.2, seed=7, **options)
+    known = torch.rand(1500, generator=torch.Generator().manual_seed(0)) < 0.1
     posterior, report = graph.truth(known, burn_in=100, sweeps=300)
     ev = evaluate(posterior, graph.data.y, graph.data.edge_index, mask=~known, same_label=True, n_bins=5)
     assert report.converged
-    assert ev.edgewise.ece < 0.035 and ev.nodewise.ece < 0.035 and ev.same_label.ece < 0.035
+    assert max(ev.edgewise.ece, ev.nodewise.ece, ev.same_label.ece) < 0.045
     joints = posterior.joint(graph.edge_index[:, ~known[graph.edge_index].any(0)])
     entropy = -torch.special.xlogy(joints, joints).sum((1, 2)).mean()
     assert ev.edgewise.nll == pytest.approx(float(entropy), rel=0.05)

@@ -50,6 +50,7 @@ def run_chain(
     weight: Array,
     rate: Array,
     ends: Array,
+    affinity: Array,
     num_sweeps: int,
     rng: np.random.Generator,
     node_sum: Array,
@@ -58,11 +59,11 @@ def run_chain(
 ) -> None:
     """Sweep, and after each sweep add up what every node and every edge would be given the labels of all others.
 
-    ``node_sum`` and ``node_square`` (N, C) take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes
-    P(y_i, y_j | rest).
+    ``affinity`` (E or 1, C, C) is exp of all that couples the ends of an edge. ``node_sum`` and ``node_square`` (N, C)
+    take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes P(y_i, y_j | rest).
     """
     num_nodes, classes = unary.shape
-    fields = np.empty((num_nodes, classes))
+    given = np.empty((num_nodes, classes))
     pair = np.empty((classes, classes))
     sums = np.empty(classes)
     for _ in range(num_sweeps):
@@ -72,13 +73,13 @@ def run_chain(
             sums[labels[i]] += weight[i]
         for i in range(num_nodes):
             sums[labels[i]] -= weight[i]
-            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, fields[i])
+            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, given[i])
             sums[labels[i]] += weight[i]
-            _add_node(fields[i], node_sum[i], node_square[i])
+            _add_node(given[i], node_sum[i], node_square[i])
         for e in range(ends.shape[1]):
             i, j = ends[0, e], ends[1, e]
-            both = coupling[e if len(coupling) > 1 else 0]
-            _add_pair(fields[i], fields[j], labels[i], labels[j], both, weight[i] * weight[j], rate, pair, joint_sum[e])
+            both = affinity[e if len(affinity) > 1 else 0]
+            _add_pair(given[i], given[j], labels[i], labels[j], both, pair, joint_sum[e])
 
 
 @compiled
@@ -124,38 +125,27 @@ def _drawn(field: Array, level: float) -> int:
 
 @compiled
 def _add_node(field: Array, node_sum: Array, node_square: Array) -> None:
+    """Turn log P(y_i | rest) into P(y_i | rest) in place, and add it up."""
     highest, total = field.max(), 0.0
     for label in range(len(field)):
-        total += np.exp(field[label] - highest)
+        field[label] = np.exp(field[label] - highest)
+        total += field[label]
     for label in range(len(field)):
-        p = np.exp(field[label] - highest) / total
-        node_sum[label] += p
-        node_square[label] += p * p
+        field[label] /= total
+        node_sum[label] += field[label]
+        node_square[label] += field[label] * field[label]
 
 
 @compiled
 def _add_pair(
-    field_i: Array,
-    field_j: Array,
-    label_i: int,
-    label_j: int,
-    coupling: Array,
-    weights: float,
-    rate: Array,
-    pair: Array,
-    joint_sum: Array,
+    given_i: Array, given_j: Array, label_i: int, label_j: int, affinity: Array, pair: Array, joint_sum: Array
 ) -> None:
-    """Take the other end's label out of both fields, couple the ends, and normalise."""
-    classes, highest, total = len(field_i), -np.inf, 0.0
+    """Take the other end's label out of P(y_i | rest) and P(y_j | rest), couple the ends, and normalise."""
+    classes, total = len(given_i), 0.0
     for low in range(classes):
-        alone_i = field_i[low] - coupling[low, label_j] + weights * rate[low, label_j]
+        alone = given_i[low] / affinity[low, label_j]
         for high in range(classes):
-            alone_j = field_j[high] - coupling[label_i, high] + weights * rate[label_i, high]
-            pair[low, high] = alone_i + alone_j + coupling[low, high] - weights * rate[low, high]
-            highest = max(highest, pair[low, high])
-    for low in range(classes):
-        for high in range(classes):
-            pair[low, high] = np.exp(pair[low, high] - highest)
+            pair[low, high] = alone * affinity[low, high] * given_j[high] / affinity[label_i, high]
             total += pair[low, high]
     for low in range(classes):
         for high in range(classes):

@@ -47,7 +47,7 @@ def gibbs_marginals(
     """
     from edgewise.simulation.compiled_gibbs import run_chain, sweep_labels
 
-    lists, ends = as_lists(field), field.edge_index.numpy()
+    lists, ends, affinity = as_lists(field), field.edge_index.numpy(), _affinity(field)
     num_chains = len(starts)
     node_sum = np.zeros((num_chains, field.num_nodes, field.num_classes))
     node_square = np.zeros_like(node_sum)
@@ -56,7 +56,7 @@ def gibbs_marginals(
     def run(chain: int) -> None:
         labels, rng = possible_start(field, starts[chain]), np.random.default_rng([seed, chain])
         sweep_labels(labels, *lists, burn_in, rng)
-        run_chain(labels, *lists, ends, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
+        run_chain(labels, *lists, ends, affinity, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(run, range(num_chains)))
@@ -87,7 +87,7 @@ def expected_sums(field: LabelField) -> Float[Tensor, " classes"]:
     node_sum, no_edges = np.zeros(field.unary.shape), np.zeros((2, 0), dtype=np.int64)
     sweep_labels(labels, *lists, SUM_SWEEPS, rng)
     joint_sum = np.zeros((0, field.num_classes, field.num_classes))
-    run_chain(labels, *lists, no_edges, SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
+    run_chain(labels, *lists, no_edges, _affinity(field), SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
     return field.weight @ torch.from_numpy(node_sum) / SUM_SWEEPS
 
 
@@ -102,6 +102,15 @@ def as_lists(field: LabelField) -> Lists:
     parts = (field.unary, field.coupling, field.weight, field.rate)
     unary, coupling, weight, rate = (np.ascontiguousarray(part.double().numpy()) for part in parts)
     return Lists(free, unary, begin, end[order], order % max(1, len(low)), coupling, weight, rate)
+
+
+def _affinity(field: LabelField) -> Array:
+    """Give exp(T_ij - w_i w_j R) of each edge, or one for all where they are the same; the largest entry is 1."""
+    told = field.coupling
+    if not field.is_sparse:
+        told = told - field.weight[field.edge_index].prod(0)[:, None, None] * field.rate
+    affinity: Array = (told - told.amax((1, 2), keepdim=True)).exp().numpy()
+    return affinity
 
 
 def possible_start(field: LabelField, labels: Int[Tensor, " nodes"]) -> Int[np.ndarray, " nodes"]:
