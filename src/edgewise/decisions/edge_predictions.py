@@ -1,0 +1,156 @@
+"""The answer: a table of pairs with the names people gave to nodes and classes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike
+from edgewise.decisions.events import Event
+from edgewise.decisions.table_files import write_table
+from edgewise.metrics.checks import checked
+from edgewise.metrics.collect import slices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from edgewise.decisions.threshold import Threshold
+
+BATCH_ROWS = 1 << 16
+SHOWN_ROWS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A column of a table: numbers, or places in a list of names."""
+
+    values: NDArray[Any]
+    names: NDArray[Any] | None = None
+
+    def __getitem__(self, part: slice) -> NDArray[Any]:
+        values: NDArray[Any] = self.values[part]
+        return values if self.names is None else self.names[values]
+
+    def to_arrow(self, part: slice) -> "pa.Array":
+        """Give some rows to Arrow; text is text where there are no rows too."""
+        import pyarrow as pa
+
+        is_text = self.names is not None and self.names.dtype.kind == "O"
+        return pa.array(self[part], pa.string() if is_text else None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgePredictions:
+    """What is believed about a list of pairs, in its order; made by `predict_edges`.
+
+    ``start`` and ``end`` are the nodes; ``start_predicted`` and ``end_predicted`` what each is predicted to be by
+    itself; ``start_label``, ``end_label`` and ``P(labels)`` the most likely pair of labels (with ``_2``, ``_3``, … the
+    next ones), then a column such as ``P(same)`` for each event, ``method`` and ``convergence``.
+    """
+
+    table: Mapping[str, Column]
+    convergence: str
+    events: Sequence[Event]
+    node: Float[Tensor, "nodes classes"]
+    pairs: Int[Tensor, "2 pairs"]
+    note: str = ""  # which pairs are selected, and why
+
+    def __len__(self) -> int:
+        return self.pairs.shape[1]
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """All columns as arrays, by name."""
+        return {name: self[name] for name in self.table}
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        if name not in self.table:
+            raise KeyError(f"Expected a column of {', '.join(self.table)}, but got {name!r}.")
+        return self.table[name][:]
+
+    def outcomes(
+        self, event: str, y: ArrayLike, mask: ArrayLike | None = None
+    ) -> tuple[Float[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
+        """Give P(event) and whether it happened, for the pairs that have both ends in the mask.
+
+        What thresholds are chosen by on validation nodes, and are checked by on test nodes.
+        """
+        asked = self._event(event)
+        inside = checked(self.node, y, self.pairs.to(self.node.device), mask)
+        rows = inside.mask[inside.edge_index].all(0)
+        ends = inside.edge_index[:, rows]
+        happened = asked.happened(inside.y[ends].long(), self.node.argmax(1)[ends])
+        return self[f"P({event})"][rows.cpu().numpy()], happened.cpu().numpy()
+
+    def select(self, event: str, threshold: "Threshold") -> "EdgePredictions":
+        """Give the same table with a column ``selected``: where P(event) reaches the threshold."""
+        self._event(event)
+        selected = Column(threshold.select(self[f"P({event})"]))
+        return replace(self, table={**self.table, "selected": selected}, note=f"selected by P({event}): {threshold}")
+
+    def _event(self, name: str) -> Event:
+        for event in self.events:
+            if event.name == name:
+                return event
+        known = ", ".join(event.name for event in self.events) or "none"
+        raise ValueError(f"Expected an event of the table ({known}), but got {name!r}. Predict it: events=({name!r},).")
+
+    def to_arrow(self) -> "pa.Table":
+        """Give the table to Arrow, with convergence and selection in its metadata."""
+        import pyarrow as pa
+
+        batches = list(self._batches(max(1, len(self))))
+        return pa.Table.from_batches(batches, batches[0].schema)
+
+    def write(self, path: Path | str) -> None:
+        """Write a .csv, .parquet or .json file, whole or not at all, some thousand rows at a time.
+
+        JSON is an object; its "pairs" has an object for each row.
+        """
+        write_table(Path(path), self._batches(BATCH_ROWS))
+
+    def _batches(self, rows: int) -> Iterator["pa.RecordBatch"]:
+        """Cut the table; an empty one gives one empty batch."""
+        import pyarrow as pa
+
+        about = {"convergence": self.convergence, "selection": self.note}
+        for part in slices(len(self), rows):
+            batch = pa.RecordBatch.from_pydict({name: column.to_arrow(part) for name, column in self.table.items()})
+            yield batch.replace_schema_metadata(about)
+
+    def __repr__(self) -> str:
+        return f"EdgePredictions(pairs={len(self)}, columns={list(self.table)})"
+
+    def __str__(self) -> str:
+        shown = {name: column for name, column in self.table.items() if name != "convergence"}
+        part = slice(0, SHOWN_ROWS)
+        cells = [[name, *(_cell(value) for value in column[part].tolist())] for name, column in shown.items()]
+        widths = [max(map(len, column)) for column in cells]
+        lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in zip(*cells, strict=True)]
+        more = [f"… and {len(self) - SHOWN_ROWS:,} more"] if len(self) > SHOWN_ROWS else []
+        return "\n".join([*lines, *more, "", f"convergence: {self.convergence}", *([self.note] if self.note else [])])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return text if len(text := str(value)) <= 24 else f"{text[:23]}…"
+
+
+def same_for_all(word: str, rows: int) -> Column:
+    """Make a column that says the same in each row."""
+    return Column(np.broadcast_to(np.int8(0), (rows,)), np.array([word], dtype=object))
+
+
+def numbers(tensor: Tensor) -> NDArray[Any]:
+    """Look at a tensor as an array."""
+    array: NDArray[Any] = torch.Tensor.numpy(tensor.cpu())
+    return array

@@ -1,0 +1,138 @@
+"""How the share of errors falls when only what is most certain is decided."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.data.arrays import ArrayLike, as_tensor
+
+Floats = Float[np.ndarray, " thresholds"]
+
+
+@dataclass(frozen=True, eq=False)
+class RiskCoverage:
+    """Coverage, the share that is decided, and risk, the share of errors in it, at each threshold from high to low.
+
+    What has the same confidence is decided together, as no threshold can part it; between two points of the curve
+    there is nothing. So nothing here depends on the order in which elements were given.
+    """
+
+    threshold: Floats
+    selected: Int[np.ndarray, " thresholds"]
+    errors: Int[np.ndarray, " thresholds"]
+
+    @property
+    def count(self) -> int:
+        """How many elements there are."""
+        return int(self.selected[-1]) if len(self.selected) else 0
+
+    @property
+    def coverage(self) -> Floats:
+        """The share of elements whose confidence reaches each threshold."""
+        return self.selected / max(1, self.count)
+
+    @property
+    def risk(self) -> Floats:
+        """The share of errors among them."""
+        risk: Floats = self.errors / self.selected
+        return risk
+
+    @property
+    def full_risk(self) -> float:
+        """The share of errors among all; NaN without elements."""
+        return float(self.risk[-1]) if self.count else float("nan")
+
+    @property
+    def aurc(self) -> float:
+        """The area under the curve: the mean, over elements, of the risk at a threshold of their own confidence."""
+        if not self.count:
+            return float("nan")
+        return float(np.diff(self.selected, prepend=0) @ self.risk) / self.count
+
+    @property
+    def best_aurc(self) -> float:
+        """The area if all errors were less certain than all that is right: about r + (1 - r) ln(1 - r) at a risk r."""
+        if not self.count:
+            return float("nan")
+        right = self.count - int(self.errors[-1])
+        selected = np.arange(right + 1, self.count + 1)
+        return float(((selected - right) / selected).sum()) / self.count
+
+    @property
+    def excess_aurc(self) -> float:
+        """How far the area is above that of the best order, which has the same errors."""
+        return self.aurc - self.best_aurc
+
+    def risk_at(self, coverage: float) -> float:
+        """Give the risk at the highest threshold that decides at least this share; NaN without elements."""
+        if not 0.0 < coverage <= 1.0:
+            raise ValueError(f"Expected a coverage above 0 and at most 1, but got {coverage}.")
+        if not self.count:
+            return float("nan")
+        # A share such as 0.7 of 10 must not ask for an eighth element because of its last bit.
+        place = np.searchsorted(self.selected, coverage * self.count * (1 - 1e-12))
+        return float(self.risk[place])
+
+    def coverage_at(self, risk: float) -> float:
+        """Give the largest coverage whose risk is at most this; 0 if there is none."""
+        allowed = np.flatnonzero(self.risk <= risk)
+        return float(self.coverage[allowed[-1]]) if len(allowed) else 0.0
+
+    def to_dict(self) -> dict[str, float]:
+        """Give the numbers of the curve without its points."""
+        areas = {"aurc": self.aurc, "best_aurc": self.best_aurc, "excess_aurc": self.excess_aurc}
+        return {"count": self.count, "full_risk": self.full_risk, **areas}
+
+    def __repr__(self) -> str:
+        return (
+            f"RiskCoverage(count={self.count}, full_risk={self.full_risk:.4f}, aurc={self.aurc:.4f}, "
+            f"excess_aurc={self.excess_aurc:.4f})"
+        )
+
+
+def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
+    """Make the curve of any predictions from how sure they are (a higher number is surer) and which are right.
+
+    >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
+    >>> curve.coverage.tolist(), curve.aurc  # (0 + 1/3 + 1/3 + 1/2) / 4
+    ([0.25, 0.75, 1.0], 0.2916...)
+    """
+    scores, right = checked_scores(confidence, correct, "confidence", "correct")
+    threshold, selected, errors = counts_by_threshold(scores, ~right)
+    return RiskCoverage(threshold, selected, errors)
+
+
+def counts_by_threshold(
+    scores: Float[np.ndarray, " elements"], counted: Bool[np.ndarray, " elements"]
+) -> tuple[Floats, Int[np.ndarray, " thresholds"], Int[np.ndarray, " thresholds"]]:
+    """Give each distinct score, from high to low, how many reach it, and how many of these are to be counted."""
+    order = np.argsort(-scores, kind="stable")
+    ordered = scores[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)])
+    return ordered[last], last + 1, np.cumsum(counted[order])[last]
+
+
+def checked_scores(
+    scores: ArrayLike, flags: ArrayLike, name: str, flags_name: str
+) -> tuple[Float[np.ndarray, " elements"], Bool[np.ndarray, " elements"]]:
+    """Check that there is a number and a boolean for each element."""
+    numbers, booleans = as_tensor(scores, name).cpu(), as_tensor(flags, flags_name).cpu()
+    if str(booleans.dtype) != "torch.bool":
+        raise ValueError(
+            f"Expected {flags_name} to hold booleans, but got dtype {booleans.dtype}. For 0/1 numbers pass "
+            f"{flags_name}.astype(bool) (tensor: .bool())."
+        )
+    if numbers.ndim != 1 or numbers.shape != booleans.shape:
+        raise ValueError(
+            f"Expected {name} and {flags_name} of one shape (elements,), but got {tuple(numbers.shape)} and "
+            f"{tuple(booleans.shape)}."
+        )
+    _check_numbers(numbers, name)
+    return numbers.double().numpy(), booleans.numpy()
+
+
+def _check_numbers(numbers: Tensor, name: str) -> None:
+    if bool(numbers.isnan().any()):
+        raise ValueError(f"Expected {name} to hold numbers, but element {int(numbers.isnan().nonzero()[0])} is NaN.")

@@ -1,0 +1,133 @@
+"""A threshold of a probability: what it selects, and what came of it."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool
+
+from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.decisions.risk_coverage import checked_scores
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a selected pair costs where the event does not happen, and a pair that is left out where it does."""
+
+    false_positive: float
+    false_negative: float
+
+    def __post_init__(self) -> None:
+        costs = (self.false_positive, self.false_negative)
+        if not all(0 <= cost < math.inf for cost in costs) or sum(costs) == 0:
+            raise ValueError(f"Expected costs that are not negative, and not both 0, but got {costs}.")
+
+    @property
+    def bayes_threshold(self) -> float:
+        """The probability from which on selecting is the cheaper choice, fp / (fp + fn), if probabilities are right."""
+        return self.false_positive / (self.false_positive + self.false_negative)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a threshold selects among pairs whose truth is known."""
+
+    count: int
+    selected: int
+    happened: int
+    hits: int  # selected, and the event happened
+    costs: Costs | None = None
+
+    @property
+    def precision(self) -> float:
+        """The share of the selected for which the event happened; NaN if nothing is selected."""
+        return self.hits / self.selected if self.selected else math.nan
+
+    @property
+    def false_discoveries(self) -> float:
+        """The share of the selected for which it did not; 0 if nothing is selected."""
+        return (self.selected - self.hits) / self.selected if self.selected else 0.0
+
+    @property
+    def recall(self) -> float:
+        """The share of what happened that is selected; NaN if nothing happened."""
+        return self.hits / self.happened if self.happened else math.nan
+
+    @property
+    def coverage(self) -> float:
+        """The share that is selected; NaN without pairs."""
+        return self.selected / self.count if self.count else math.nan
+
+    @property
+    def cost(self) -> float:
+        """The mean cost of a pair; NaN without costs or pairs."""
+        if self.costs is None or not self.count:
+            return math.nan
+        false_positives, false_negatives = self.selected - self.hits, self.happened - self.hits
+        total = self.costs.false_positive * false_positives + self.costs.false_negative * false_negatives
+        return total / self.count
+
+    def to_dict(self) -> dict[str, float]:
+        """Give everything as numbers."""
+        names = ("count", "selected", "happened", "hits", "precision", "recall", "false_discoveries", "coverage")
+        return {name: getattr(self, name) for name in names} | ({"cost": self.cost} if self.costs else {})
+
+    def __str__(self) -> str:
+        cost = f", cost {self.cost:.4f} a pair" if self.costs else ""
+        return (
+            f"{self.selected:,} of {self.count:,} pairs selected, precision {self.precision:.4f}, "
+            f"recall {self.recall:.4f}{cost}"
+        )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Selects pairs whose probability is at least ``value``; an infinite one selects nothing, and ``rule`` says why.
+
+    ``validation`` is what it selects among the pairs by which it was chosen, which it suits better than others.
+    """
+
+    value: float
+    rule: str
+    validation: Outcome | None = None
+    costs: Costs | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether anything can be selected."""
+        return self.value < math.inf
+
+    def select(self, probability: ArrayLike) -> Bool[np.ndarray, " pairs"]:
+        """Tell which pairs are selected."""
+        selected: Bool[np.ndarray, " pairs"] = as_tensor(probability, "probability").cpu().numpy() >= self.value
+        return selected
+
+    def check(self, probability: ArrayLike, happened: ArrayLike) -> Outcome:
+        """Tell what comes of the threshold on other pairs, such as those of test nodes."""
+        p, truth = checked_probabilities(probability, happened)
+        return outcome(self.value, p, truth, self.costs)
+
+    def __str__(self) -> str:
+        return f"P ≥ {self.value:.6g}, {self.rule}" if self.found else f"nothing, {self.rule}"
+
+
+def outcome(value: float, probability: np.ndarray, happened: np.ndarray, costs: Costs | None = None) -> Outcome:
+    """Count what a threshold selects."""
+    selected = probability >= value
+    hits = int((selected & happened).sum())
+    return Outcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
+
+
+def checked_probabilities(probability: ArrayLike, happened: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Check that there is a probability and a boolean for each pair."""
+    p, truth = checked_scores(probability, happened, "probability", "happened")
+    check_between_0_and_1(p)
+    return p, truth
+
+
+def check_between_0_and_1(probability: np.ndarray) -> None:
+    """Refuse what is no probability."""
+    outside = np.flatnonzero(~((probability >= 0.0) & (probability <= 1.0)))
+    if len(outside):
+        k = int(outside[0])
+        raise ValueError(f"Expected probabilities from 0 to 1, but pair {k} has {probability[k]:.6g}.")

@@ -1,0 +1,254 @@
+"""What is predicted about pairs, against enumeration and plain loops."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgewise as ew
+from edgewise.decisions import pair_beliefs, predict_edges
+from reference.enumeration import Enumeration
+
+EVENTS = ("same", "different", "both_correct", "both=1", "any=1", "only_one=1")
+HOLDS = {
+    "same": lambda k, m: k == m,
+    "different": lambda k, m: k != m,
+    "both=1": lambda k, m: k == 1 and m == 1,
+    "any=1": lambda k, m: k == 1 or m == 1,
+    "only_one=1": lambda k, m: (k == 1) != (m == 1),
+}
+
+
+def random_probs(*shape, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return (1.5 * torch.randn(*shape, generator=g, dtype=torch.float64)).softmax(-1)
+
+
+def probability(joint, holds):
+    """Σ of a joint over the pairs of labels for which something holds."""
+    return sum(joint[k][m] for k, m in product(range(len(joint)), repeat=2) if holds(k, m))
+
+
+def assert_row(predictions, row, joint, guesses):
+    """Compare a row of the table with a joint."""
+    for name, holds in HOLDS.items():
+        assert predictions[f"P({name})"][row] == pytest.approx(probability(joint, holds), abs=1e-9), name
+    assert predictions["P(both_correct)"][row] == pytest.approx(joint[guesses[0]][guesses[1]], abs=1e-9)
+    k, m = np.unravel_index(np.argmax(joint), np.shape(joint))
+    assert (predictions["start_label"][row], predictions["end_label"][row]) == (k, m)
+    assert predictions["P(labels)"][row] == pytest.approx(np.max(joint), abs=1e-9)
+    assert (predictions["start_predicted"][row], predictions["end_predicted"][row]) == tuple(guesses)
+
+
+@pytest.mark.parametrize("num_classes", [2, 3, 4])
+def test_a_tree_against_all_its_labellings(num_classes):
+    g = np.random.default_rng(num_classes)
+    edges = [(0, 1), (2, 1), (1, 3), (4, 3)]
+    unary, couplings = g.normal(size=(5, num_classes)), g.normal(size=(4, num_classes, num_classes))
+    exact = Enumeration(unary.tolist(), edges, couplings.tolist())
+    mrf = ew.PairwiseMRF(torch.tensor(unary), torch.tensor(edges).T, torch.tensor(couplings))
+    posterior, convergence = ew.sum_product(mrf)
+    pairs = [(0, 1), (1, 2), (3, 1), (4, 3)]  # some against the direction of the field's edge
+    predictions = predict_edges(posterior, pairs, EVENTS, convergence=convergence)
+    nodes = exact.nodes()
+    for row, (i, j) in enumerate(pairs):
+        assert_row(predictions, row, exact.joint([i, j]), (nodes[i].argmax(), nodes[j].argmax()))
+    assert set(predictions["method"]) == {"belief of the edge"}
+    assert "exact" in predictions.convergence or "converged" in predictions.convergence
+
+
+def test_a_pair_that_is_no_edge_of_the_field_is_a_product_and_says_so():
+    mrf = ew.PairwiseMRF(random_probs(4, 3).log(), torch.tensor([[0, 1], [1, 2]]), torch.eye(3, dtype=torch.float64))
+    posterior, _ = ew.sum_product(mrf)
+    predictions = predict_edges(posterior, [(2, 0), (2, 1), (3, 0)], EVENTS)
+    assert predictions["method"].tolist() == ["product: no edge", "belief of the edge", "product: no edge"]
+    node = posterior.node.numpy()
+    for row, (i, j) in ((0, (2, 0)), (2, (3, 0))):
+        assert_row(predictions, row, np.outer(node[i], node[j]), (node[i].argmax(), node[j].argmax()))
+    assert predictions.convergence == "not told"
+
+
+def test_a_mixture_is_the_mean_of_products():
+    samples = random_probs(3, 4, 3, seed=1)
+    predictions = predict_edges(ew.MixturePosterior(samples), [(0, 1), (3, 2)], EVENTS)
+    for row, (i, j) in enumerate([(0, 1), (3, 2)]):
+        joint = np.mean([np.outer(sample[i], sample[j]) for sample in samples.numpy()], axis=0)
+        assert_row(predictions, row, joint, samples.mean(0).argmax(-1)[[i, j]].tolist())
+    assert set(predictions["method"]) == {"mixture of 3 samples"}
+
+
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 25), st.sampled_from([torch.float64, torch.float32]))
+@settings(max_examples=40, deadline=None)
+def test_closed_forms_of_independent_nodes_are_sums_over_the_joint(seed, num_classes, top, dtype):
+    node = random_probs(6, num_classes, seed=seed).to(dtype)
+    top = min(top, num_classes**2)
+    pairs = [(0, 1), (2, 1), (5, 4)]
+    asymmetric = torch.rand(num_classes, num_classes, generator=torch.Generator().manual_seed(seed)) < 0.5
+    events = ["same", "different", "both_correct", ("mine", asymmetric)]
+    predictions = predict_edges(node, pairs, events, top=top)
+    for row, (i, j) in enumerate(pairs):
+        p, q = (node[k].double() / node[k].double().sum() for k in (i, j))
+        joint = torch.outer(p, q)
+        expected = {"same": joint.trace(), "different": joint.sum() - joint.trace(), "mine": joint[asymmetric].sum()}
+        expected["both_correct"] = joint[p.argmax(), q.argmax()]
+        for name, value in expected.items():
+            assert predictions[f"P({name})"][row] == pytest.approx(float(value), abs=1e-12)
+        ranked = sorted(product(range(num_classes), repeat=2), key=lambda pair: -float(joint[pair]))[:top]
+        suffixes = ["", *(f"_{k}" for k in range(2, top + 1))]
+        assert [
+            (predictions[f"start_label{suffix}"][row], predictions[f"end_label{suffix}"][row]) for suffix in suffixes
+        ] == ranked
+        listed = [predictions[f"P(labels{suffix})"][row] for suffix in suffixes]
+        assert listed == pytest.approx([float(joint[pair]) for pair in ranked], abs=1e-12)
+
+
+def test_of_equally_likely_labels_the_lower_come_first():
+    node = torch.tensor([[0.4, 0.6], [0.6, 0.4]], dtype=torch.float64)
+    for belief in (node, ew.MixturePosterior(node[None])):
+        predictions = predict_edges(belief, [(0, 1)], top=4)
+        labels = [(predictions[f"start_label{k}"][0], predictions[f"end_label{k}"][0]) for k in ("", "_2", "_3", "_4")]
+        assert labels == [(1, 0), (0, 0), (1, 1), (0, 1)]
+
+
+def beliefs(seed, num_classes=3):
+    """One of each kind about five nodes in a ring; all pairs of neighbours have joints."""
+    ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+    g = torch.Generator().manual_seed(seed)
+    coupling = torch.randn(5, num_classes, num_classes, generator=g, dtype=torch.float64)
+    mrf = ew.PairwiseMRF(random_probs(5, num_classes, seed=seed).log(), ring, coupling)
+    return ring, {
+        "independent": ew.IndependentPosterior(random_probs(5, num_classes, seed=seed)),
+        "mixture": ew.MixturePosterior(random_probs(3, 5, num_classes, seed=seed)),
+        "pairwise": ew.exact_marginals(mrf)[0],
+    }
+
+
+@pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
+@given(seed=st.integers(0, 2**32), order=st.permutations(range(5)))
+@settings(max_examples=15, deadline=None)
+def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, seed, order):
+    ring, kinds = beliefs(seed)
+    predictions = predict_edges(kinds[kind], ring, EVENTS, top=2)
+    shuffled = predict_edges(kinds[kind], ring[:, order], EVENTS, top=2)
+    swapped = predict_edges(kinds[kind], ring.flip(0), EVENTS, top=2)
+    other_side = {"start": "end", "end": "start"}
+    for name, column in predictions.columns.items():
+        if column.dtype.kind == "f":
+            assert shuffled[name] == pytest.approx(column[list(order)], abs=1e-14)
+        else:
+            assert shuffled[name].tolist() == column[list(order)].tolist()
+        side, _, rest = name.partition("_")
+        if side in other_side and rest[:5] != "label":
+            assert swapped["_".join(filter(None, [other_side[side], rest]))].tolist() == column.tolist()
+        elif name.startswith("P("):
+            assert swapped[name] == pytest.approx(column, abs=1e-12)
+    assert swapped["end_label"].tolist() == predictions["start_label"].tolist()
+
+
+@pytest.mark.parametrize("kind", ["independent", "mixture"])
+@given(seed=st.integers(0, 2**32), order=st.permutations(range(3)))
+@settings(max_examples=15, deadline=None)
+def test_relabelled_classes_are_only_renamed(kind, seed, order):
+    ring, kinds = beliefs(seed)
+    names = np.array(["a", "b", "c"])
+    events = ["same", "both_correct", "any=b"]
+    permuted = type(kinds[kind])(
+        **{
+            name: tensor[..., list(order)] if tensor.shape[-1] == 3 and name != "weights" else tensor
+            for name, tensor in kinds[kind].tensors().items()
+        }
+    )
+    before = predict_edges(kinds[kind], ring, events, class_names=names)
+    after = predict_edges(permuted, ring, events, class_names=names[list(order)])
+    for name, column in before.columns.items():
+        if name.startswith("P("):
+            assert after[name] == pytest.approx(column, abs=1e-12)
+        else:
+            assert after[name].tolist() == column.tolist()
+
+
+@pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
+def test_chunks_change_nothing(kind, monkeypatch):
+    ring, kinds = beliefs(7)
+    pairs = torch.cat([ring, torch.tensor([[0, 1], [2, 3]])], dim=1)
+    whole = predict_edges(kinds[kind], pairs, EVENTS, top=3).columns
+    monkeypatch.setattr(pair_beliefs, "CHUNK_ELEMENTS", 1)
+    parts = predict_edges(kinds[kind], pairs, EVENTS, top=3).columns
+    for name, column in whole.items():
+        if column.dtype.kind == "f":
+            assert parts[name] == pytest.approx(column, abs=1e-14)
+        else:
+            assert parts[name].tolist() == column.tolist()
+
+
+@pytest.mark.parametrize("ids", [["u7", "x", "ü", "7"], [70, 3, -5, 2**40], np.array([9, 8, 7, 6], np.uint8)])
+def test_pairs_are_given_and_shown_in_ids(ids):
+    node = random_probs(4, 3)
+    by_number = predict_edges(node, [(3, 0), (1, 2)], EVENTS)
+    listed = [(ids[3], ids[0]), (ids[1], ids[2])]
+    for pairs in (listed, np.array(listed).T):
+        by_id = predict_edges(node, pairs, EVENTS, node_ids=ids)
+        assert [*zip(by_id["start"].tolist(), by_id["end"].tolist(), strict=True)] == [tuple(pair) for pair in listed]
+        assert by_id["P(same)"].tolist() == by_number["P(same)"].tolist()
+
+
+def test_a_square_array_is_edge_index_and_a_list_is_pairs():
+    node = random_probs(3, 2)
+    square = [[0, 1], [1, 2]]
+    assert predict_edges(node, np.array(square))["end"].tolist() == [1, 2]
+    assert predict_edges(node, [(0, 2), (1, 2)])["end"].tolist() == [2, 2]
+    assert predict_edges(node, torch.tensor([[0, 1], [2, 2]]))["end"].tolist() == [2, 2]
+
+
+def test_convergence_is_told_in_words():
+    stuck = ew.Convergence(False, 5, 0.3, "Did not converge in 5 sweeps.")
+    node = random_probs(2, 2)
+    assert predict_edges(node, [(0, 1)], convergence=stuck)["convergence"].tolist() == ["Did not converge in 5 sweeps."]
+    assert "converged in 7 sweeps" in str(predict_edges(node, [(0, 1)], convergence=ew.Convergence(True, 7, 1e-9)))
+    assert predict_edges(node, [(0, 1)]).convergence == "nothing to converge"
+
+
+REFUSED = [
+    ({"pairs": [(0, 0)]}, "pair 0 is 0 with itself"),
+    ({"pairs": [(0, 1), (0, 9)]}, "pair 1 has 9"),
+    ({"pairs": [(0, -1)]}, "pair 0 has -1"),
+    ({"pairs": [(0, 1, 2)]}, r"entry 0 is \(0, 1, 2\)"),
+    ({"pairs": ["ab"]}, "entry 0 is 'ab'"),
+    ({"pairs": np.zeros((5, 2), int)}, r"\(5, 2\). Pass pairs.T"),
+    ({"pairs": [("a", "b")]}, "For ids of your own pass node_ids"),
+    ({"pairs": np.array([[0.0], [1.0]])}, "counted from 0, but got float64"),
+    ({"node_ids": ["a", "b"]}, r"node_ids of shape \(3,\)"),
+    ({"node_ids": ["a", "b", "a"]}, "'a' is there twice"),
+    ({"node_ids": ["a", "b", 1]}, "all text or all whole numbers"),
+    ({"node_ids": [0.5, 1.5, 2.5]}, "all text or all whole numbers, but got float"),
+    ({"node_ids": ["a", "b", "c"], "pairs": [("a", "z")]}, "ids of node_ids, but pair 0 has 'z'"),
+    ({"node_ids": ["a", "b", "c"], "pairs": [(0, 1)]}, "such as 'a', but got some such as 0"),
+    ({"node_ids": [5, 6, 7], "pairs": [("5", "6")]}, "such as 5, but got some such as '5'"),
+    ({"class_names": ["a"]}, r"class_names of shape \(2,\)"),
+    ({"events": ["both=2"]}, "no class '2'"),
+    ({"events": ["both=1"], "class_names": ["ham", "spam"]}, "a class of ham, spam"),
+    ({"events": ["equal"]}, "one of same, different, both_correct, both=CLASS"),
+    ({"events": "same"}, r"Pass events=\('same',\)"),
+    ({"events": ["same", "same"]}, "'same' is there twice"),
+    ({"events": [("mine", np.ones((2, 2)))]}, "booleans of shape"),
+    ({"events": [("mine", np.ones((3, 3), bool))]}, "booleans of shape"),
+    ({"events": [("labels", np.ones((2, 2), bool))]}, "an event of another name"),
+    ({"events": [("mine",)]}, "an event's name, or"),
+    ({"top": 5}, "top to be a whole number from 1 to 4"),
+    ({"top": 0}, "top to be a whole number from 1 to 4"),
+    ({"posterior": torch.zeros(3, 2)}, "sum to 1"),
+    ({"posterior": torch.full((2, 3, 2), 0.5)}, r"shape \(nodes, classes\)"),
+    ({"posterior": (torch.full((3, 2), 0.5), None)}, r"got \(posterior, convergence\)"),
+    ({"posterior": ew.IndependentPosterior(torch.full((2, 3, 2), 0.5))}, "a batch of shape"),
+    ({"convergence": "yes"}, "as a solver returns it, but got str"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), REFUSED)
+def test_bad_input_is_refused_in_words(wrong, message):
+    arguments = {"posterior": torch.full((3, 2), 0.5), "pairs": [(0, 1)], **wrong}
+    with pytest.raises(ValueError, match=message):
+        predict_edges(**arguments)

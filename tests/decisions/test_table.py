@@ -1,0 +1,130 @@
+"""The table on disk and in print, read back by libraries that are not ours."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from edgewise.decisions import Threshold, edge_predictions, predict_edges
+
+IDS = ["a,b", 'quo"te', "line\nbreak", "ünïcode", "null", "7"]
+
+
+def predictions(num_pairs=5, **options):
+    g = torch.Generator().manual_seed(0)
+    node = torch.randn(6, 3, generator=g, dtype=torch.float64).softmax(-1)
+    pairs = [(IDS[k % 6], IDS[(k + 1 + k // 6) % 6]) for k in range(num_pairs)]
+    names = ["ham", "spam", "egg, fried"]
+    return predict_edges(node, pairs, ["same", "any=spam"], node_ids=IDS, class_names=names, top=2, **options)
+
+
+def read(path: Path) -> pd.DataFrame:
+    if path.suffix == ".csv":
+        return pd.read_csv(path, keep_default_na=False)
+    if path.suffix == ".parquet":
+        return pd.read_parquet(path)
+    return pd.DataFrame(json.loads(path.read_text(encoding="utf-8"))["pairs"])
+
+
+@pytest.mark.parametrize("batch", [2, 1 << 16])
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_what_is_written_is_read_back_to_the_last_bit(ending, batch, tmp_path, monkeypatch):
+    monkeypatch.setattr(edge_predictions, "BATCH_ROWS", batch)
+    table = predictions().select("same", Threshold(0.3, "by hand"))
+    table.write(tmp_path / f"table.{ending}")
+    again = read(tmp_path / f"table.{ending}")
+    assert list(again) == list(table.columns)
+    for name, column in table.columns.items():
+        assert again[name].tolist() == column.tolist(), name
+    assert again["selected"].dtype == bool
+    assert [file.name for file in tmp_path.iterdir()] == [f"table.{ending}"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_a_table_without_rows_keeps_its_columns(ending, tmp_path):
+    table = predict_edges(np.full((2, 2), 0.5), np.empty((2, 0), np.int64))
+    table.write(str(tmp_path / f"table.{ending}"))
+    again = read(tmp_path / f"table.{ending}")
+    assert len(again) == len(table) == 0
+    assert str(predictions(0).to_arrow().schema.field("start").type) == "string"
+    if ending != "json":
+        assert list(again) == list(table.columns)
+
+
+def test_numbers_stay_numbers_and_metadata_tell_convergence(tmp_path):
+    table = predict_edges(np.full((3, 2), 0.5), [(0, 2)])
+    table.write(tmp_path / "table.parquet")
+    schema = parquet.read_schema(tmp_path / "table.parquet")
+    assert [schema.field(name).type for name in ("start", "start_label", "P(same)")] == [
+        pa.int64(),
+        pa.int32(),
+        pa.float64(),
+    ]
+    assert schema.metadata[b"convergence"] == b"nothing to converge"
+    arrow = table.to_arrow()
+    assert arrow.num_rows == 1
+    assert arrow.column_names == list(table.columns)
+    table.write(tmp_path / "table.json")
+    document = json.loads((tmp_path / "table.json").read_text())
+    assert document["convergence"] == "nothing to converge"
+    assert document["pairs"][0]["start"] == 0
+
+
+def test_an_unknown_ending_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"end in \.csv, \.parquet, \.json, but got .*table\.xlsx"):
+        predictions().write(tmp_path / "table.xlsx")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "json"])
+def test_no_half_of_a_file_is_left_and_the_old_one_stays(ending, tmp_path, monkeypatch):
+    path = tmp_path / f"table.{ending}"
+    path.write_text("old")
+    monkeypatch.setattr(edge_predictions, "BATCH_ROWS", 2)
+    table = predictions()
+    batches = edge_predictions.EdgePredictions._batches
+
+    def full_disk(self, rows):
+        yield next(batches(self, rows))
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(edge_predictions.EdgePredictions, "_batches", full_disk)
+    with pytest.raises(ValueError, match=r"but got: No space left on device"):
+        table.write(path)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    assert path.read_text() == "old"
+
+
+def test_print_shows_the_first_rows():
+    text = str(predictions(23))
+    assert "… and 13 more" in text
+    assert len(text.splitlines()) > 12
+    assert "P(any=spam)" in text
+    assert repr(predictions()).startswith("EdgePredictions(pairs=5")
+    short = str(predict_edges(np.array([[0.9, 0.1], [0.8, 0.2]]), [(0, 1)]))
+    assert "more" not in short
+    assert "0.7200" in short
+    assert "0.7400" in short
+
+
+def test_a_column_that_is_not_there():
+    with pytest.raises(KeyError, match=r"Expected a column of start, end"):
+        predictions()["P(different)"]
+    with pytest.raises(ValueError, match=r"Expected an event of the table \(same, any=spam\), but got 'different'"):
+        predictions().select("different", Threshold(0.5, "by hand"))
+
+
+def test_outcomes_are_those_of_pairs_inside_the_mask():
+    node = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    table = predict_edges(node, [(0, 1), (1, 3), (2, 3), (0, 2)], ["same", "both_correct", "any=1"])
+    y, mask = np.array([0, 1, -1, 0]), np.array([True, True, False, True])
+    for event, happened in {"same": [False, False], "both_correct": [True, False], "any=1": [True, True]}.items():
+        probability, came = table.outcomes(event, y, mask)
+        assert probability.tolist() == table[f"P({event})"][:2].tolist()
+        assert came.tolist() == happened
+    with pytest.raises(ValueError, match="node 2 has label -1"):
+        table.outcomes("same", y)

@@ -1,0 +1,220 @@
+"""Thresholds against scikit-learn, SciPy, loops, and populations whose precision is known."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import precision_recall_curve, precision_score, recall_score
+
+from edgewise.decisions import (
+    Threshold,
+    bayes_threshold,
+    threshold_for_believed_fdr,
+    threshold_for_cost,
+    threshold_for_fdr,
+    threshold_for_precision,
+)
+
+GRID = st.integers(0, 8).map(lambda k: k / 8)
+PAIRS = st.lists(st.tuples(GRID, st.booleans()), min_size=1, max_size=40)
+
+
+def columns(pairs):
+    probability, happened = zip(*pairs, strict=True)
+    return np.array(probability), np.array(happened)
+
+
+def calibrated(count, seed):
+    """Uniform probabilities that are right: the precision of P ≥ t is (1 + t) / 2."""
+    g = np.random.default_rng(seed)
+    probability = g.random(count)
+    return probability, g.random(count) < probability
+
+
+@settings(deadline=None)
+@given(PAIRS, st.sampled_from([0.2, 0.5, 0.75, 0.9, 1.0]))
+def test_the_lowest_threshold_of_a_precision_is_that_of_sklearn(pairs, wanted):
+    probability, happened = columns(pairs)
+    assume(happened.any())
+    precision, _, values = precision_recall_curve(happened, probability)
+    reached = values[precision[:-1] >= wanted]
+    threshold = threshold_for_precision(probability, happened, wanted)
+    assert threshold.value == (reached.min() if len(reached) else math.inf)
+    assert threshold.found == bool(len(reached))
+
+
+@settings(deadline=None, max_examples=40)
+@given(PAIRS, GRID)
+def test_what_comes_out_is_what_sklearn_counts(pairs, value):
+    probability, happened = columns(pairs)
+    outcome = bayes_threshold(false_positive=value, false_negative=1 - value).check(probability, happened)
+    selected = probability >= value
+    precision = precision_score(happened, selected, zero_division=np.nan)
+    recall = recall_score(happened, selected, zero_division=np.nan)
+    assert (outcome.precision, outcome.recall) == pytest.approx((precision, recall), nan_ok=True)
+    assert outcome.coverage == pytest.approx(selected.mean())
+    assert outcome.false_discoveries == pytest.approx(0.0 if math.isnan(precision) else 1 - precision)
+    cost = np.where(happened, (1 - value) * ~selected, value * selected).mean()
+    assert outcome.cost == pytest.approx(cost)
+
+
+@settings(deadline=None)
+@given(PAIRS, st.sampled_from([(1, 1), (1, 5), (5, 1), (0, 1), (1, 0)]))
+def test_no_threshold_costs_less(pairs, costs):
+    probability, happened = columns(pairs)
+    fp, fn = costs
+    threshold = threshold_for_cost(probability, happened, false_positive=fp, false_negative=fn)
+    every = {
+        value: np.where(happened, fn * (probability < value), fp * (probability >= value)).mean()
+        for value in [*np.unique(probability), math.inf]
+    }
+    assert threshold.validation.cost == pytest.approx(min(every.values()))
+    assert threshold.value == max(value for value, cost in every.items() if cost == min(every.values()))
+
+
+def test_the_cheapest_threshold_tends_to_that_of_bayes():
+    probability, happened = calibrated(200_000, seed=3)
+    chosen = threshold_for_cost(probability, happened, false_positive=1, false_negative=4)
+    bayes = bayes_threshold(false_positive=1, false_negative=4)
+    assert bayes.value == 0.2
+    assert chosen.value == pytest.approx(0.2, abs=0.03)
+    other = calibrated(200_000, seed=4)
+    # ∫ over p: fp (1 - p) above t, fn p below it.
+    assert bayes.check(*other).cost == pytest.approx(4 * 0.2**2 / 2 + (1 - 0.2) ** 2 / 2, abs=5e-3)
+
+
+@settings(deadline=None)
+@given(PAIRS, st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.1, 0.3, 0.5, 0.9]))
+def test_false_discoveries_are_those_of_benjamini_and_hochberg(pairs, among, rate):
+    probability, happened = columns(pairs)
+    decided = np.array(among)
+    p_values = [(1 + sum(p >= own and not came for p, came in pairs)) / (1 + len(pairs)) for own in among]
+    rejected = stats.false_discovery_control(p_values, method="bh") <= rate + 1e-12
+    selected = threshold_for_fdr(probability, happened, rate, among=decided).select(decided)
+    assert selected.tolist() == rejected.tolist()
+
+
+def test_the_false_discovery_rate_holds_though_probabilities_are_far_too_sure():
+    shares = []
+    for seed in range(300):
+        p, happened = calibrated(400, seed)
+        validation, test = slice(0, 200), slice(200, 400)
+        sure = p**0.2  # keeps the order, and claims much more
+        threshold = threshold_for_fdr(sure[validation], happened[validation], 0.3, among=sure[test])
+        shares.append(threshold.check(sure[test], happened[test]).false_discoveries)
+    assert np.mean(shares) < 0.3 + 3 * np.std(shares) / math.sqrt(len(shares))
+    assert np.mean(shares) > 0.1  # it is not merely timid
+
+
+def test_a_precision_is_reached_as_often_as_was_promised():
+    missed, found, naive = 0, 0, 0
+    for seed in range(300):
+        p, happened = calibrated(300, seed)
+        guaranteed = threshold_for_precision(p, happened, 0.75, confidence=0.8)
+        found += guaranteed.found
+        missed += guaranteed.found and (1 + guaranteed.value) / 2 < 0.75
+        naive += (1 + threshold_for_precision(p, happened, 0.75).value) / 2 < 0.75
+    assert missed / 300 <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 300)
+    assert found > 250
+    assert naive / 300 > 0.4  # the precision on the pairs that it was chosen by is an optimistic guess
+
+
+@pytest.mark.parametrize(("count", "found"), [(22, True), (21, False)])
+def test_a_precision_without_errors_needs_as_many_pairs_as_the_binomial_says(count, found):
+    # With one size tested: 0.9^n ≤ 0.1 from n = 22 on.
+    threshold = threshold_for_precision(np.full(count, 0.8), np.ones(count, bool), 0.9, confidence=0.9)
+    assert threshold.found is found
+    assert threshold.value == (0.0 if found else math.inf)
+
+
+@settings(deadline=None)
+@given(st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.05, 0.2, 0.5]))
+def test_a_believed_rate_is_the_largest_set_with_so_few_expected_errors(among, rate):
+    probability = np.array(among)
+    threshold = threshold_for_believed_fdr(probability, rate)
+    sets = {value: np.mean(1 - probability[probability >= value]) for value in np.unique(probability)}
+    allowed = [value for value, mean in sets.items() if mean <= rate]
+    assert threshold.value == (min(allowed) if allowed else math.inf)
+
+
+def test_a_believed_rate_holds_if_probabilities_are_right():
+    probability, happened = calibrated(100_000, seed=1)
+    threshold = threshold_for_believed_fdr(probability, 0.1)
+    assert threshold.value == pytest.approx(0.8, abs=0.01)
+    assert threshold.check(probability, happened).false_discoveries == pytest.approx(0.1, abs=0.01)
+
+
+@settings(deadline=None)
+@given(PAIRS, st.randoms(use_true_random=False))
+def test_order_does_not_matter(pairs, random):
+    shuffled = pairs.copy()
+    random.shuffle(shuffled)
+    for choose in (
+        lambda p, y: threshold_for_precision(p, y, 0.6),
+        lambda p, y: threshold_for_precision(p, y, 0.6, confidence=0.5),
+        lambda p, y: threshold_for_cost(p, y, false_positive=1, false_negative=2),
+        lambda p, y: threshold_for_fdr(p, y, 0.4),
+    ):
+        assert choose(*columns(pairs)) == choose(*columns(shuffled))
+
+
+def test_a_precision_out_of_reach_is_told_in_words_and_selects_nothing():
+    probability, happened = np.array([0.9, 0.8, 0.7]), np.array([False, True, False])
+    threshold = threshold_for_precision(probability, happened, 0.9)
+    assert not threshold.found
+    assert str(threshold) == (
+        "nothing, as no threshold has a precision of at least 0.9: the best is 0.5000, at P ≥ 0.8"
+    )
+    assert not threshold.select(probability).any()
+    outcome = threshold.check(probability, happened)
+    assert (outcome.selected, outcome.recall, outcome.false_discoveries) == (0, 0.0, 0.0)
+    assert math.isnan(outcome.precision)
+    few = threshold_for_precision(probability, happened, 0.9, confidence=0.9)
+    assert "3 pairs are too few to show" in str(few)
+    assert not threshold_for_precision(*calibrated(50, 0), 1.0, confidence=0.9).found
+    assert "no threshold has a false discovery rate" in str(threshold_for_fdr(probability, happened, 0.01))
+
+
+def test_no_pairs_are_legal():
+    nothing = np.empty(0), np.empty(0, bool)
+    for threshold in (
+        threshold_for_precision(*nothing, 0.9),
+        threshold_for_precision(*nothing, 0.9, confidence=0.9),
+        threshold_for_cost(*nothing, false_positive=1, false_negative=1),
+        threshold_for_fdr(*nothing, 0.1),
+        threshold_for_believed_fdr(nothing[0], 0.1),
+    ):
+        assert not threshold.found
+        assert math.isnan(threshold.check(*nothing).coverage)
+
+
+def test_words():
+    threshold = threshold_for_precision(np.array([0.9, 0.8]), np.array([True, False]), 0.9)
+    assert str(threshold) == "P ≥ 0.9, the lowest threshold with a precision of at least 0.9"
+    assert str(threshold.validation) == "1 of 2 pairs selected, precision 1.0000, recall 1.0000"
+    cost = threshold_for_cost(np.array([0.9, 0.8]), np.array([True, False]), false_positive=1, false_negative=5)
+    assert str(cost) == "P ≥ 0.9, which costs least at 1 a false positive and 5 a false negative"
+    assert cost.validation.to_dict()["cost"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: threshold_for_precision(np.array([1.5]), np.array([True]), 0.9), "pair 0 has 1.5"),
+        (lambda: threshold_for_precision(np.array([0.5]), np.array([True]), 90), "For percent divide by 100"),
+        (lambda: threshold_for_precision(np.array([0.5]), np.array([1]), 0.9), "happened to hold booleans"),
+        (lambda: threshold_for_precision(np.array([0.5]), np.array([True]), 0.9, confidence=1.0), "confidence between"),
+        (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.0), "fdr above 0"),
+        (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.1, among=np.array([-1.0])), "pair 0 has -1"),
+        (lambda: threshold_for_believed_fdr(np.array([np.nan]), 0.1), "pair 0 has nan"),
+        (lambda: bayes_threshold(false_positive=-1, false_negative=1), "costs that are not negative"),
+        (lambda: bayes_threshold(false_positive=0, false_negative=0), "not both 0"),
+        (lambda: Threshold(0.5, "by hand").check(np.array([0.5]), np.array([True, True])), "of one shape"),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
