@@ -5,7 +5,18 @@ from collections import Counter
 import pytest
 
 from edgewise.experiments import recipes
-from edgewise.experiments.plan import DATASETS, MODELS, TYPICAL_SECONDS, Plan, estimated_seconds
+from edgewise.experiments.plan import (
+    DATASETS,
+    KNOWN_DATASETS,
+    KNOWN_MODELS,
+    MODELS,
+    TIMES_OF_PUBMED,
+    TYPICAL_SECONDS,
+    Plan,
+    datasets_in_order,
+    estimated_seconds,
+    typical_seconds,
+)
 from edgewise.experiments.recipes import RECIPES, Recipe, hyperparameters
 from edgewise.experiments.runs import RunKey
 from edgewise.models import GCN
@@ -43,6 +54,42 @@ def test_a_name_that_is_given_twice_counts_once() -> None:
 def test_a_plan_says_what_it_is() -> None:
     plan = Plan(("cora", "pubmed"), ("gcn",), splits=2, folds=1, inits=3)
     assert str(plan) == "cora pubmed; gcn; splits 2, folds 1, inits 3"
+
+
+def test_other_datasets_and_models_are_known_but_not_in_the_paper() -> None:
+    assert (Plan().datasets, Plan().models) == (("cora", "citeseer", "pubmed"), ("gcn", "gat", "gmnn", "epfgnn"))
+    assert set(Plan().datasets) < set(KNOWN_DATASETS)
+    assert {"texas", "actor", "chameleon", "roman-empire", "questions"} < set(KNOWN_DATASETS)
+    assert set(KNOWN_MODELS) - set(MODELS) == {"jointgcn"}
+    plan = Plan(("texas", "synthetic-0.1"), splits=2)
+    assert plan.size == len(plan.runs()) == 2 * 4 * 2 * 3 * 5
+    hyper = {key.model: key.hyperparameters for key in Plan().runs()}
+    assert all(key.hyperparameters == hyper[key.model] for key in plan.runs())
+
+
+@pytest.mark.parametrize(
+    ("name", "canonical"),
+    [
+        ("Texas", "texas"),
+        ("Roman_Empire", "roman-empire"),
+        ("synthetic-0.10", "synthetic-0.1"),
+        ("Synthetic_.5", "synthetic-0.5"),
+        ("synthetic-9e-1", "synthetic-0.9"),
+    ],
+)
+def test_a_dataset_has_one_name_in_keys(name: str, canonical: str) -> None:
+    assert Plan((name, canonical)).datasets == (canonical,)
+
+
+@pytest.mark.parametrize("name", ["synthetic", "synthetic-", "synthetic-0", "synthetic-1", "synthetic-nan", "synth-1"])
+def test_no_graph_of_that_homophily(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"synthetic-H with a homophily H between 0 and 1 .*, but got '{name}'"):
+        Plan((name,))
+
+
+def test_datasets_in_order() -> None:
+    names = {"synthetic-0.9", "actor", "pubmed", "synthetic-0.25", "texas", "mine", "cora"}
+    assert datasets_in_order(names) == ["cora", "pubmed", "texas", "actor", "mine", "synthetic-0.25", "synthetic-0.9"]
 
 
 @pytest.mark.parametrize(
@@ -123,3 +170,16 @@ def test_measured_cells_take_their_median_and_others_the_pace_of_those() -> None
 def test_there_is_a_typical_time_for_every_cell() -> None:
     assert set(TYPICAL_SECONDS) == {(dataset, model) for dataset in DATASETS for model in MODELS}
     assert all(seconds > 0 for seconds in TYPICAL_SECONDS.values())
+
+
+def test_other_cells_are_guessed_by_their_size() -> None:
+    assert set(TIMES_OF_PUBMED) == set(KNOWN_DATASETS) - set(DATASETS)
+    assert all(typical_seconds(cell) == seconds for cell, seconds in TYPICAL_SECONDS.items())
+    for model in KNOWN_MODELS:
+        assert 0 < typical_seconds(("texas", model)) < typical_seconds(("synthetic-0.3", model))
+        assert typical_seconds(("synthetic-0.3", model)) < typical_seconds(("questions", model))
+    measured = {("texas", "gcn"): [4 * typical_seconds(("texas", "gcn"))]}
+    missing = [key("texas", "gcn"), key("cora", "gat")]
+    assert estimated_seconds(missing, measured, 1) == pytest.approx(
+        4 * typical_seconds(("texas", "gcn")) + 4 * TYPICAL_SECONDS["cora", "gat"]
+    )

@@ -39,7 +39,8 @@ TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
 }
 
 # The same for graphs that the paper has not, in times of Pubmed: not of their own runs, but of epochs of GCN and GAT on
-# random graphs of their size, so they may be wrong by a factor of three. A model that the paper has not counts as EPFGNN.
+# random graphs of their size, so they may be wrong by a factor of three. A model that the paper has not counts as an
+# EPFGNN.
 TIMES_OF_PUBMED: Mapping[str, float] = {
     "texas": 0.1,
     "wisconsin": 0.1,

@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
 from edgewise.experiments.attempts import Failure, Outcome
-from edgewise.experiments.plan import KNOWN_MODELS, MODELS, datasets_in_order
+from edgewise.experiments.plan import KNOWN_MODELS, MODELS, TYPICAL_SECONDS, datasets_in_order
 from edgewise.experiments.readings import AS_PUBLISHED, READINGS
 from edgewise.experiments.reproduce import Progress
 from edgewise.experiments.runs import Run, ViewResult
@@ -116,6 +116,8 @@ def plan_text(progress: Progress) -> str:
         lines.append((f"{dataset:{width}}" + "".join(f"{count:>10}" for count in counts)).rstrip())
     each = [counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
     crew = f"with {counted(progress.workers, 'worker')}" if progress.workers else "of work for one core"
-    left = f"about {duration(progress.seconds_left)} {crew}" if progress.missing else "nothing left to do"
+    guessed = {key.cell for key in progress.missing} - set(TYPICAL_SECONDS) - set(done)
+    how = "very roughly" if guessed else "about"
+    left = f"{how} {duration(progress.seconds_left)} {crew}" if progress.missing else "nothing left to do"
     runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
     return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])

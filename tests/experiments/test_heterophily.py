@@ -1,0 +1,144 @@
+"""The protocol of the paper on other graphs: from files of PyG's loaders, and synthetic ones."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+
+from edgewise.experiments import synthetic_graphs
+from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
+from edgewise.experiments.plan import Plan
+from edgewise.experiments.reproduce import reproduce
+from edgewise.experiments.runs import RunKey
+from edgewise.experiments.sources import Sources
+from edgewise.experiments.store import Store
+from experiments.tiny import write_texas
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from edgewise.report.page import page_html
+from edgewise.report.results import Results
+from edgewise.report.sweep_figures import draw_errors
+from edgewise.report.sweep_report import report_text, write_tables
+
+SCORES = ("accuracy", "nll", "brier", "ece")
+
+
+def run_here(keys: Sequence[RunKey], job: Job) -> Iterator[Outcome]:
+    for key in keys:
+        outcome = attempt(job, key)
+        assert not isinstance(outcome, Failure), outcome.error
+        yield outcome
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """All four models on a graph without an edge whose ends agree, and GCN on a small synthetic one."""
+    root, out = write_texas(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic_graphs, "NUM_NODES", 200)
+        for plan in (Plan(("texas",), splits=1, folds=1, inits=1), Plan(("synthetic-0.2",), ("gcn",), 1, 1, 1)):
+            progress = reproduce(plan, out, Sources(str(root)), run_here, 1, lambda progress: lambda outcome: None)
+            assert progress.missing == []
+    return Results.read(out)
+
+
+def test_every_model_is_scored_where_no_edge_agrees(results: Results) -> None:
+    assert results.datasets == ["texas", "synthetic-0.2"]
+    of_texas = [run for run in results.runs if run.key.dataset == "texas"]
+    assert {run.key.model for run in of_texas} == {"gcn", "gat", "gmnn", "epfgnn"}
+    for run in of_texas:
+        for name, views in run.predictions.items():
+            assert views["agree"].count == 0, name
+            assert all(math.isnan(views["agree"][score]) for score in SCORES), name
+            assert views["disagree"].count == views["edgewise"].count > 0, name
+            assert all(math.isfinite(views[view][score]) for view in ("nodewise", "edgewise") for score in SCORES), name
+
+
+def test_what_is_remembered_of_the_graphs(results: Results) -> None:
+    texas = results.dataset_statistics("texas")
+    assert texas is not None
+    assert (texas.nodes, texas.features, texas.classes) == (183, 24, 5)
+    assert (texas.homophily.mean, texas.k_agree.mean) == (0, 0)
+    drawn = results.dataset_statistics("synthetic-0.2")
+    assert drawn is not None and (drawn.nodes, drawn.features, drawn.classes) == (200, 16, 4)
+
+
+def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_path: Path) -> None:
+    write_tables(results, tmp_path)
+    text = report_text(results)
+    assert "Nothing was published about texas, synthetic-0.2" in text
+    assert "Beneath: what was published" not in text
+    with (tmp_path / "tables.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["dataset"] for row in rows} == {"texas", "synthetic-0.2"}
+    assert {(row["published_mean"], row["difference_in_published_std"]) for row in rows} == {("", "")}
+    assert not any(row["dataset"] == "texas" and row["view"] == "agree" for row in rows)  # there is nothing to tell
+    (gcn,) = (
+        float(row["mean"])
+        for row in rows
+        if [row[name] for name in ("reading", "dataset", "row", "metric", "view")]
+        == ["as_defined", "texas", "gcn", "nll", "edgewise"]
+    )
+    (run,) = results.of("texas", "gcn")
+    assert gcn == run.predictions["product"]["edgewise"].nll
+
+
+def test_page_and_figures_have_them(results: Results) -> None:
+    html = page_html(results)
+    assert "Texas and synthetic-0.2,\nabout which nothing was published." in html
+    assert 'id="partial"' not in html  # nobody asked for the paper
+    figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
+    figure.draw_without_rendering()
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["texas", "synthetic-0.2"]
+    plt.close(figure)
+
+
+def test_keys_do_not_depend_on_the_dataset(results: Results) -> None:
+    hyper = {key.model: json.loads(key.hyperparameters) for key in Plan().runs()}
+    assert all(json.loads(run.key.hyperparameters) == hyper[run.key.model] for run in results.runs)
+    assert {run.seed for run in results.runs} == {0}
+
+
+# --- sources ---
+
+
+def test_files_need_a_folder() -> None:
+    with pytest.raises(ValueError, match=r"Expected --data-root with roman-empire, but got none: it is not bundled"):
+        Sources().task("roman-empire", 1)
+
+
+def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(url: str, **_: object) -> None:
+        raise OSError("no network here")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"roman_empire\.npz .*no network here"):
+        reproduce(
+            Plan(("roman-empire",), ("gcn",), 1, 1, 1),
+            tmp_path / "out",
+            Sources(str(tmp_path / "data")),
+            run_here,
+            1,
+            lambda progress: pytest.fail("began"),
+        )
+    with Store.reading(tmp_path / "out") as store:
+        assert not store.finished()
+
+
+@pytest.mark.parametrize("homophily", [0.1, 0.5, 0.9])
+def test_a_synthetic_graph_has_the_homophily_of_its_name_and_is_always_the_same(homophily: float) -> None:
+    task, again = (Sources().task(f"synthetic-{homophily}", 2) for _ in range(2))
+    data = task.data
+    assert (data.num_nodes, int(data.y.max()) + 1) == (2000, 4)
+    agree = (data.y[data.edge_index[0]] == data.y[data.edge_index[1]]).double().mean()
+    assert float(agree) == pytest.approx(homophily, abs=0.03)  # of 4,000 edges: four standard errors
+    assert data.is_undirected() and not data.has_self_loops()
+    assert [row.fingerprint for row in task.rows()] == [row.fingerprint for row in again.rows()]
+    assert len({row.fingerprint for row in task.rows()}) == 2
