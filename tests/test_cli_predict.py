@@ -1,0 +1,219 @@
+"""edgewise predict: files in, a table out, and what is selected."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from torch_geometric.data import Data
+from typer.testing import CliRunner, Result
+
+import edgewise as ew
+import edgewise.cli.predict
+from edgewise import cli
+
+PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
+EDGES = np.array([[0, 1, 1, 2, 3, 4, 3], [1, 0, 2, 3, 4, 0, 3]])
+SAME = [0.7, 0.375, 0.5, 0.5, 0.1]  # Σ p_i p_j of the five edges
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(cli.app, ["predict", *map(str, args)], prog_name="edgewise")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> dict[str, Path]:
+    arrays = {"probs": PROBS, "edges": EDGES, "labels": np.array([0, 0, 1, -1, 1])}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    (tmp_path / "ids.txt").write_text("ann\nbob\ncy\ndan\neve\n")
+    (tmp_path / "classes.txt").write_text("Ham\nSpam\n")
+    return {file.stem: file for file in tmp_path.iterdir()}
+
+
+def test_edges_of_a_graph_are_predicted_once_each(saved, tmp_path):
+    out = tmp_path / "out.csv"
+    result = run("--probs", saved["probs"], "--edges", saved["edges"], "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = pd.read_csv(out)
+    assert [*zip(table["start"], table["end"], strict=True)] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
+    assert table["P(same)"].tolist() == pytest.approx(SAME)
+    assert f"Wrote 5 pairs to {out}." in result.stdout
+    assert "0.7000" in result.stdout
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npy"])
+@pytest.mark.parametrize("header", [True, False])
+def test_pairs_in_ids_and_classes_by_name(saved, tmp_path, ending, header):
+    pairs, file = [("eve", "ann"), ("bob", "cy")], tmp_path / f"pairs.{ending}"
+    if ending == "csv":
+        file.write_text(("from,to\n" if header else "") + "\n".join(map(",".join, pairs)))
+    elif ending == "parquet":
+        parquet.write_table(pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]}), file)
+    else:
+        np.save(file, np.array(pairs).T)
+    out = tmp_path / "out.json"
+    names = ("--ids", saved["ids"], "--classes", saved["classes"])
+    events = ("--events", "any=Spam", "same", "--top", 2)
+    result = run("--probs", saved["probs"], "--pairs", file, *names, *events, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    document = json.loads(out.read_text())
+    rows = document["pairs"]
+    assert [(row["start"], row["end"]) for row in rows] == pairs
+    assert [row["start_label"] for row in rows] == ["Spam", "Ham"]
+    assert [row["P(any=Spam)"] for row in rows] == pytest.approx([1.0, 1 - 0.75 * 0.25])
+    assert [row["P(labels_2)"] for row in rows] == pytest.approx([0.1, 0.1875])
+    assert document["convergence"] == "nothing to converge"
+
+
+def test_ids_that_are_whole_numbers_stay_numbers(saved, tmp_path):
+    (tmp_path / "ids.csv").write_text("id\n10\n20\n30\n40\n50\n")
+    (tmp_path / "pairs.csv").write_text("10,50\n30,20\n")
+    given = ("--probs", saved["probs"], "--ids", tmp_path / "ids.csv")
+    result = run(*given, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
+    assert result.exit_code == 0, result.stderr
+    assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [50, 20]
+    result = run(*given, "--edges", saved["edges"], "--out", tmp_path / "out.parquet")
+    assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [20, 30, 40, 50, 10]
+    (tmp_path / "ids.csv").write_text("007\n7\n8\n9\n10\n")
+    (tmp_path / "pairs.csv").write_text("007,7\n")
+    run(*given, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
+    assert pd.read_parquet(tmp_path / "out.parquet")[["start", "end"]].to_numpy().tolist() == [["007", "7"]]
+
+
+def test_a_posterior_is_read_from_its_file(saved, tmp_path):
+    samples = torch.from_numpy(np.stack([PROBS, PROBS[::-1]]))
+    ew.MixturePosterior(samples).save(tmp_path / "mixture.safetensors")
+    result = run("--probs", tmp_path / "mixture.safetensors", "--edges", saved["edges"], "--out", tmp_path / "out.csv")
+    assert result.exit_code == 0, result.stderr
+    table = pd.read_csv(tmp_path / "out.csv")
+    joint = sum(np.outer(p[0], p[1]) for p in samples.numpy()) / 2
+    assert table["P(same)"][0] == pytest.approx(np.trace(joint))
+    assert set(table["method"]) == {"mixture of 2 samples"}
+
+
+@pytest.mark.parametrize("model", ["GCN", "EPFGNN"])
+def test_a_fitted_model_says_whether_its_inference_converged(tmp_path, model):
+    ring = torch.arange(12)
+    data = Data(torch.eye(12), torch.stack([ring, ring.roll(-1)]), y=ring // 6)
+    data.edge_index = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
+    split = ew.Split(train=ring % 3 == 0, val=ring % 3 == 1, test=ring % 3 == 2, split=0, fold=0)
+    quick = {"max_epochs": 2} if model == "GCN" else {"pretrain_epochs": 2, "rounds": 1, "steps": 1}
+    fitted = getattr(ew, model)(**quick).fit(data, split, seed=0)
+    fitted.save(tmp_path / "model.safetensors")
+    np.save(tmp_path / "edges.npy", data.edge_index.numpy())
+    out = tmp_path / "out.parquet"
+    result = run("--probs", tmp_path / "model.safetensors", "--edges", tmp_path / "edges.npy", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = pd.read_parquet(out)
+    joint = fitted.posterior().joint(data.edge_index[:, :1])[0]
+    assert table["P(same)"][0] == pytest.approx(float(joint.trace()), abs=1e-5)
+    words = table["convergence"][0]
+    assert words == "nothing to converge" if model == "GCN" else "converged in" in words or "exact" in words
+
+
+@pytest.fixture
+def calibrated(tmp_path):
+    """Nodes in pairs; P(same) is right, and spread over (0, 1)."""
+    g = np.random.default_rng(0)
+    p = g.random(20000)
+    probs = np.stack([1 - p, p], 1)
+    probs[1::2] = [0.0, 1.0]  # so P(same) is the p of the first node
+    labels = np.where(np.arange(20000) % 2, 1, g.random(20000) < p).astype(int)
+    val = np.arange(20000) < 10000
+    arrays = {"probs": probs, "labels": labels, "val": val, "test": ~val, "edges": np.arange(20000).reshape(-1, 2).T}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    files = [part for name in arrays for part in (f"--{name}", tmp_path / f"{name}.npy")]
+    return files, p[::2], labels[::2] == 1, val[::2]
+
+
+@pytest.mark.parametrize(
+    "goal", [("--precision", 0.9), ("--precision", 0.8, "--confidence", 0.9), ("--cost", "1:4"), ("--fdr", 0.2)]
+)
+def test_selected_pairs_are_those_above_the_threshold_of_validation_pairs(calibrated, tmp_path, goal):
+    files, p, same, val = calibrated
+    out = tmp_path / "out.parquet"
+    result = run(*files, "--select", "same", *goal, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = pd.read_parquet(out)
+    selected = table["selected"].to_numpy()
+    assert p[selected].min() > p[~selected].max()
+    precision = same[selected & ~val].mean()
+    assert f"precision {precision:.4f}" in result.stdout
+    if goal[0] == "--cost":
+        assert p[selected].min() == pytest.approx(0.2, abs=0.05)
+    else:
+        # P ≥ t has the precision (1 + t) / 2.
+        wanted = goal[1] if goal[0] == "--precision" else 1 - goal[1]
+        assert precision > wanted - 0.05
+        certain = "--confidence" in goal
+        assert wanted - (0 if certain else 0.04) < (1 + p[selected].min()) / 2 < wanted + (0.12 if certain else 0.04)
+    assert b"selected by P(same)" in parquet.read_schema(out).metadata[b"selection"]
+
+
+def test_a_precision_out_of_reach_selects_nothing_and_says_so(calibrated):
+    files, *_ = calibrated
+    result = run(*files, "--select", "different", "--precision", 0.999, "--confidence", 0.9999)
+    assert result.exit_code == 0
+    assert "selected by P(different): nothing, as" in result.stdout
+    assert "of all: 0 of 10,000 pairs selected" in result.stdout
+
+
+def test_bad_options_are_refused_in_one_line(saved, tmp_path):
+    given = ("--probs", saved["probs"], "--edges", saved["edges"])
+    labelled = ("--labels", saved["labels"], "--val", saved["labels"])
+    nobody = tmp_path / "nobody.npy"
+    np.save(nobody, np.zeros(5, bool))
+    (tmp_path / "stranger.csv").write_text("ann,zoe\n")
+    (tmp_path / "three.csv").write_text("ann,bob,cy\n")
+    by_id = ("--probs", saved["probs"], "--ids", saved["ids"])
+    refused = {
+        "Expected either --pairs or --edges": ("--probs", saved["probs"]),
+        "Expected --select with --precision": (*given, "--precision", 0.9),
+        "Expected --select with --labels": (*given, "--labels", saved["labels"]),
+        "Expected one of --precision, --cost, --fdr with --select, but got none": (*given, "--select", "same"),
+        "but got --precision and --fdr": (*given, "--select", "same", "--precision", 0.9, "--fdr", 0.1),
+        "Expected --confidence with --precision only": (
+            *(*given, "--select", "same"),
+            *("--fdr", 0.1, "--confidence", 0.9),
+        ),
+        "Expected --labels with --select": (*given, "--select", "same", "--fdr", 0.1),
+        "Expected --cost as two numbers": (
+            *(*given, "--select", "same", "--cost", "1,5"),
+            *("--labels", saved["labels"], "--val", tmp_path / "first.npy"),
+        ),
+        "both ends in": (*given, "--select", "same", "--fdr", 0.1, *labelled[:2], "--val", nobody),
+        "row 3 holds -1": (*given, "--select", "same", "--fdr", 0.1, *labelled),
+        "Expected --out to end in .csv, .parquet, .json": (*given, "--out", tmp_path / "out.xlsx"),
+        "Expected --out in a folder that exists": (*given, "--out", tmp_path / "no" / "out.csv"),
+        "Expected --out to be a file of its own": (*given, "--out", saved["probs"]),
+        "no class 'Spam'": (*given, "--events", "any=Spam"),
+        "pair 0 has 'zoe'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
+        "two columns, the ids of pairs, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
+        "to hold 5 names, one for each node, but got 2": (*given, "--ids", saved["classes"]),
+        "No such file": (*given, "--ids", tmp_path / "none.txt"),
+        "a file that ends in .csv, .txt": (*given, "--ids", tmp_path / "ids.xlsx"),
+        "Expected a posterior at": ("--probs", tmp_path / "none.safetensors", "--edges", saved["edges"]),
+        "row 0 of node sums to 1.8": ("--probs", tmp_path / "broken.npy", "--edges", saved["edges"]),
+    }
+    np.save(tmp_path / "first.npy", np.array([True, True, False, False, False]))
+    np.save(tmp_path / "broken.npy", 1.8 * PROBS)
+    for message, args in refused.items():
+        result = run(*args)
+        assert result.exit_code == 2, message
+        assert result.stderr.startswith("edgewise: "), result.stderr
+        assert len(result.stderr.splitlines()) == 1
+        assert message in result.stderr
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_help_has_examples():
+    result = run("--help")
+    assert result.exit_code == 0
+    assert "edgewise predict --probs probs.npy --edges edges.npy --out pairs.parquet" in result.stdout
+    assert edgewise.cli.predict.PREDICT_EXAMPLES.count("edgewise predict") == 3
