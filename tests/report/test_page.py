@@ -30,8 +30,9 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 LARGEST = 1_500_000  # bytes, with all runs of the paper
-PAGES = ("whole", "hostile", "one_cell", "nothing")
+PAGES = ("whole", "hostile", "one_cell", "nothing", "others")
 
 # ---- Without a browser -------------------------------------------------------------------------------------------
 
@@ -138,6 +139,7 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "hostile": with_hostile_text(results),
         "one_cell": made_up_results(["citeseer"], ["gat"], splits=1),
         "nothing": Results([]),
+        "others": made_up_results(["texas", "roman-empire", "synthetic-0.1", *OTHERS], ["gcn", "gmnn"], splits=1),
     }
     for name, of_page in several.items():
         write_page(of_page, folder / f"{name}.html")
@@ -578,6 +580,17 @@ def test_a_part_of_a_sweep_says_so(opened: Opener) -> None:
     assert page.locator('.models label[data-model="gcn"] .value').text_content() == "no runs"
     assert page.locator('.models input[value="gcn"]').is_disabled()
     assert "Nothing yet" in page.locator("#differs").text_content()
+
+
+def test_other_datasets_have_no_published_line(opened: Opener) -> None:
+    page = opened("others", address="#dataset=synthetic-0.1&chart=texas&view=agree")
+    assert page.locator("#partial").count() == 0
+    assert page.locator(".theirs").count() == 0
+    assert [row[:2] for row in shown_rows(page, "table-ece")] == [["synthetic-0.1", "GCN"], ["synthetic-0.1", "GMNN"]]
+    assert len(shown_rows(page, "table-datasets")) == 11
+    assert page.locator('.models label[data-model="gcn"] .value').text_content() == "nothing to score"  # none agrees
+    page.locator("#chart-dataset").select_option("synthetic-0.9")
+    assert list(drawn_bins(page)) == ["gcn", "gmnn"]
 
 
 def test_nothing_says_so(opened: Opener) -> None:

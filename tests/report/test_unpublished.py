@@ -1,0 +1,221 @@
+"""Datasets about which nothing was published: our numbers, and nothing beside them."""
+
+import csv
+import io
+import re
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from rich.console import Console
+
+from edgewise.experiments.published import PUBLISHED_DATASETS
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
+from edgewise.experiments.reproduce import Progress
+from report.made_up_runs import made_up_results
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from edgewise.report import changes, results, score_rows
+from edgewise.report.comparison import compare, tally_line
+from edgewise.report.live import SweepDisplay, plan_text
+from edgewise.report.page import page_html
+from edgewise.report.page_data import drawn_document
+from edgewise.report.paper_tables import paper_tables
+from edgewise.report.results import Results
+from edgewise.report.scores_csv import scores_csv
+from edgewise.report.sweep_figures import draw_errors, draw_reliability_grid
+from edgewise.report.sweep_report import report_text
+from edgewise.report.tables import table_latex, table_text
+from edgewise.report.words import label, signed
+
+OTHERS = ("texas", "roman-empire", "synthetic-0.1")
+
+
+@pytest.fixture(scope="module")
+def others() -> Results:
+    return made_up_results(OTHERS)
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Results:
+    return made_up_results(("synthetic-0.9", "texas", "cora", "synthetic-0.25"))
+
+
+def test_the_papers_datasets_come_first(mixed: Results) -> None:
+    assert mixed.datasets == mixed.described_datasets == ["cora", "texas", "synthetic-0.25", "synthetic-0.9"]
+
+
+def test_only_published_cells_are_counted(mixed: Results, others: Results) -> None:
+    alone = made_up_results(("cora",))
+    assert [repr(cell) for cell in compare(mixed)] == [repr(cell) for cell in compare(alone)]
+    assert tally_line(mixed) == tally_line(alone)
+    assert "of 44 published cells" in tally_line(mixed)  # five rows of eight cells, and four statistics
+    assert tally_line(others) == "Nothing was published about texas, roman-empire, synthetic-0.1 to compare with."
+    assert report_text(others).endswith(f"72 runs: {tally_line(others)}")
+
+
+def test_no_table_of_others_has_a_second_line(others: Results) -> None:
+    tables = paper_tables(others)
+    assert "Published cells more than one standard deviation away" not in [table.title for table in tables]
+    for table in tables:
+        assert not any("what was published" in note for note in table.notes), table.title
+        if table.title != "What the definitions change":
+            assert not any(cell.beneath for row in table.rows for cell in row.cells), table.title
+        assert table_latex(table).isascii()
+
+
+def test_cells_of_others_are_means_over_runs(others: Results) -> None:
+    ece = next(table for table in paper_tables(others) if table.title.startswith("ECE, as defined"))
+    row = next(row for row in ece.rows if (row.group, row.label) == ("roman-empire", "gmnn"))
+    values = [100 * run.predictions["mixture"]["disagree"].ece for run in others.of("roman-empire", "gmnn")]
+    assert row.cells[3].text == f"{np.mean(values):.2f} ± {np.std(values):.2f}"
+    texas = [row for row in ece.rows if row.group == "texas"]
+    assert {row.cells[2].text for row in texas} == {"– (nothing to score)"}  # no edge agrees
+
+
+def test_in_a_mixed_table_only_the_papers_have_a_second_line(mixed: Results) -> None:
+    accuracy = next(table for table in paper_tables(mixed) if table.title.startswith("Accuracy, as published"))
+    second = {row.group for row in accuracy.rows if any(cell.beneath for cell in row.cells)}
+    assert second == {"cora"}
+    assert accuracy.notes[0].endswith("ours is away.")
+
+
+def test_statistics_are_over_the_splits_that_have_edges(others: Results) -> None:
+    texas = others.dataset_statistics("texas")
+    assert texas is not None
+    assert (texas.homophily.mean, texas.homophily.std) == (0, 0)  # of the second split; the first has no edge
+    assert texas.k_edgewise.mean == pytest.approx(0.45)
+    row = next(row for row in score_rows.statistics_rows(others) if row.dataset == "texas")
+    assert [cell.published for cell in row.cells] == [None] * 8
+    nothing = made_up_results(("texas",), ("gcn",), splits=1)
+    homophily = score_rows.statistics_rows(nothing)[0].cells[4]
+    assert (homophily.text, homophily.remark) == ("–", "nothing to score")
+
+
+def test_many_datasets_are_set_in_tables_that_fit() -> None:
+    datasets = [*PUBLISHED_DATASETS, *OTHERS, "actor", "questions", "synthetic-0.9"]
+    tables = [
+        table for table in paper_tables(made_up_results(datasets, ("gcn",))) if table.title.startswith("Datasets")
+    ]
+    assert [table.title for table in tables] == ["Datasets", "Datasets, continued", "Datasets, continued"]
+    columns = [name for table in tables for name in table.columns]
+    assert columns == [*PUBLISHED_DATASETS, "texas", "actor", "roman-empire", "questions", *sorted(columns[7:])]
+    assert all(len(line) <= 120 for table in tables for line in table_text(table).splitlines())
+    assert "Beneath" in tables[0].notes[0] and "Beneath" not in tables[1].notes[0]
+
+
+def test_csv_has_their_scores_and_statistics(mixed: Results) -> None:
+    rows = list(csv.DictReader(io.StringIO(scores_csv(mixed))))
+    for row in rows:
+        assert bool(row["published_mean"]) == (row["dataset"] == "cora" and row["metric"] not in ("nll", "brier"))
+        assert not re.search("nan", row["mean"])
+    texas = {row["metric"]: row for row in rows if (row["dataset"], row["row"]) == ("texas", "statistics")}
+    assert (texas["homophily"]["mean"], texas["homophily"]["runs"]) == ("0.0", "1")
+    assert texas["k_disagree"]["runs"] == "2"
+
+
+def test_stories_and_changes_speak_of_them(others: Results) -> None:
+    assert {row.dataset for row in changes.change_rows(others)} == set(OTHERS)
+    told = changes.stories(others)
+    assert any("Roman-empire" in sentence for story in told for sentence in story.sentences)
+    assert not any("nan" in sentence for story in told for sentence in story.sentences)
+    assert signed(float("nan")) == "–"
+
+
+def test_names_as_people_write_them() -> None:
+    assert [label(name) for name in ("texas", "roman-empire", "synthetic-0.1")] == [
+        "Texas",
+        "Roman-empire",
+        "synthetic-0.1",
+    ]
+
+
+# --- page ---
+
+
+def test_the_page_of_others_is_no_part_of_the_paper(others: Results, mixed: Results) -> None:
+    html = page_html(others)
+    assert 'id="partial"' not in html
+    assert '<span class="theirs">' not in html
+    assert "Texas, Roman-empire and synthetic-0.1,\nabout which nothing was published." in html
+    assert "2,000 nodes in 4 classes" in html
+    part = page_html(mixed)
+    assert "24 of the 900 runs that make" in part and "8 of\n12 pairs" in part
+    assert "about which nothing was published" not in page_html(made_up_results(("cora",)))
+    assert list(drawn_document(mixed)["datasets"]) == mixed.datasets
+
+
+# --- figures ---
+
+
+def test_a_grid_without_agreeing_edges(others: Results) -> None:
+    figure = draw_reliability_grid(others, AS_PUBLISHED, "texas")
+    figure.draw_without_rendering()
+    assert [part.get_suptitle() for part in figure.subfigs[:-1]] == ["gcn", "gat", "gmnn", "epfgnn"]
+    plt.close(figure)
+
+
+def test_errors_of_many_datasets_are_drawn_in_lines() -> None:
+    datasets = ["cora", "texas", "actor", "squirrel", "roman-empire", "synthetic-0.1"]
+    found = made_up_results(datasets, ("gcn", "gat"), splits=1)
+    figure = draw_errors(found, AS_PUBLISHED, "agree_against_disagree_ece")
+    figure.draw_without_rendering()
+    assert [ax.get_title(loc="left") for ax in figure.axes] == datasets
+    rows = [round(ax.get_position().y0, 3) for ax in figure.axes]
+    assert len(set(rows)) == 2 and rows[:4] == rows[:1] * 4
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gcn", "gat"]
+    plt.close(figure)
+
+
+def test_models_are_named_though_the_first_dataset_has_none_of_them() -> None:
+    found = Results([*made_up_results(("cora",), ("gat",)).runs, *made_up_results(("texas",), ("gcn",)).runs])
+    figure = draw_errors(found, AS_DEFINED, "edge_against_node_ece")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gcn", "gat"]
+    plt.close(figure)
+
+
+# --- a running sweep ---
+
+
+def test_a_sweep_of_others_is_shown(others: Results) -> None:
+    runs = list(others.runs)
+    progress = Progress([run.key for run in runs], runs[:1], workers=2)
+    first, _, header, *lines = plan_text(progress).splitlines()
+    assert "72 runs" in first and "very roughly" in first
+    assert header.split() == ["gcn", "gat", "gmnn", "epfgnn"]
+    assert [line.split() for line in lines] == [
+        ["texas", "1/6", "0/6", "0/6", "0/6"],
+        ["roman-empire", "0/6", "0/6", "0/6", "0/6"],
+        ["synthetic-0.1", "0/6", "0/6", "0/6", "0/6"],
+    ]
+    assert len({len(line) for line in lines}) == 1
+    paper = [run.key for run in made_up_results(("cora",)).runs]
+    assert ": about " in plan_text(Progress(paper, [], workers=1))
+    console = Console(file=io.StringIO(), width=120)
+    console.print(SweepDisplay(progress, console).renderable())
+    assert "roman-empire epfgnn" in console.file.getvalue()
+
+
+# --- a model that the paper has not, in one reading only ---
+
+
+def test_a_row_of_one_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = READINGS[AS_DEFINED]["gcn"]
+    readings = {
+        AS_PUBLISHED: {row: of_row for row, of_row in READINGS[AS_PUBLISHED].items() if row != "gat"},
+        AS_DEFINED: {**READINGS[AS_DEFINED], "jointgcn": source},
+    }
+    for module in (results, score_rows, changes):
+        monkeypatch.setattr(module, "READINGS", readings)
+    found = made_up_results(("cora",), ("gcn", "gat"))
+    assert found.views(AS_PUBLISHED, "cora", "gat", "nodewise") == []
+    assert [row.name for row in score_rows.score_rows(found, AS_PUBLISHED, "ece")] == ["gcn"]
+    rows = score_rows.score_rows(found, AS_DEFINED, "ece")
+    assert [(row.name, bool(row.cells[0].published)) for row in rows] == [
+        ("gcn", True),
+        ("gat", True),
+        ("jointgcn", False),
+    ]
+    assert "jointgcn" not in changes.changed_rows() and "gat" not in changes.changed_rows()
