@@ -17,7 +17,7 @@ BURN_IN = 300
 PATIENCE = 3  # how often chains that disagree are run again, four times as long
 
 Missing = Mapping[GraphKey, Sequence[str]]
-OnGraph = Callable[[int, int], object]  # graphs done, graphs in all
+OnGraph = Callable[[int, int, GraphKey], object]  # graphs done, graphs to do, and the last one
 
 
 def run_study(plan: StudyPlan, folder: Path, workers: int = 1, on_graph: OnGraph | None = None) -> list[Row]:
@@ -29,7 +29,7 @@ def run_study(plan: StudyPlan, folder: Path, workers: int = 1, on_graph: OnGraph
         for done, rows in enumerate(mapped(missing), start=1):
             append_rows(path, rows)
             if on_graph is not None:
-                on_graph(done, len(missing))
+                on_graph(done, len(missing), rows[0].graph)
     wanted = set(plan.graphs())
     return [row for row in read_rows(path) if row.graph in wanted]
 

@@ -48,7 +48,7 @@ def append_rows(path: Path, rows: Iterable[Row]) -> None:
         if not end:
             writer.writerow(COLUMNS)
         for row in rows:
-            writer.writerow([*row.graph, row.predictor, *(repr(row.scores[name]) for name in (*SCORES, *TRUTH))])
+            writer.writerow([*row.graph, row.predictor, *(f"{row.scores[name]:.7g}" for name in (*SCORES, *TRUTH))])
         file.write(text.getvalue().encode())
         file.flush()
         os.fsync(file.fileno())

@@ -1,0 +1,63 @@
+"""edgewise study."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgewise.cli.app import app
+from edgewise.cli.complaints import complain
+
+if TYPE_CHECKING:
+    from edgewise.experiments.study_plan import GraphKey
+
+STUDY_EXAMPLES = """\b
+Examples:
+  edgewise study --out study --quick
+  edgewise study --out study --seeds 10 --nodes 2000
+"""
+
+
+@app.command(short_help="Compare calibration with the truth.", epilog=STUDY_EXAMPLES)
+def study(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of study.csv; rows that are there are not redone.")],
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="How many graphs of each sort; else 3, with --quick 1.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Nodes of each graph; else 1000, with --quick 300.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Three small graphs: a minute, not ten.")] = False,
+) -> None:
+    """Draw graphs whose true joints are known, and tell whether a lower calibration error means nearer to the truth."""
+    from edgewise.experiments.local import available_cores
+    from edgewise.experiments.study import run_study
+    from edgewise.experiments.study_plan import StudyPlan
+
+    usual_nodes, usual_seeds = (300, 1) if quick else (1000, 3)
+    sizes = usual_nodes if nodes is None else nodes, usual_seeds if seeds is None else seeds
+    plan = StudyPlan(*sizes, quick=quick)
+    try:
+        rows = run_study(plan, out, workers or available_cores(), _tell)
+    except KeyboardInterrupt:
+        complain("Finished graphs are safe; start the same command again to go on.")
+        raise
+    import matplotlib as mpl
+
+    mpl.use("Agg")  # no screen is needed
+    from edgewise.replace_file import replace_file
+    from edgewise.report.study_figure import write_study_figure
+    from edgewise.report.study_words import study_page, study_text
+
+    typer.echo(study_text(rows))
+    write_study_figure(rows, out / "study.png")
+    replace_file(out / "study.md", lambda file: file.write_text(study_page(rows), encoding="utf-8"))
+    typer.echo(f"\nWrote study.csv, study.md and study.png to {out}.")
+
+
+def _tell(done: int, total: int, key: "GraphKey") -> None:
+    words = f"homophily {key.homophily:g}, feature noise {key.feature_noise:g}, seed {key.seed}"
+    typer.echo(f"{done}/{total} {key.kind}, {words}", err=True)

@@ -1,0 +1,13 @@
+"""Rows of studies that never were."""
+
+from edgewise.experiments.study_plan import GraphKey
+from edgewise.experiments.study_rows import TRUTH, Row
+from edgewise.experiments.study_scores import SCORES
+
+
+def key(seed=0, homophily=0.5):
+    return GraphKey("block_model", "poisson", 4.0, 3, 100, homophily, 1.0, seed)
+
+
+def row(predictor, seed=0, **scores):
+    return Row(key(seed), predictor, dict.fromkeys((*SCORES, *TRUTH), 0.5) | scores)

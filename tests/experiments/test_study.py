@@ -1,0 +1,236 @@
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy, kendalltau, spearmanr
+
+from edgewise import models
+from edgewise.cli import study as command  # noqa: F401  registers the command
+from edgewise.experiments import study, study_plan, study_predictors
+from edgewise.experiments.study import ROWS_FILE, missing_rows, run_study, study_graph
+from edgewise.experiments.study_answer import agreement, excess_nll, lower_than_truth, rank_correlation
+from edgewise.experiments.study_plan import GraphKey, StudyPlan
+from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
+from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
+from edgewise.experiments.study_scores import expected_ece, mean_kl, mean_total_variation
+from edgewise.metrics import evaluate
+from edgewise.report.study_words import study_answer, study_text
+from experiments.made_up_study import key, row
+from test_cli import run
+
+
+def distributions(rows, entries, seed):
+    return torch.tensor(np.random.default_rng(seed).dirichlet(np.ones(entries), size=rows))
+
+
+@pytest.fixture
+def two_graphs(monkeypatch):
+    """A plan of two graphs of 100 nodes, and three predictors that are not trained."""
+    monkeypatch.setattr(study_plan, "QUICK_HOMOPHILIES", {"block_model": (0.2, 0.8)})
+    few = {name: REFERENCES[name] for name in ("truth", "true marginals", "base rate")}
+    monkeypatch.setattr(study_predictors, "PREDICTORS", few)
+    monkeypatch.setattr(study, "SWEEPS", 50)
+    monkeypatch.setattr(study, "PATIENCE", 0)
+    return StudyPlan(100, 1, quick=True)
+
+
+def test_a_plan_lists_each_graph_once_and_all_can_be_drawn():
+    graphs = StudyPlan(num_seeds=2).graphs()
+    assert len(set(graphs)) == len(graphs) == 2 * (5 + 3) * 2
+    assert len(StudyPlan(300, 1, quick=True).graphs()) == 3
+    for sizes in ((99, 1), (100, 0), (100.0, 1)):
+        with pytest.raises(ValueError, match="whole number"):
+            StudyPlan(*sizes)
+
+
+def test_divergence_and_variation_are_those_of_scipy_and_of_all_events():
+    true, said = distributions(5, 4, 0), distributions(5, 4, 1)
+    assert mean_kl(true, said) == pytest.approx(entropy(true.numpy(), said.numpy(), axis=1).mean())
+    events = list(itertools.product([0.0, 1.0], repeat=4))
+    worst = [
+        max(abs(np.dot(event, p - q)) for event in events) for p, q in zip(true.numpy(), said.numpy(), strict=True)
+    ]
+    assert mean_total_variation(true, said) == pytest.approx(np.mean(worst))
+    certain = torch.tensor([[1.0, 0.0]])
+    assert mean_kl(certain, certain) == 0.0
+    assert mean_kl(torch.tensor([[0.5, 0.5]]), certain) == np.inf
+
+
+def test_divergence_is_the_expected_nll_above_that_of_the_truth():
+    true, said = distributions(2, 9, 2).reshape(2, 3, 3)
+    edge, excess = torch.tensor([[0], [1]]), 0.0
+    for labels in itertools.product(range(3), repeat=2):
+        nll = [
+            evaluate(torch.stack([q.sum(1), q.sum(0)]), torch.tensor(labels), edge, edge_probs=q[None]).edgewise.nll
+            for q in (said, true)
+        ]
+        excess += float(true[labels]) * (nll[0] - nll[1])
+    assert excess == pytest.approx(mean_kl(true.reshape(1, 9), said.reshape(1, 9)), rel=1e-5)
+
+
+def test_expected_ece_of_certain_labels_is_the_ece():
+    num_edges = 40
+    node = distributions(2 * num_edges, 3, 3)
+    edges = torch.arange(2 * num_edges).reshape(2, -1)
+    y = torch.from_numpy(np.random.default_rng(4).integers(3, size=2 * num_edges))
+    said = node[edges[0]][:, :, None] * node[edges[1]][:, None, :]
+    true = torch.zeros(num_edges, 3, 3, dtype=torch.float64)
+    true[torch.arange(num_edges), y[edges[0]], y[edges[1]]] = 1.0
+    ours = expected_ece(true, said, node[edges].argmax(-1))
+    assert ours == pytest.approx(evaluate(node, y, edges).edgewise.ece)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12))
+def test_rank_correlation_is_that_of_scipy(pairs):
+    a, b = np.array(pairs, dtype=float).T
+    ours = rank_correlation(a, b)
+    if np.ptp(a) and np.ptp(b):
+        assert ours == pytest.approx(spearmanr(a, b).statistic)
+    else:
+        assert np.isnan(ours)
+
+
+def test_agreement_counts_pairs_as_kendall_does():
+    rng = np.random.default_rng(0)
+    ece, kl = rng.random((6, 5)), rng.random((6, 5))
+    rows = [
+        row(name, seed, edge_ece=ece[seed, k], edge_kl=kl[seed, k])
+        for seed in range(6)
+        for k, name in enumerate("abcde")
+    ]
+    found = agreement(rows, "edge_ece", "edge_kl")
+    tau = [kendalltau(ece[seed], kl[seed]).statistic for seed in range(6)]
+    assert found.right == pytest.approx((1 + np.mean(tau)) / 2)
+    assert found.rank == pytest.approx(np.mean([spearmanr(ece[seed], kl[seed]).statistic for seed in range(6)]))
+    assert found.rank_overall == pytest.approx(spearmanr(ece.flatten(), kl.flatten()).statistic)
+    assert found.pairs == 60
+    assert found.interval[0] < found.right < found.interval[1]
+
+
+def test_equal_predictors_and_lonely_graphs_have_no_order():
+    same = [row("gcn"), row("epfgnn")]
+    found = agreement(same, "edge_ece", "edge_kl")
+    assert found.pairs == 0 and np.isnan(found.right) and np.isnan(found.rank)
+    assert agreement([], "edge_ece", "edge_kl").pairs == 0
+
+
+def test_what_is_above_the_truth_and_what_is_below():
+    rows = [row("truth", edge_nll=1.0, edge_ece=0.1), row("gcn", edge_nll=1.7, edge_kl=0.6, edge_ece=0.05)]
+    kl, excess = excess_nll(rows)
+    assert kl.tolist() == [0.6] and excess == pytest.approx([0.7])
+    assert lower_than_truth(rows, "gcn", "edge_ece") == (1, 1)
+
+
+def test_rows_come_back_from_their_file(tmp_path):
+    path = tmp_path / "rows.csv"
+    rows = [row("gcn", edge_kl=0.3333333, edge_nll=np.inf), row("gat", 1, edge_ece=np.float64(1e-17))]
+    append_rows(path, rows[:1])
+    append_rows(path, rows[1:])
+    assert read_rows(path) == rows
+    assert read_rows(tmp_path / "none.csv") == []
+
+
+def test_a_line_that_was_cut_off_is_no_row_and_gives_way_to_the_next(tmp_path):
+    path = tmp_path / "rows.csv"
+    append_rows(path, [row("gcn"), row("gat")])
+    path.write_text(path.read_text()[:-9])
+    assert [found.predictor for found in read_rows(path)] == ["gcn"]
+    append_rows(path, [row("mlp")])
+    assert [found.predictor for found in read_rows(path)] == ["gcn", "mlp"]
+
+
+def test_other_tables_are_refused(tmp_path):
+    path = tmp_path / ROWS_FILE
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="Name another folder"):
+        read_rows(path)
+
+
+def test_references_are_as_far_from_the_truth_as_information_says():
+    (truth, marginals, features, base) = study_graph(
+        GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0),
+        ["truth", "true marginals", "features alone", "base rate"],
+    )
+    assert truth.scores["edge_kl"] == truth.scores["edge_tv"] == 0.0
+    assert marginals.scores["node_kl"] == pytest.approx(0.0, abs=1e-12)
+    assert 0.0 < marginals.scores["edge_kl"] < features.scores["edge_kl"] < base.scores["edge_kl"]
+    assert base.scores["edge_nll"] > truth.scores["edge_nll"]
+    assert truth.scores["edge_ece_expected"] < 0.05
+    assert all(found.scores["truth_r_hat"] < 1.1 for found in (truth, base))
+
+
+def test_a_study_writes_rows_and_does_only_what_is_missing(two_graphs, tmp_path):
+    told = []
+    rows = run_study(two_graphs, tmp_path, on_graph=lambda *progress: told.append(progress))
+    assert [progress[:2] for progress in told] == [(1, 2), (2, 2)]
+    assert len(rows) == 6 and missing_rows(two_graphs, rows) == {}
+    assert run_study(two_graphs, tmp_path, on_graph=lambda *_: pytest.fail("was done again")) == rows
+    (tmp_path / ROWS_FILE).unlink()
+    append_rows(tmp_path / ROWS_FILE, rows[:4])
+    assert [list(names) for names in missing_rows(two_graphs, rows[:4]).values()] == [["true marginals", "base rate"]]
+    assert run_study(two_graphs, tmp_path) == rows
+
+
+def test_processes_give_the_same_rows_as_they_end(two_graphs):
+    missing = missing_rows(two_graphs, [])
+    with ThreadPoolExecutor(2) as threads:
+        found = list(study._in_processes(threads, missing))
+    assert {rows[0].graph: rows for rows in found} == {
+        graph: study_graph(graph, names) for graph, names in missing.items()
+    }
+
+
+def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
+    brief = {"GCN": {"max_epochs": 9}, "GAT": {"max_epochs": 9}, "GMNN": {"pretrain_epochs": 9, "round_epochs": 9}}
+    brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
+    for name, epochs in brief.items():
+        monkeypatch.setattr(study_predictors, name, partial(getattr(models, name), **epochs))
+    rows = study_graph(key()._replace(homophily=0.8), list(LEARNT))
+    assert [found.predictor for found in rows] == list(LEARNT)
+    assert all(0.0 < found.scores["edge_kl"] < 10.0 for found in rows)
+    assert all(0.0 < found.scores["edge_tv"] < 1.0 for found in rows)
+
+
+def rows_ordered_by(metric):
+    """Make rows in which one score is always right, and the other orders at random."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for seed in range(20):
+        for name in PREDICTORS:
+            kl = 0.0 if name == "truth" else rng.random()
+            chance = {"edge_ece": rng.random(), "edge_ece_expected": rng.random(), "edge_nll": 1.0 + kl}
+            rows.append(row(name, seed, **{**chance, "edge_kl": kl, metric: 1.0 + kl}))
+    return rows
+
+
+def test_the_answer_follows_the_rows():
+    by_chance, by_ece = study_answer(rows_ordered_by("edge_nll")), study_answer(rows_ordered_by("edge_ece"))
+    assert "hardly any evidence" in by_chance and "By the edge NLL it is 100% [100, 100]" in by_chance
+    assert "differ by 0.000 nats" in by_chance and "rank correlation 1.000" in by_chance
+    assert "in 100% [100, 100] of 300 pairs: strong evidence" in by_ece
+    assert study_text(rows_ordered_by("edge_nll")).splitlines()[1].startswith("truth")
+
+
+def test_the_command_prints_the_answer_and_writes_its_files(two_graphs, tmp_path, monkeypatch):
+    done = rows_ordered_by("edge_nll")
+    monkeypatch.setattr(study, "run_study", lambda plan, folder, workers, tell: tell(1, 1, done[0].graph) or done)
+    result = run("study", "--out", tmp_path, "--quick")
+    assert result.exit_code == 0, result.output
+    assert "Does a lower edge ECE mean a joint nearer to the truth?" in result.stdout
+    assert "1/1 block_model, homophily 0.5" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"study.md", "study.png"}
+    assert "![" in (tmp_path / "study.md").read_text(encoding="utf-8")
+
+
+def test_the_command_refuses_small_graphs(tmp_path):
+    result = run("study", "--out", tmp_path, "--nodes", 5)
+    assert result.exit_code == 2 and "nodes" in result.stderr
+
+
+def test_columns_have_distinct_names():
+    assert len(set(COLUMNS)) == len(COLUMNS)

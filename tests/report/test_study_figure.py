@@ -1,0 +1,64 @@
+from itertools import pairwise
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.collections import PathCollection
+
+from edgewise.experiments.study_answer import METRICS, agreement, chosen
+from edgewise.experiments.study_predictors import LEARNT, PREDICTORS
+from edgewise.report.study_figure import draw_study, write_study_figure
+from experiments.made_up_study import row
+
+mpl.use("Agg")
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    metrics = [*METRICS, "edge_kl"]
+    return [
+        row(name, seed, **dict(zip(metrics, rng.random(len(metrics)), strict=True)))
+        for seed in range(4)
+        for name in PREDICTORS
+    ]
+
+
+def test_a_point_for_each_graph_and_predictor_but_the_truth(rows):
+    figure = draw_study(rows)
+    ece, nll, _ = figure.axes
+    for ax in (ece, nll):
+        points = [part for part in ax.collections if isinstance(part, PathCollection)]
+        assert [part.get_label() for part in points] == [name for name in PREDICTORS if name != "truth"]
+        assert sum(len(part.get_offsets()) for part in points) == 4 * (len(PREDICTORS) - 1)
+    gat = next(part for part in ece.collections if part.get_label() == "gat")
+    expected = [(found.scores["edge_kl"], found.scores["edge_ece"]) for found in chosen(rows, ["gat"])]
+    np.testing.assert_allclose(gat.get_offsets(), expected)
+    plt.close(figure)
+
+
+def test_bars_are_the_shares_of_right_pairs(rows):
+    figure = draw_study(rows)
+    bars = figure.axes[2].patches
+    expected = [100 * agreement(chosen(rows, list(LEARNT)), metric, "edge_kl").right for metric in METRICS]
+    np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
+    assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(METRICS.values())
+    plt.close(figure)
+
+
+def test_nothing_is_cut_off_or_overlaps(rows):
+    figure = draw_study(rows)
+    figure.draw_without_rendering()
+    width, height = figure.get_size_inches() * figure.dpi
+    boxes = [ax.get_tightbbox() for ax in figure.axes]
+    for box in boxes:
+        assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
+    assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
+    plt.close(figure)
+
+
+def test_one_graph_is_enough_for_a_picture(rows, tmp_path):
+    write_study_figure([found for found in rows if found.graph.seed == 0], tmp_path / "study.png")
+    assert (tmp_path / "study.png").read_bytes()[1:4] == b"PNG"
+    assert not plt.get_fignums()
