@@ -163,6 +163,9 @@ def test_errors_of_many_datasets_are_drawn_in_lines() -> None:
     figure = draw_errors(found, AS_PUBLISHED, "agree_against_disagree_ece")
     figure.draw_without_rendering()
     assert [ax.get_title(loc="left") for ax in figure.axes] == datasets
+    assert [
+        ax.get_title(loc="left") for ax in figure.axes if "nothing to score" in [t.get_text() for t in ax.texts]
+    ] == ["texas"]
     rows = [round(ax.get_position().y0, 3) for ax in figure.axes]
     assert len(set(rows)) == 2 and rows[:4] == rows[:1] * 4
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gcn", "gat"]

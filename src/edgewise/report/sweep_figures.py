@@ -1,6 +1,6 @@
 """The figures of a sweep: reliability of all models in all views, and errors of runs against each other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -102,27 +102,38 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
     for ax in grid.flat[len(results.datasets) :]:
         ax.remove()
     for ax, dataset in zip(grid.flat, results.datasets, strict=False):
-        for model, (colour, marker) in STYLES.items():
-            x, y = (
-                [100 * result.ece for result in results.views(reading, dataset, model, view)] for view in (across, up)
+        errors = {
+            model: np.array(
+                [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (across, up)]
             )
-            if x:
-                ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
+            for model in STYLES
+        }
+        _draw_points(ax, errors)
         _finish(ax, dataset, across_name)
+        if not any(np.isfinite(pairs).all(axis=0).any() for pairs in errors.values()):
+            _say_empty(ax)
     for ax in grid[:, 0]:
         ax.set_ylabel(f"{up_name}, percent")
     handles = {label: handle for ax in fig.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     models = [model for model in STYLES if model in handles]
-    fig.legend(
-        [handles[model] for model in models],
-        models,
-        loc="outside lower center",
-        ncols=len(STYLES),
-        frameon=False,
-        markerscale=1.6,
-    )
+    shown = [handles[model] for model in models]
+    fig.legend(shown, models, loc="outside lower center", ncols=len(STYLES), frameon=False, markerscale=1.6)
     fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
     return fig
+
+
+def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
+    """Draw two errors of each run, by model."""
+    for model, (x, y) in errors.items():
+        colour, marker = STYLES[model]
+        if len(x):
+            ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
+
+
+def _say_empty(ax: Axes) -> None:
+    """Say that no run has both errors; a scale would say something else."""
+    ax.set(xticks=[], yticks=[])
+    ax.text(0.5, 0.5, "nothing to score", transform=ax.transAxes, ha="center", va="center", backgroundcolor="white")
 
 
 def _finish(ax: Axes, dataset: str, across_name: str) -> None:
