@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
@@ -85,6 +85,7 @@ def test_expected_ece_of_certain_labels_is_the_ece():
     assert ours == pytest.approx(evaluate(node, y, edges).edgewise.ece)
 
 
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12))
 def test_rank_correlation_is_that_of_scipy(pairs):
     a, b = np.array(pairs, dtype=float).T

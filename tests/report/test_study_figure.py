@@ -14,7 +14,7 @@ from experiments.made_up_study import row
 mpl.use("Agg")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
     metrics = [*METRICS, "edge_kl"]
@@ -25,8 +25,15 @@ def rows():
     ]
 
 
-def test_a_point_for_each_graph_and_predictor_but_the_truth(rows):
+@pytest.fixture(scope="module")
+def figure(rows):
     figure = draw_study(rows)
+    figure.draw_without_rendering()
+    plt.close(figure)
+    return figure
+
+
+def test_a_point_for_each_graph_and_predictor_but_the_truth(rows, figure):
     ece, nll, _ = figure.axes
     for ax in (ece, nll):
         points = [part for part in ax.collections if isinstance(part, PathCollection)]
@@ -35,27 +42,21 @@ def test_a_point_for_each_graph_and_predictor_but_the_truth(rows):
     gat = next(part for part in ece.collections if part.get_label() == "gat")
     expected = [(found.scores["edge_kl"], found.scores["edge_ece"]) for found in chosen(rows, ["gat"])]
     np.testing.assert_allclose(gat.get_offsets(), expected)
-    plt.close(figure)
 
 
-def test_bars_are_the_shares_of_right_pairs(rows):
-    figure = draw_study(rows)
+def test_bars_are_the_shares_of_right_pairs(rows, figure):
     bars = figure.axes[2].patches
     expected = [100 * agreement(chosen(rows, list(LEARNT)), metric, "edge_kl").right for metric in METRICS]
     np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
     assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(METRICS.values())
-    plt.close(figure)
 
 
-def test_nothing_is_cut_off_or_overlaps(rows):
-    figure = draw_study(rows)
-    figure.draw_without_rendering()
+def test_nothing_is_cut_off_or_overlaps(figure):
     width, height = figure.get_size_inches() * figure.dpi
     boxes = [ax.get_tightbbox() for ax in figure.axes]
     for box in boxes:
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
     assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
-    plt.close(figure)
 
 
 def test_one_graph_is_enough_for_a_picture(rows, tmp_path):

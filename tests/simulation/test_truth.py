@@ -46,10 +46,10 @@ def test_truth_of_three_classes():
 def test_chains_come_near_bayes_rule_as_they_say(kind, degree_law, known):
     graph = tiny(kind, degree_law, seed=5)
     law, field = Law(graph, known), graph._given(mask(6, *known))
-    posterior, report = gibbs_marginals(field, graph._starts(4, 0), burn_in=50, sweeps=20000, seed=0)
+    posterior, report = gibbs_marginals(field, graph._starts(4, 0), burn_in=50, sweeps=10000, seed=0)
     joints = posterior.joint(graph.edge_index).numpy()
     assert report.converged and not report.exact
-    assert report.error < 0.003
+    assert report.error < 0.005
     assert np.sqrt(((joints - law.joints(graph.edge_index)) ** 2).mean()) < 3 * report.error
     np.testing.assert_allclose(posterior.node, law.nodes(), atol=0.01)
     np.testing.assert_allclose(posterior.node[list(known)].max(1).values if known else [], 1.0)
@@ -96,15 +96,15 @@ def test_belief_propagation_is_near_the_truth_of_a_large_sparse_block_model():
     "options", [{"homophily": 0.1}, {"homophily": 0.9}, {"kind": "mrf", "average_degree": 3, "homophily": 0.5}]
 )
 def test_labels_are_calibrated_under_their_true_posterior(options):
-    graph = synthetic(1500, 3, feature_noise=1.2, seed=7, **options)
-    known = torch.rand(1500, generator=torch.Generator().manual_seed(0)) < 0.1
-    posterior, report = graph.truth(known, burn_in=100, sweeps=300)
+    graph = synthetic(1000, 3, feature_noise=1.2, seed=7, **options)
+    known = torch.rand(1000, generator=torch.Generator().manual_seed(0)) < 0.1
+    posterior, report = graph.truth(known, burn_in=100, sweeps=250)
     ev = evaluate(posterior, graph.data.y, graph.data.edge_index, mask=~known, same_label=True, n_bins=5)
     assert report.converged
     assert max(ev.edgewise.ece, ev.nodewise.ece, ev.same_label.ece) < 0.045
     joints = posterior.joint(graph.edge_index[:, ~known[graph.edge_index].any(0)])
     entropy = -torch.special.xlogy(joints, joints).sum((1, 2)).mean()
-    assert ev.edgewise.nll == pytest.approx(float(entropy), rel=0.05)
+    assert ev.edgewise.nll == pytest.approx(float(entropy), rel=0.05, abs=0.03)
 
 
 def test_chains_that_stay_where_they_started_are_found_out():
