@@ -1,0 +1,69 @@
+"""The figure of risk-coverage curves: what is drawn is what was computed."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from edgewise.decisions import risk_coverage, selective
+from edgewise.report import risk_coverage_figure
+from edgewise.report.risk_coverage_figure import plot_risk_coverage
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def random_curve(count, seed=0):
+    g = np.random.default_rng(seed)
+    confidence = g.random(count)
+    return risk_coverage(confidence, g.random(count) < confidence)
+
+
+def test_the_area_under_the_drawn_steps_is_the_aurc():
+    curve = random_curve(500)
+    _, ax = plot_risk_coverage({"nodes": curve})
+    line, best = ax.get_lines()
+    assert line.get_drawstyle() == "steps-pre"  # a step holds for the coverage before its point
+    x, y = line.get_data()
+    assert float(np.diff(x, prepend=0) @ y) == pytest.approx(curve.aurc)
+    assert float(np.trapezoid(best.get_ydata(), best.get_xdata())) == pytest.approx(curve.best_aurc, abs=3e-3)
+
+
+def test_a_long_curve_is_thinned_but_keeps_its_shape():
+    curve = random_curve(50_000)
+    x, y = risk_coverage_figure.curve_points(curve)
+    assert len(x) <= risk_coverage_figure.MOST_POINTS
+    assert x[-1] == 1.0
+    assert float(np.diff(x, prepend=0) @ y) == pytest.approx(curve.aurc, abs=1e-3)
+
+
+def test_nodes_edges_and_events_are_in_one_plot():
+    g = np.random.default_rng(1)
+    probs, edges = g.dirichlet([1, 1, 1], size=40), g.integers(0, 40, size=(2, 60))
+    curves = selective(probs, g.integers(0, 3, 40), edges)
+    fig, ax = plot_risk_coverage(curves, title="A title")
+    assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["nodes", "edges", "same"]
+    assert ax.get_title(loc="left") == "A title"
+    assert ax.get_xlim() == (0, 1)
+    own, mine = plt.subplots()
+    assert plot_risk_coverage(curves, ax=mine) == (own, mine)
+    assert fig is not own
+
+
+def test_one_curve_and_an_empty_one():
+    _, ax = plot_risk_coverage(random_curve(10))
+    assert ax.get_legend().get_texts()[0].get_text().startswith("all: AURC")
+    _, ax = plot_risk_coverage({"edges": risk_coverage(np.empty(0), np.empty(0, bool))})
+    assert ax.get_legend().get_texts()[0].get_text() == "edges: none"
+
+
+def test_what_is_no_curve_is_refused():
+    with pytest.raises(ValueError, match="Expected risk-coverage curves, but got dict"):
+        plot_risk_coverage({"nodes": 0.5})
+    with pytest.raises(ValueError, match="Expected risk-coverage curves, but got list"):
+        plot_risk_coverage([random_curve(3)])
