@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from edgewise.inference import sum_product
+from edgewise.inference import exact_marginals, sum_product
 from edgewise.metrics import evaluate
 from edgewise.simulation import synthetic
+from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import gibbs_marginals
 from simulation.law import Law
 
@@ -133,3 +136,23 @@ def test_evidence_is_a_mask(evidence, words):
 def test_numbers_of_chains_and_sweeps_are_whole(option):
     with pytest.raises(ValueError, match="whole number"):
         synthetic(300, seed=0).truth(**option)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 1000), kind=st.sampled_from(["mrf", "block_model"]))
+def test_other_names_of_nodes_and_classes_and_turned_edges_change_nothing_else(seed, kind):
+    field = tiny(kind, "poisson", seed).field
+    rng = torch.Generator().manual_seed(seed)
+    nodes, classes = torch.randperm(6, generator=rng), torch.randperm(2, generator=rng)
+    renamed = LabelField(
+        field.unary[nodes][:, classes],
+        nodes.argsort()[field.edge_index].flip(0),
+        field.coupling[:, classes][:, :, classes],
+        field.weight[nodes],
+        field.rate[classes][:, classes],
+    )
+    before, after = (exact_marginals(some.dense_mrf())[0] for some in (field, renamed))
+    torch.testing.assert_close(after.node, before.node[nodes][:, classes])
+    torch.testing.assert_close(
+        after.joint(renamed.edge_index), before.joint(field.edge_index.flip(0))[:, classes][:, :, classes]
+    )
