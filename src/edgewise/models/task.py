@@ -130,8 +130,8 @@ def prepared(
     check_option("directed", directed, DIRECTED)
     where = _device(device)
     x, dtype = _checked_features(data.x)
-    labels = _checked_labels(data.y, x.shape[0])
-    train, val = (_checked_nodes(name, split, labels) for name in ("train", "val"))
+    labels = checked_labels(data.y, x.shape[0])
+    train, val = (checked_nodes(name, split, labels) for name in ("train", "val"))
     if bool((train & val).any()):
         node = int((train & val).nonzero()[0])
         raise ValueError(
@@ -140,7 +140,7 @@ def prepared(
         )
     classes = _num_classes(labels, num_classes)
     edges = checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), len(labels)).long()
-    edges = _undirected(edges, directed, len(labels))
+    edges = undirected_edges(edges, directed, len(labels))
     seen = torch.where(train | val, labels, -1)
     if isinstance(x, Tensor):
         x = x.to(where)
@@ -221,7 +221,8 @@ def _check_finite(values: Float[Tensor, "rows ..."], nodes: Int[Tensor, " rows"]
         )
 
 
-def _checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
+def checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
+    """Check that there is a label, or -1, for each node."""
     labels = as_tensor(y, "y").cpu()
     if labels.ndim != 1 or len(labels) != num_nodes:
         raise ValueError(
@@ -237,7 +238,8 @@ def _checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
     return labels
 
 
-def _checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+    """Check that a mask of a split chooses some nodes, and that their labels are known."""
     mask = getattr(split, name, None)
     if mask is None:
         raise ValueError(
@@ -283,7 +285,7 @@ def _num_classes(labels: Int[Tensor, " nodes"], num_classes: int | None) -> int:
     return int(num_classes)
 
 
-def _undirected(edges: Int[Tensor, "2 edges"], directed: Directed, num_nodes: int) -> Int[Tensor, "2 undirected"]:
+def undirected_edges(edges: Int[Tensor, "2 edges"], directed: Directed, num_nodes: int) -> Int[Tensor, "2 undirected"]:
     """Keep each undirected edge once, from its lower node to its higher; without self-loops."""
     edges = edges[:, edges[0] != edges[1]]
     if directed == "refuse":

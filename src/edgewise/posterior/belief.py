@@ -117,9 +117,13 @@ class Posterior(ABC):
             kind, names = words["kind"], ", ".join(sorted(tensors))
             raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
 
-    def to(self, device: torch.device | str) -> "Posterior":
-        """Give the same belief on another device."""
-        return self._remade(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
+        """Give the same belief on another device, or in another dtype."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, dtype if tensor.is_floating_point() else None)
+
+        return self._remade(**{name: moved(tensor) for name, tensor in self.tensors().items()})
 
     def detach(self) -> "Posterior":
         """Give the same belief without a gradient."""

@@ -1,0 +1,97 @@
+"""CaGCN: a graph convolution on the logits gives each node a factor (Wang et al. 2021)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from edgewise.calibration.averaging import averaging
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.network import Training
+from edgewise.calibration.options import check_positive
+from edgewise.data.arrays import check_whole_number
+from edgewise.models.adam import Weights
+from edgewise.models.dropout import NO_DROPOUT, Dropout, dropped
+from edgewise.models.seeds import dropout_key, generator, glorot
+
+MOST_HIDDEN = 1 << 16
+
+
+@dataclass(frozen=True)
+class CaGCN(NodeCalibrator):
+    """softmax(t_i z_i), t = log(exp(GCN(z)) + 1.1), trained by NLL and a margin on validation nodes.
+
+    The margin pulls correct predictions apart from the runner-up and wrong ones towards it. Published trainings stop by
+    the labels of training nodes, of which a network is surer than of others; here a third of the validation nodes tells
+    when to stop.
+
+    Parameters
+    ----------
+    hidden, dropout
+        Units between its two layers, and the share of them that is dropped.
+    margin
+        The weight of the margin.
+    epochs, patience, learning_rate, weight_decay
+        How long to train at most, how long to wait for a lower NLL, and Adam's.
+    seed
+        Of weights and dropout, and of which validation nodes tell when to stop.
+    """
+
+    hidden: int = 16
+    dropout: float = 0.5
+    margin: float = 0.5
+    epochs: int = 200
+    patience: int = 50
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole_number("hidden", self.hidden, 1, MOST_HIDDEN)
+        check_positive(self, "learning_rate")
+
+    def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
+        """Give log softmax(t_i z_i)."""
+        draws = generator(self.seed, "cagcn")
+        classes, dtype = seen.logits.shape[1], seen.logits.dtype
+        weights = {
+            "weight_1": glorot((classes, self.hidden), draws, dtype),
+            "bias_1": torch.zeros(self.hidden, dtype=dtype),
+            "weight_2": glorot((self.hidden, 1), draws, dtype),
+            "bias_2": torch.zeros(1, dtype=dtype),
+        }
+        dropout = Dropout(self.dropout, dropout_key(self.seed, "cagcn"))
+        average = averaging(seen.both_directions, len(seen.labels))
+
+        def scaled(weights: Weights, dropout: Dropout, epoch: int) -> Float[Tensor, "val classes"]:
+            return (_factors(average, weights, seen.logits, dropout, epoch) * seen.logits)[seen.val]
+
+        found = Training(self.epochs, self.patience, self.learning_rate, self.weight_decay).of(
+            weights,
+            lambda weights, epoch: scaled(weights, dropout, epoch),
+            lambda weights: scaled(weights, NO_DROPOUT, 0),
+            seen.val_labels,
+            lambda logits, labels: cross_entropy(logits, labels) + self.margin * margin_loss(logits, labels),
+            draws,
+        )
+        factors = _factors(average, found, seen.logits, NO_DROPOUT, 0)
+        return (factors * seen.logits).log_softmax(-1), {"factors": factors.squeeze(1)}
+
+
+def margin_loss(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> Tensor:
+    """Mean of 1 - p₁ + p₂ where the most likely label is right, and of p₁ - p₂ where it is wrong."""
+    two, places = logits.softmax(-1).topk(2, dim=-1)
+    gap = two[:, 0] - two[:, 1]
+    return torch.where(places[:, 0] == labels, 1 - gap, gap).mean()
+
+
+def _factors(
+    average: Tensor, weights: Weights, logits: Float[Tensor, "nodes classes"], dropout: Dropout, draw: int
+) -> Float[Tensor, "nodes 1"]:
+    hidden = torch.sparse.mm(average, logits @ weights["weight_1"]) + weights["bias_1"]
+    hidden = dropped(hidden.relu(), dropout, draw)
+    exponent = torch.sparse.mm(average, hidden @ weights["weight_2"]) + weights["bias_2"]
+    factors: Tensor = exponent.exp().add(1.1).log()
+    return factors

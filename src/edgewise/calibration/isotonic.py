@@ -1,0 +1,75 @@
+"""Isotonic regression: any map that keeps the order, for each event on its own (Zadrozny and Elkan 2002)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.data.arrays import ArrayLike, as_tensor
+
+
+@dataclass(frozen=True, eq=False)
+class IsotonicMap:
+    """A map from probabilities of an event to calibrated ones that never falls: straight between its knots."""
+
+    knots: Float[Tensor, " knots"]
+    values: Float[Tensor, " knots"]
+
+    def __call__(self, probability: ArrayLike) -> Float[Tensor, "*shape"]:
+        """Map probabilities; below the first knot and above the last the map is constant."""
+        given = as_tensor(probability, "probability")
+        mapped = np.interp(given.cpu().double().numpy(), self.knots.numpy(), self.values.numpy())
+        return torch.from_numpy(np.asarray(mapped)).to(given.device, given.dtype)
+
+
+def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
+    """Fit the map of the lowest squared error to how often an event happened, by pooling adjacent violators.
+
+    So many observations cannot show a probability below 1 / (n + 2) or above 1 less that, and the map stays within.
+
+    >>> isotonic_map(torch.tensor([0.1, 0.4, 0.6, 0.9]), torch.tensor([False, True, False, True])).values.tolist()
+    [0.166..., 0.5, 0.5, 0.833...]
+    """
+    from scipy.optimize import isotonic_regression
+
+    p, event = _checked(probability, happened)
+    knots, place = np.unique(p.cpu().double().numpy(), return_inverse=True)
+    count = np.bincount(place)
+    frequency = np.bincount(place, weights=event.cpu().double().numpy()) / count
+    fitted = isotonic_regression(frequency, weights=count).x
+    least = 1 / (len(p) + 2)
+    return IsotonicMap(torch.from_numpy(knots), torch.from_numpy(fitted.clip(least, 1 - least)))
+
+
+@dataclass(frozen=True)
+class IsotonicCalibration(NodeCalibrator):
+    """One isotonic map for each event "the node has label c", fitted on validation nodes; then rows are normalised.
+
+    For an event on edges, such as "both ends have the same label", `isotonic_map` makes a map of its own.
+    """
+
+    def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
+        """Give the logarithms of the mapped probabilities, normalised."""
+        p = seen.logits.softmax(-1)
+        columns = [
+            isotonic_map(p[seen.val, label], seen.val_labels == label)(p[:, label]) for label in range(p.shape[1])
+        ]
+        mapped = torch.stack(columns, dim=1)
+        return (mapped / mapped.sum(1, keepdim=True)).log(), {}
+
+
+def _checked(
+    probability: ArrayLike, happened: ArrayLike
+) -> tuple[Float[Tensor, " observations"], Bool[Tensor, " observations"]]:
+    p, event = as_tensor(probability, "probability"), as_tensor(happened, "happened")
+    if p.ndim != 1 or len(p) == 0 or p.shape != event.shape or not p.is_floating_point() or event.dtype != torch.bool:
+        raise ValueError(
+            "Expected probabilities of an event and truth values of whether it happened, as many of each, but got "
+            f"shape {tuple(p.shape)} of dtype {p.dtype} and shape {tuple(event.shape)} of dtype {event.dtype}."
+        )
+    if not bool(((p >= 0) & (p <= 1)).all()):
+        raise ValueError("Expected probabilities from 0 to 1, but some lie outside, or are NaN.")
+    return p, event

@@ -1,0 +1,138 @@
+"""Calibrated joints of neighbours: the marginals of a node calibrator, coupled as much as labelled edges say."""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator, Seen
+from edgewise.calibration.coupling import coupled
+from edgewise.calibration.leave_out import averaged_features, left_out
+from edgewise.calibration.options import check_positive
+from edgewise.calibration.spread import SpreadScaling
+from edgewise.calibration.temperature import best_temperature
+from edgewise.data.arrays import as_tensor
+from edgewise.posterior import PairwisePosterior
+
+LEAST_DOUBT = 0.1  # nats: the prior of a coupling is never narrower
+STRONGEST = 20.0  # nats
+
+
+@dataclass(frozen=True)
+class StructuredCalibrator(Calibrator):
+    """q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) for each edge, with a and b such that its marginals are p_i and p_j.
+
+    p are the marginals of a node calibrator, and stay as they are: the network has used the neighbours already, so
+    belief propagation would count them twice. Only how far two ends go together is new. That is one number w, learnt
+    from edges with both ends labelled. There are few of them among validation nodes and a network is too sure of
+    those that it was trained on, so the likelihood of w is that of marginals by a simpler model, a ridge regression on
+    averaged features, which leaves out both labels of each edge in turn (`leave_out`). Without features it is that of
+    the calibrated marginals on edges between validation nodes.
+
+    w is shrunk: labels alone say J, by how much the log odds of equal labels on edges exceed those of any two nodes.
+    Marginals that know nothing would leave all of it to w, and marginals that know everything nothing. So before the
+    likelihood w is J / 2, and none and all are three standard deviations off.
+
+    Parameters
+    ----------
+    nodes
+        The node calibrator.
+    ridge
+        The penalty of the regression.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> post = ew.GCN(max_epochs=5).fit(data, split).posterior()
+    >>> StructuredCalibrator().fit(post, data, split)
+    PairwisePosterior(nodes=2708, classes=7, edges=5278)
+    """
+
+    nodes: NodeCalibrator = field(default_factory=SpreadScaling)
+    ridge: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nodes, NodeCalibrator):
+            raise ValueError(
+                f"Expected nodes to be a calibrator of nodes, say TemperatureScaling(), but got {self.nodes!r}."
+            )
+        check_positive(self, "ridge")
+
+    def _learnt(self, seen: Seen) -> Calibrated:
+        log_p, learnt = self.nodes.log_marginals(seen)
+        known = _labelled_edges(seen)
+        surplus = _surplus(seen, known)
+        if known.shape[1] == 0:
+            strength = 0.0
+        else:
+            evidence = self._evidence(seen, log_p, known)
+            strength = _strength(*evidence, surplus)
+        start, end = seen.edge_index
+        joint = coupled(log_p[start], log_p[end], _potts(strength, log_p))
+        messages = torch.stack([log_p[start] - joint.log_a, log_p[end] - joint.log_b])
+        posterior = PairwisePosterior(log_p, seen.edge_index, messages, joint.coupling.unsqueeze(0))
+        return Calibrated(posterior, {**learnt, "coupling": strength, "surplus": surplus})
+
+    def _evidence(
+        self, seen: Seen, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
+    ) -> tuple[Float[Tensor, "2 pairs classes"], Int[Tensor, "2 pairs"]]:
+        """Give log marginals of the ends of labelled edges that were made without their labels, and these labels."""
+        if getattr(seen.data, "x", None) is None:
+            both_validate = seen.val[known].all(0)
+            return log_p[known[:, both_validate]], seen.labels[known[:, both_validate]]
+        labelled = (seen.train | seen.val).nonzero().squeeze(1)
+        place = torch.full((len(seen.labels),), -1)
+        place[labelled] = torch.arange(len(labelled))
+        x = _features(seen)
+        features, labels = averaged_features(x, seen.both_directions, labelled), seen.labels[labelled]
+        scores = left_out(features, labels, log_p.shape[1], place[known], self.ridge)
+        temperature = best_temperature(scores.nodes, labels)
+        return (scores.pairs / temperature).log_softmax(-1), seen.labels[known]
+
+
+def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
+    x = seen.data.x
+    x = (x.to_dense() if isinstance(x, Tensor) else torch.from_numpy(x)).detach().cpu().double()
+    return as_tensor(x, "x")
+
+
+def _labelled_edges(seen: Seen) -> Int[Tensor, "2 known"]:
+    """Give the edges whose ends both have a label that may be looked at."""
+    return seen.edge_index[:, (seen.labels[seen.edge_index] >= 0).all(0)]
+
+
+def _surplus(seen: Seen, known: Int[Tensor, "2 known"]) -> float:
+    """J: by how much the log odds of equal labels on labelled edges exceed those of any two labelled nodes."""
+    labels = seen.labels[seen.labels >= 0]
+    counts = torch.bincount(labels).double()
+    equal = float((seen.labels[known[0]] == seen.labels[known[1]]).sum())
+    pairs_equal, pairs = float((counts * (counts - 1)).sum()) / 2, len(labels) * (len(labels) - 1) / 2
+    return _log_odds(equal, known.shape[1]) - _log_odds(pairs_equal, pairs)
+
+
+def _log_odds(happened: float, of: float) -> float:
+    return math.log((happened + 0.5) / (of - happened + 0.5))
+
+
+def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2 pairs"], surplus: float) -> float:
+    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ = |J| / 6."""
+    from scipy.optimize import minimize_scalar
+
+    middle, doubt = surplus / 2, max(abs(surplus) / 6, LEAST_DOUBT)
+
+    def loss(strength: float) -> float:
+        joints = coupled(log_ends[0], log_ends[1], _potts(strength, log_ends)).log_joints()
+        of_labels = joints[torch.arange(labels.shape[1]), labels[0], labels[1]]
+        return -float(of_labels.sum()) + ((strength - middle) / doubt) ** 2 / 2
+
+    reach = min(6 * doubt, STRONGEST)
+    low, high = max(middle - reach, -STRONGEST), min(middle + reach, STRONGEST)
+    return float(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-4}).x)
+
+
+def _potts(strength: float, like: Float[Tensor, "*shape classes"]) -> Float[Tensor, "classes classes"]:
+    return strength * torch.eye(like.shape[-1], dtype=like.dtype)

@@ -1,0 +1,51 @@
+"""Temperature scaling: one number for all nodes (Guo et al. 2017)."""
+
+import math
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+
+WIDEST = 1e4  # a temperature is between its inverse and itself
+
+
+@dataclass(frozen=True)
+class TemperatureScaling(NodeCalibrator):
+    """softmax(z / T), with the T of the lowest NLL on validation nodes.
+
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> post = ew.GCN(max_epochs=5).fit(data, split).posterior()
+    >>> TemperatureScaling().fit(post, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
+    """
+
+    def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
+        """Give log softmax(z / T)."""
+        temperature = best_temperature(seen.val_logits, seen.val_labels)
+        return (seen.logits / temperature).log_softmax(-1), {"temperature": temperature}
+
+
+def best_temperature(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
+    """Find the T of the lowest NLL: it is convex in 1 / T, so the sign of its slope tells where T is.
+
+    d NLL / d(1/T) = Σ_i (E_{softmax(z_i / T)}[z_i] - z_i(y_i)). Where every label has the largest logit, or none has
+    more than the mean, there is no lowest: then T is the smallest or the largest that we take.
+    """
+    from scipy.optimize import brentq
+
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+
+    def slope(log_inverse: float) -> float:
+        expected = ((logits * math.exp(log_inverse)).softmax(-1) * logits).sum(-1)
+        return float((expected - own).sum())
+
+    widest = math.log(WIDEST)
+    if slope(widest) <= 0:
+        return 1 / WIDEST
+    if slope(-widest) >= 0:
+        return WIDEST
+    return math.exp(-float(brentq(slope, -widest, widest, xtol=1e-12)))

@@ -1,0 +1,48 @@
+"""Vector scaling: a factor and a shift for each class (Guo et al. 2017)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen, minimised
+from edgewise.calibration.options import check_positive
+from edgewise.calibration.temperature import best_temperature
+
+
+@dataclass(frozen=True)
+class VectorScaling(NodeCalibrator):
+    """softmax(a ∘ z / T + b), with the a and b of the lowest NLL on validation nodes, after temperature scaling.
+
+    A few dozen labels cannot tell two numbers for each class apart, so the sum of the NLL is raised by
+    (Σ (a - 1)² + Σ b²) / 2σ²: without labels it is temperature scaling. Labels that are most likely may change.
+
+    Parameters
+    ----------
+    prior
+        σ. A large one gives plain vector scaling.
+    """
+
+    prior: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "prior")
+
+    def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
+        """Give log softmax(a ∘ z / T + b)."""
+        temperature = best_temperature(seen.val_logits, seen.val_labels)
+        classes = seen.logits.shape[1]
+        centred = seen.logits - seen.logits.mean(-1, keepdim=True)  # a ∘ z must not depend on a constant in z
+
+        def scaled(parameters: Float[Tensor, " twice"], logits: Tensor) -> Tensor:
+            return logits / temperature * (1 + parameters[:classes]) + parameters[classes:]
+
+        def loss(parameters: Float[Tensor, " twice"]) -> Tensor:
+            nll = cross_entropy(scaled(parameters, centred[seen.val]), seen.val_labels, reduction="sum")
+            return nll + parameters.square().sum() / (2 * self.prior**2)
+
+        found = minimised(loss, [0.0] * (2 * classes))
+        learnt: dict[str, float | Tensor] = {"factor": (1 + found[:classes]) / temperature, "shift": found[classes:]}
+        return scaled(found, centred).log_softmax(-1), learnt | {"temperature": torch.tensor(temperature)}
