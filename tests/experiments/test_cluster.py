@@ -17,7 +17,7 @@ import pytest
 from edgewise.experiments import cluster
 from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.cluster import run_on_ray
-from edgewise.experiments.perform import versions
+from edgewise.experiments.versions import versions
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.reproduce import reproduce
 from edgewise.experiments.runs import Run

@@ -15,7 +15,7 @@ from statistics import fmean
 import psutil
 import pytest
 
-from edgewise.experiments import perform
+from edgewise.experiments import versions
 from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.reproduce import Progress, planned, reproduce
@@ -137,8 +137,8 @@ def test_runs_of_other_versions_are_refused_before_any_run(
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         do(plan, tmp_path, root, Hat(undisturbed), limit=2)
-    here = perform.versions()
-    monkeypatch.setattr(perform, "versions", lambda: {**here, package: "9.9.9"})
+    here = versions.versions()
+    monkeypatch.setattr(versions, "versions", lambda: {**here, package: "9.9.9"})
     hat = Hat(undisturbed)
     with pytest.raises(
         StoreError, match=rf"store of {package} 9\.9\.9, but .* has runs of {package} .*name another --out"

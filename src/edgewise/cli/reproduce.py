@@ -24,6 +24,8 @@ REPRODUCE_EXAMPLES = """\b
 Examples:
   edgewise reproduce --out results --quick
   edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
+  edgewise reproduce --out calibrated --models gcn gat --calibrators all --fitted models
+  edgewise reproduce --out heterophilous --datasets texas synthetic-0.1 --data-root data --quick
   edgewise reproduce --out results --ray auto
 """
 
@@ -34,10 +36,25 @@ def reproduce(
         Path, typer.Option(metavar="DIR", help="Folder of results.sqlite; what is there is not done again.")
     ],
     datasets: Annotated[
-        list[str] | None, typer.Option(metavar="NAME…", help="Some of cora, citeseer, pubmed; else all.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME…",
+            help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, actor, "
+            "chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; synthetic-H for a "
+            "homophily H, such as synthetic-0.3.",
+        ),
     ] = None,
     models: Annotated[
-        list[str] | None, typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn; else all.")
+        list[str] | None,
+        typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn (else these four), jointgcn."),
+    ] = None,
+    calibrators: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME…",
+            help="Calibrate gcn and gat by temperature, vector, ensemble, cagcn, gats, isotonic, spread, structured, or "
+            "all.",
+        ),
     ] = None,
     splits: Annotated[
         int | None, typer.Option(metavar="N", help="How many random splits; else 5, with --quick 1.")
@@ -53,10 +70,19 @@ def reproduce(
         str | None, typer.Option(metavar="ADDRESS", help="Run as tasks of a Ray cluster: its address, auto, or local.")
     ] = None,
     data_root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of Planetoid's Cora/raw/ind.cora.*; else bundled data.")
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder of raw files as PyG keeps them (Cora/raw/ind.cora.*, texas/raw/*, …), which downloads those that "
+            "are missing; else bundled data.",
+        ),
     ] = None,
     splits_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed 0.")
+    ] = None,
+    fitted: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep trained models there, and train none that is: to calibrate later."),
     ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="One split and one initialisation: minutes, not hours.")
@@ -72,9 +98,11 @@ def reproduce(
 
     if ray and workers:
         raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
+    if ray and fitted:
+        raise ValueError("Expected --fitted or --ray, but got both. Leave --fitted out: nodes of Ray share no folder.")
     usual = 1 if quick else 5
     sizes = usual if splits is None else splits, folds, usual if inits is None else inits
-    plan = Plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes)
+    plan = Plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes, listed(calibrators))
     given = as_given({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(given["data_root"], given["splits_dir"])
     count = None if ray else workers or available_cores()
@@ -84,7 +112,7 @@ def reproduce(
 
         typer.echo(plan_text(planned(plan, out, count)))
         return
-    failures = _run(plan, out, sources, count, ray)
+    failures = _run(plan, out, sources, count, ray, fitted)
     typer.echo()
     show_report(out, out)
     for key, error in failures.items():
@@ -97,7 +125,9 @@ def reproduce(
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
-def _run(plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: str | None) -> "Mapping[RunKey, str]":
+def _run(
+    plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: str | None, fitted: Path | None
+) -> "Mapping[RunKey, str]":
     """Do the missing runs, and show how far they are; give those that failed."""
     from rich.console import Console
 
@@ -120,7 +150,7 @@ def _run(plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: 
                 typer.echo(plan_text(progress) + "\n")
                 return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
 
-            return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "").failures
+            return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "", fitted).failures
     except KeyboardInterrupt:  # told when the display is gone, which would write over it
         complain("Finished runs are safe; start the same command again to go on.")
         raise

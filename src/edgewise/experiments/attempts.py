@@ -3,6 +3,7 @@
 import traceback
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources, Task
@@ -25,6 +26,7 @@ class Job:
 
     sources: Sources
     n_splits: int
+    fitted: str | None = None  # a folder to keep trained models in
 
 
 @cache
@@ -37,10 +39,12 @@ def attempt(job: Job, key: RunKey) -> Outcome:
     """Do a run; an error of it is an outcome too."""
     import torch
 
+    from edgewise.experiments.fitted_files import FittedFiles
     from edgewise.experiments.perform import perform
 
     torch.set_num_threads(1)  # one run a core
     try:
-        return perform(key, task_of(job, key.dataset))
+        files = None if job.fitted is None else FittedFiles(Path(job.fitted))
+        return perform(key, task_of(job, key.dataset), files)
     except Exception:
         return Failure(key, traceback.format_exc())

@@ -12,7 +12,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt, task_of
-from edgewise.experiments.perform import versions
+from edgewise.experiments.versions import versions
 from edgewise.experiments.runs import RunKey
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ MODELS = ("gcn", "gat", "gmnn", "epfgnn")
 # All that have names of their own; there is also a synthetic graph for each homophily.
 KNOWN_DATASETS = (*DATASETS, *HETEROPHILOUS)
 KNOWN_MODELS = (*MODELS, "jointgcn")
+CALIBRATORS = ("temperature", "vector", "ensemble", "cagcn", "gats", "isotonic", "spread", "structured")
 FOLDS = 3  # the published splits have three, and so have those that are drawn
 MOST = 1000  # splits and initialisations, so that each run has a seed of its own
 
@@ -66,6 +67,7 @@ class Plan:
     splits: int = 5
     folds: int = FOLDS
     inits: int = 5
+    calibrators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for option, names, known in (("datasets", self.datasets, DATASETS), ("models", self.models, MODELS)):
@@ -73,13 +75,15 @@ class Plan:
                 raise ValueError(f"Expected at least one of {', '.join(known)} for --{option}, but got none.")
         object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_known_dataset, self.datasets))))
         object.__setattr__(self, "models", tuple(dict.fromkeys(map(_known_model, self.models))))
+        object.__setattr__(self, "calibrators", _known_calibrators(self.calibrators))
         check_whole_number("--splits", self.splits, 1, MOST)
         check_whole_number("--folds", self.folds, 1, FOLDS)
         check_whole_number("--inits", self.inits, 1, MOST)
 
     def __str__(self) -> str:
         each = f"splits {self.splits}, folds {self.folds}, inits {self.inits}"
-        return f"{' '.join(self.datasets)}; {' '.join(self.models)}; {each}"
+        calibrated = f"; calibrators {' '.join(self.calibrators)}" if self.calibrators else ""
+        return f"{' '.join(self.datasets)}; {' '.join(self.models)}; {each}{calibrated}"
 
     @property
     def cells(self) -> list[tuple[str, str]]:
@@ -91,7 +95,7 @@ class Plan:
         """Give all runs; every cell gets its first run before any gets its second."""
         from edgewise.experiments.recipes import hyperparameters
 
-        of_model = {model: hyperparameters(model) for model in self.models}
+        of_model = {model: hyperparameters(model, self.calibrators) for model in self.models}
         return [
             RunKey(dataset, model, of_model[model], split, fold, init)
             for init in range(self.inits)
@@ -124,6 +128,14 @@ def _known_model(name: str) -> str:
     if name not in KNOWN_MODELS:
         raise ValueError(f"Expected --models from {', '.join(KNOWN_MODELS)}, but got {name!r}.")
     return name
+
+
+def _known_calibrators(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Put names of calibrators in order; "all" is short for all of them."""
+    for name in names:
+        if name not in (*CALIBRATORS, "all"):
+            raise ValueError(f"Expected --calibrators from {', '.join(CALIBRATORS)}, or all, but got {name!r}.")
+    return tuple(name for name in CALIBRATORS if name in names or "all" in names)
 
 
 def datasets_in_order(names: Collection[str]) -> list[str]:

@@ -6,9 +6,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
+from edgewise.experiments.plan import CALIBRATORS
 from edgewise.models import EPFGNN, GAT, GCN, GMNN
 from edgewise.models.model import Model
 from edgewise.posterior import IndependentPosterior, Posterior
+
+CALIBRATORS_ENTRY = "calibrators"
 
 Predict = Callable[[Any], Posterior]  # of what the recipe's model fits
 
@@ -55,6 +58,21 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
 }
 
 
-def hyperparameters(model: str) -> str:
-    """Give all hyper-parameters of a model's trainings as JSON, always in the same order."""
-    return json.dumps([asdict(recipe.model) for recipe in RECIPES[model]], sort_keys=True)
+# What calibrators are added to: models with one prediction, of independent nodes.
+CALIBRATED = ("gcn", "gat")
+
+
+def hyperparameters(model: str, calibrators: tuple[str, ...] = ()) -> str:
+    """Give all hyper-parameters of a model's trainings, and of calibrators, as JSON, always in the same order."""
+    described: list[dict[str, Any]] = [asdict(recipe.model) for recipe in RECIPES[model]]
+    if calibrators and model in CALIBRATED:
+        from edgewise.experiments.calibrators import BY_NAME
+
+        described.append({CALIBRATORS_ENTRY: {name: repr(BY_NAME[name]) for name in calibrators}})
+    return json.dumps(described, sort_keys=True)
+
+
+def calibrators_of(hyperparameters: str) -> tuple[str, ...]:
+    """Give the names of the calibrators among hyper-parameters, in the order in which they are known."""
+    named = json.loads(hyperparameters)[-1].get(CALIBRATORS_ENTRY, {})
+    return tuple(name for name in CALIBRATORS if name in named)

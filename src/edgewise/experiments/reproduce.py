@@ -57,20 +57,21 @@ def reproduce(
     workers: int | None,
     begin: Callable[[Progress], Callable[[Outcome], object]],
     crew: str = "",
+    fitted: Path | None = None,
 ) -> Progress:
     """Do the runs of a plan that a folder does not have yet; each is written when it ends.
 
     ``begin`` is told what there is to do, and gives what is called with each outcome. ``crew`` says who does the runs,
-    if they are not so many processes of this machine.
+    if they are not so many processes of this machine. In the folder ``fitted`` trained models are kept and looked for.
     """
-    from edgewise.experiments.perform import versions
+    from edgewise.experiments.versions import versions
 
     with Store.writing(folder) as store:
         store.check_resumable(plan.runs(), versions())
         store.check_tasks(row for dataset in plan.datasets for row in sources.task(dataset, plan.splits).rows())
         progress = _progress(plan, store.runs(), workers)
         on_outcome = begin(progress)
-        job = Job(sources, plan.splits)
+        job = Job(sources, plan.splits, None if fitted is None else str(fitted))
         store.begin_command(f"{plan}; {sources}", crew or f"{workers} on this machine")
         with closing(execute(progress.missing, job)) as outcomes:  # a full disk must end the workers too
             for outcome in outcomes:

@@ -240,7 +240,7 @@ class Store:
             if hyperparameters.get(key.cell, key.hyperparameters) != key.hyperparameters:
                 raise StoreError(
                     f"Expected runs of {' '.join(key.cell)} with the hyper-parameters of this edgewise, but some in "
-                    f"{self.path} have others. Nothing was changed; name another --out."
+                    f"{self.path} have others, or other calibrators. Nothing was changed; name another --out."
                 )
 
     def _check_version(self, name: str, written: str, here: str) -> None:

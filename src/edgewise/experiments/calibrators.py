@@ -1,0 +1,29 @@
+"""The calibrators that a sweep may add to a model's own predictions."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from edgewise.calibration import (
+    GATS,
+    CaGCN,
+    Calibrator,
+    EnsembleTemperatureScaling,
+    IsotonicCalibration,
+    SpreadScaling,
+    StructuredCalibrator,
+    TemperatureScaling,
+    VectorScaling,
+)
+from edgewise.experiments.plan import CALIBRATORS
+
+_KINDS: tuple[Calibrator, ...] = (
+    TemperatureScaling(),
+    VectorScaling(),
+    EnsembleTemperatureScaling(),
+    CaGCN(),
+    GATS(),
+    IsotonicCalibration(),
+    SpreadScaling(),
+    StructuredCalibrator(),
+)
+BY_NAME: Mapping[str, Calibrator] = MappingProxyType(dict(zip(CALIBRATORS, _KINDS, strict=True)))
