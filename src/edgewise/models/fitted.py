@@ -52,9 +52,9 @@ class Fitted(ABC):
     @staticmethod
     def load(path: Path | str) -> "Fitted":
         """Read what `save` wrote, onto the CPU."""
-        from edgewise.models import EPFGNN, GAT, GCN, GMNN
+        from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
 
-        kinds: dict[str, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN)}
+        kinds: dict[str, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN, JointGCN)}
         expected = {"format": [FORMAT], "model": list(kinds)}
         tensors, words = read_tensors(path, "fitted model", "Fitted.save", expected)
         return _remade(kinds[words["model"]], words, tensors, path)

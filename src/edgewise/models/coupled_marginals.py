@@ -1,0 +1,69 @@
+"""Joints of neighbours that keep the marginals of their ends: what sum-product rests at, chosen, not searched for.
+
+For marginals p_i and p_j and a strength w there is one joint q(l, m) = a(l) b(m) exp(w 1[l = m]) with these marginals.
+Taken for every edge, p and q are a fixed point of sum-product: that of the field with unaries
+U_i = log p_i - Σ_j μ_{j→i} and couplings w 1[l = m], where μ_{j→i} = log p_i - log a. On a forest there is no other, so
+there p and q are the field's true marginals, whatever w is.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+MOST_TURNS = 2000
+TOLERANCE = 1e-10  # nats
+
+
+def kept_messages(log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""]) -> Float[Tensor, "2 edges c"]:
+    """Give the messages into starts and ends of edges under which their beliefs are p; log p has a sum of exp of 1.
+
+    Rows and columns are scaled by turns (Sinkhorn and Knopp 1967). A neighbour whose belief without this edge is b says
+    log Σ_m b(m) exp(w 1[l = m]) = log(1 + (e^w - 1) b(l)), which is between 0 and w. Gradients flow through the turns.
+    """
+    at_start, at_end = log_p
+    raised = torch.expm1(strength)
+    into_end = torch.zeros_like(at_end)
+    for _ in range(MOST_TURNS):
+        into_start = torch.log1p(raised * (at_end - into_end).softmax(-1))
+        before, into_end = into_end, torch.log1p(raised * (at_start - into_start).softmax(-1))
+        if into_end.numel() == 0 or float((into_end - before).detach().abs().max()) < TOLERANCE:
+            break
+    return torch.stack([torch.log1p(raised * (at_end - into_end).softmax(-1)), into_end])
+
+
+def pair_information(
+    log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""], labels: Int[Tensor, "2 edges"]
+) -> Float[Tensor, " edges"]:
+    """Give log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): what the joint of two labels says beyond their marginals."""
+    messages = kept_messages(log_p, strength)
+    cavities = log_p - messages
+    told = torch.log1p(torch.expm1(strength) * (cavities[0].softmax(-1) * cavities[1].softmax(-1)).sum(-1))
+    normaliser = cavities.logsumexp(-1).sum(0) + told
+    own = messages.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(0)
+    return strength * (labels[0] == labels[1]) - own - normaliser
+
+
+def labelled_likelihood(
+    log_p: Float[Tensor, "nodes classes"],
+    labels: Int[Tensor, " nodes"],
+    log_ends: Float[Tensor, "2 edges classes"],
+    end_labels: Int[Tensor, "2 edges"],
+    strength: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    """Σ_i log p_i(y_i) + Σ_ij log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): Bethe's log-likelihood, whose log Z is 0.
+
+    Where labelled nodes and the edges between them form a forest this is the log-likelihood of their labels under the
+    field that they would be without the other nodes.
+    """
+    of_nodes = log_p.gather(1, labels.unsqueeze(1)).sum()
+    return of_nodes + pair_information(log_ends, strength, end_labels).sum()
+
+
+def unaries(
+    log_p: Float[Tensor, "nodes classes"],
+    edge_index: Int[Tensor, "2 edges"],
+    messages: Float[Tensor, "2 edges classes"],
+) -> Float[Tensor, "nodes classes"]:
+    """U_i = log p_i - Σ_j μ_{j→i}: the field whose sum-product rests at these marginals and messages."""
+    start, end = edge_index
+    return log_p.index_add(0, start, -messages[0]).index_add(0, end, -messages[1])

@@ -1,0 +1,158 @@
+"""Joints with given marginals: against enumeration, a plain loop, exact inference on trees, and finite differences."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgewise as ew
+from edgewise.inference.messages import log_sum, sweep
+from edgewise.models.coupled_marginals import kept_messages, labelled_likelihood, pair_information, unaries
+
+CLASSES = 3
+TREE = torch.tensor([[0, 1, 1, 5, 4], [1, 2, 3, 3, 5]])  # 0 - 1 - 2, 1 - 3 - 5 - 4
+
+
+def log_marginals(*shape, seed=0, spread=1.5):
+    draws = torch.Generator().manual_seed(seed)
+    return (spread * torch.randn(*shape, generator=draws, dtype=torch.float64)).log_softmax(-1)
+
+
+def number(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def joints_of(log_p, strength):
+    """Give q (edges, classes, classes) of messages."""
+    start, end = log_p - kept_messages(log_p, number(strength))
+    raised = start.unsqueeze(2) + end.unsqueeze(1) + strength * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
+    return raised.flatten(1).softmax(1).view(raised.shape)
+
+
+def scaled_by_a_loop(p, r, strength, turns=20_000):
+    """Scale rows, then columns, until both sums are right, for one pair."""
+    q = np.exp(strength * np.eye(len(p)))
+    for _ in range(turns):
+        q = q * (p / q.sum(1))[:, None]
+        q = q * (r / q.sum(0))[None, :]
+        if np.abs(q.sum(1) - p).max() < 1e-15:
+            break
+    return q
+
+
+@pytest.mark.parametrize("strength", [-6.0, -1.0, 0.0, 0.5, 2.0, 6.0])
+def test_joints_are_those_of_a_loop(strength):
+    log_p = log_marginals(2, 5, CLASSES)
+    found = joints_of(log_p, strength).numpy()
+    for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
+        np.testing.assert_allclose(found[e], scaled_by_a_loop(p, r, strength), atol=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), strength=st.floats(-4, 4), num_classes=st.integers(2, 6), spread=st.floats(0.0, 8.0)
+)
+def test_marginals_are_kept_and_the_odds_are_those_of_the_coupling(seed, strength, num_classes, spread):
+    log_p = log_marginals(2, 4, num_classes, seed=seed, spread=spread)
+    q = joints_of(log_p, strength)
+    torch.testing.assert_close(q.sum(2), log_p[0].exp(), atol=1e-7, rtol=0.0)
+    torch.testing.assert_close(q.sum(1), log_p[1].exp(), atol=1e-7, rtol=0.0)
+    odds = q[:, 0, 0].log() + q[:, 1, 1].log() - q[:, 0, 1].log() - q[:, 1, 0].log()
+    torch.testing.assert_close(odds, torch.full_like(odds, 2 * strength), atol=1e-6, rtol=0.0)
+
+
+def test_two_classes_have_a_closed_form():
+    """With p = r = ½ the joint is ½ σ(w) for equal labels and ½ σ(-w) for others."""
+    q = joints_of(torch.full((2, 1, 2), -np.log(2.0), dtype=torch.float64), 1.3)[0]
+    equal, other = 0.5 / (1 + np.exp(-1.3)), 0.5 / (1 + np.exp(1.3))
+    np.testing.assert_allclose(q, [[equal, other], [other, equal]])
+
+
+def test_without_strength_joints_are_products():
+    log_p = log_marginals(2, 5, CLASSES)
+    torch.testing.assert_close(joints_of(log_p, 0.0), log_p.exp()[0].unsqueeze(2) * log_p.exp()[1].unsqueeze(1))
+
+
+def test_extreme_marginals_have_finite_messages():
+    log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1)
+    for strength in (-3.0, 3.0):
+        messages = kept_messages(log_p, number(strength))
+        assert (messages.abs() <= abs(strength)).all()
+
+
+def test_turning_edges_around_turns_messages_around():
+    log_p = log_marginals(2, 7, CLASSES)
+    there, back = kept_messages(log_p, number(1.2)), kept_messages(log_p.flip(0), number(1.2))
+    torch.testing.assert_close(back, there.flip(0), atol=1e-8, rtol=0.0)
+
+
+def test_relabelling_edges_and_classes_relabels_messages():
+    log_p = log_marginals(2, 7, CLASSES)
+    edges, classes = torch.tensor([3, 1, 0, 6, 5, 2, 4]), torch.tensor([2, 0, 1])
+    expected = kept_messages(log_p, number(-0.7))[:, edges][..., classes]
+    torch.testing.assert_close(kept_messages(log_p[:, edges][..., classes], number(-0.7)), expected)
+
+
+def test_no_edges():
+    empty = torch.zeros(2, 0, CLASSES, dtype=torch.float64)
+    assert kept_messages(empty, number(1.0)).shape == (2, 0, CLASSES)
+    assert pair_information(empty, number(1.0), torch.zeros(2, 0, dtype=torch.long)).shape == (0,)
+
+
+# The field.
+
+
+@pytest.mark.parametrize("strength", [-2.0, 0.7, 3.0])
+def test_on_a_tree_they_are_the_true_marginals_of_the_field(strength):
+    log_p = log_marginals(6, CLASSES)
+    messages = kept_messages(log_p[TREE], number(strength))
+    mrf = ew.PairwiseMRF(unaries(log_p, TREE, messages), TREE, strength * torch.eye(CLASSES))
+    exact = ew.exact_marginals(mrf)[0]
+    torch.testing.assert_close(exact.node, log_p.exp(), atol=1e-8, rtol=0.0)
+    torch.testing.assert_close(exact.joint(TREE), joints_of(log_p[TREE], strength), atol=1e-8, rtol=0.0)
+
+
+def test_on_loops_sum_product_rests_there():
+    loop = torch.tensor([[0, 0, 1, 2, 0], [1, 2, 2, 3, 3]])
+    log_p = log_marginals(4, CLASSES)
+    messages = kept_messages(log_p[loop], number(1.0))
+    mrf = ew.PairwiseMRF(unaries(log_p, loop, messages), loop, torch.eye(CLASSES))
+    again = sweep(mrf, messages, log_sum)
+    torch.testing.assert_close(again, messages - messages.amax(-1, keepdim=True), atol=1e-8, rtol=0.0)
+
+
+# The likelihood.
+
+
+@pytest.mark.parametrize("strength", [-1.5, 0.0, 2.0])
+def test_on_a_tree_the_likelihood_is_that_of_enumeration(strength):
+    """log P(y) = energy - log Z, with Z summed over all 3⁶ labellings."""
+    log_p = log_marginals(6, CLASSES)
+    field = unaries(log_p, TREE, kept_messages(log_p[TREE], number(strength)))
+    labellings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
+    energy = field[torch.arange(6), labellings].sum(1)
+    energy = energy + strength * (labellings[:, TREE[0]] == labellings[:, TREE[1]]).sum(1)
+    for row in (0, 100, 728):
+        y = labellings[row]
+        found = labelled_likelihood(log_p, y, log_p[TREE], y[TREE], number(strength))
+        assert float(found) == pytest.approx(float(energy[row] - energy.logsumexp(0)), abs=1e-7)
+
+
+def test_the_information_of_pairs_is_that_of_a_loop():
+    log_p, y = log_marginals(2, 9, CLASSES), torch.randint(CLASSES, (2, 9), generator=torch.Generator().manual_seed(1))
+    found = pair_information(log_p, number(1.7), y).tolist()
+    for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
+        l, m = y[:, e].tolist()  # noqa: E741 (a label)
+        assert found[e] == pytest.approx(np.log(scaled_by_a_loop(p, r, 1.7)[l, m] / (p[l] * r[m])), abs=1e-7)
+
+
+@pytest.mark.parametrize("strength", [-1.0, 0.3, 1.5])
+def test_gradients(strength):
+    logits = log_marginals(2, 4, CLASSES, spread=1.0).requires_grad_()
+    y = torch.tensor([[0, 1, 2, 0], [0, 2, 2, 1]])
+
+    def information(logits, strength):
+        return pair_information(logits.log_softmax(-1), strength, y)
+
+    assert torch.autograd.gradcheck(information, (logits, number(strength).requires_grad_()), atol=1e-6)

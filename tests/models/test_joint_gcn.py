@@ -1,0 +1,244 @@
+"""JointGCN: what it learns of known couplings, its likelihood, its field, its seeds, and fitted values on disk."""
+
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+
+import edgewise as ew
+from edgewise.inference.messages import log_sum, sweep
+from edgewise.models.joint_gcn import PRIOR, HeldOut, JointGCN, _held_out, _log_likelihood, _most_likely
+from edgewise.models.task import prepared
+from models.blocks import assert_same_bits, blocks, changed, split_of
+from models.test_coupled_marginals import joints_of, scaled_by_a_loop
+
+SMALL = JointGCN(hidden=8, folds=3, max_epochs=12)
+DATA = blocks()
+SPLIT = split_of(DATA)
+
+
+@cache
+def fitted():
+    return SMALL.fit(DATA, SPLIT)
+
+
+@cache
+def drawn(strength, telling=1.0, num_nodes=800, seed=0):
+    """Draw two labels along a random tree, equal to their parent's e^w times as often as not, and features of them."""
+    rng = np.random.default_rng(seed)
+    parent = np.array([rng.integers(max(0, node - 6), node) for node in range(1, num_nodes)])
+    differs = rng.random(num_nodes - 1) > 1 / (1 + np.exp(-strength))
+    y = np.zeros(num_nodes, dtype=np.int64)
+    for node in range(1, num_nodes):
+        y[node] = y[parent[node - 1]] ^ differs[node - 1]
+    x = telling * np.eye(2, 6)[y] + rng.normal(size=(num_nodes, 6))
+    pairs = np.stack([parent, np.arange(1, num_nodes)])
+    edges = torch.from_numpy(np.concatenate([pairs, pairs[::-1]], axis=1))
+    data = SimpleNamespace(x=torch.from_numpy(x).float(), edge_index=edges, y=torch.from_numpy(y))
+    role = torch.from_numpy(rng.permutation(num_nodes) % 4)
+    return data, SimpleNamespace(train=role < 2, val=role == 2, test=role == 3)
+
+
+# What is learnt.
+
+
+@pytest.mark.parametrize("strength", [2.0, -2.0])
+def test_the_strength_has_the_sign_of_the_true_coupling_and_joints_beat_products(strength):
+    data, split = drawn(strength)
+    found = JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split)
+    assert found.strength * strength > 1
+    posterior = found.posterior()
+    joint, product = (
+        ew.evaluate(belief, data.y, data.edge_index, mask=split.test).edgewise for belief in (posterior, posterior.node)
+    )
+    assert joint.nll < product.nll - 0.05
+
+
+@pytest.mark.parametrize("strength", [2.0, 0.0, -2.0])
+def test_features_that_tell_nothing_leave_all_to_the_coupling(strength):
+    """Then marginals are ½, and the strength is that of the tree: about 130 edges tell it to within 0.3 or so."""
+    data, split = drawn(strength, telling=0.0)
+    assert JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split).strength == pytest.approx(strength, abs=0.8)
+
+
+def test_strength_and_sharpness_are_found_again():
+    """Labels of pairs drawn from joints with given marginals: of 4000 pairs the likelihood finds both numbers again."""
+    rng = np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=(2, 4000, 3)))
+    log_p = (1.5 * logits).log_softmax(-1)
+    q = joints_of(log_p, 1.2).flatten(1).numpy().cumsum(1)
+    pair = (rng.random((4000, 1)) > q).sum(1).clip(max=8)
+    labels = torch.from_numpy(np.stack([pair // 3, pair % 3]))
+    found = _most_likely(HeldOut(logits.flatten(0, 1), labels.flatten(), logits, labels))
+    assert found.strength == pytest.approx(1.2, abs=0.15)
+    assert found.sharpness == pytest.approx(1.5, abs=0.1)
+
+
+def example():
+    draws = torch.Generator().manual_seed(3)
+    logits = torch.randn(12, 3, generator=draws, dtype=torch.float64)
+    labels = torch.randint(3, (12,), generator=draws)
+    edges = torch.tensor([[0, 2, 4, 6], [1, 3, 5, 7]])
+    return HeldOut(logits, labels, logits[edges], labels[edges])
+
+
+def by_a_loop(held_out, sharpness, strength):
+    """Node by node and edge by edge, with joints scaled by hand."""
+
+    def softmax(row):
+        return np.exp(sharpness * row) / np.exp(sharpness * row).sum()
+
+    total = sum(
+        np.log(softmax(row)[label]) for row, label in zip(held_out.logits.numpy(), held_out.labels, strict=True)
+    )
+    for first, second, (a, b) in zip(*held_out.end_logits.numpy(), held_out.end_labels.T.tolist(), strict=True):
+        p, r = softmax(first), softmax(second)
+        total += np.log(scaled_by_a_loop(p, r, strength)[a, b] / (p[a] * r[b]))
+    return total
+
+
+@pytest.mark.parametrize(("sharpness", "strength"), [(1.0, 0.0), (0.5, 2.0), (2.0, -1.0)])
+def test_the_likelihood_is_that_of_a_loop(sharpness, strength):
+    numbers = torch.tensor([sharpness, strength], dtype=torch.float64)
+    found = _log_likelihood(example(), *numbers)
+    assert float(found) == pytest.approx(by_a_loop(example(), sharpness, strength), abs=1e-7)
+
+
+def test_what_is_learnt_is_most_likely():
+    def loss(place):
+        return -by_a_loop(example(), np.exp(place[0]), place[1]) + np.square(place).sum() / (2 * PRIOR**2)
+
+    best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-9}).x
+    found = _most_likely(example())
+    assert (np.log(found.sharpness), found.strength) == pytest.approx(tuple(best), abs=1e-3)
+
+
+def test_labels_that_are_all_alike_leave_the_strength_finite():
+    held_out = example()
+    same = held_out.end_logits.argmax(-1)[0].expand(2, -1)
+    found = _most_likely(held_out._replace(labels=held_out.logits.argmax(1), end_labels=same))
+    assert 0 < found.strength < 10
+    assert 1 < found.sharpness < 150
+
+
+def test_without_labelled_edges_there_is_no_coupling():
+    train = torch.zeros(DATA.num_nodes, dtype=torch.bool)
+    train[:1] = True
+    for i in range(1, DATA.num_nodes):  # no two of them neighbours
+        around = DATA.edge_index[1, DATA.edge_index[0] == i]
+        train[i] = not train[around].any() and not SPLIT.val[i]
+    train &= ~SPLIT.val
+    found = SMALL.fit(DATA, SimpleNamespace(train=train, val=SPLIT.val))
+    assert found.strength == pytest.approx(0.0, abs=1e-9)
+    i, j = DATA.edge_index
+    node = found.posterior().node
+    torch.testing.assert_close(found.posterior().joint(DATA.edge_index), node[i].unsqueeze(2) * node[j].unsqueeze(1))
+
+
+# What may be looked at.
+
+
+def test_networks_do_not_judge_what_they_were_trained_on():
+    """Each network gives every node the number of its fold, so held-out logits are the fold's own."""
+    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    fold = torch.arange(len(task.train)) % 2
+    logits = torch.arange(2.0)[:, None, None].expand(2, DATA.num_nodes, 3)
+    held_out = _held_out(task, fold, logits)
+    assert torch.equal(held_out.logits[:, 0], fold.float())
+    of_node = dict(zip(task.train.tolist(), fold.tolist(), strict=True))
+    inside = [e for e in task.edge_index.T.tolist() if of_node.get(e[0], -1) == of_node.get(e[1], -2)]
+    assert held_out.end_logits[0, :, 0].tolist() == [of_node[i] for i, _ in inside]
+    assert held_out.end_labels.T.tolist() == [DATA.y[e].tolist() for e in inside]
+
+
+def test_other_labels_do_not_matter():
+    hidden = torch.where(SPLIT.train | SPLIT.val, DATA.y, -1)
+    assert_same_bits(SMALL.fit(changed(DATA, y=hidden), SPLIT, num_classes=3), fitted())
+
+
+def test_one_training_node_is_enough():
+    train = torch.zeros(DATA.num_nodes, dtype=torch.bool)
+    train[int((~SPLIT.val).nonzero()[0])] = True
+    found = SMALL.fit(DATA, SimpleNamespace(train=train, val=SPLIT.val))
+    assert found.posterior().node.isfinite().all()
+
+
+# The fitted value.
+
+
+def test_marginals_are_the_mean_of_the_networks():
+    found, means = fitted(), torch.zeros(DATA.num_nodes, 3, dtype=torch.float64)
+    start, end = torch.cat([DATA.edge_index, torch.arange(DATA.num_nodes).expand(2, -1)], 1)
+    degree = torch.bincount(start).double().rsqrt()
+    averaging = torch.zeros(DATA.num_nodes, DATA.num_nodes, dtype=torch.float64)
+    averaging[start, end] = degree[start] * degree[end]
+    for k in range(3):
+        w = {name: found.weights[f"{k}/{name}"].double() for name in ("weight_1", "bias_1", "weight_2", "bias_2")}
+        hidden = (averaging @ DATA.x.double() @ w["weight_1"] + w["bias_1"]).relu()
+        logits = averaging @ hidden @ w["weight_2"] + w["bias_2"]
+        means += (found.weights["sharpness"] * logits).softmax(1) / 3
+    torch.testing.assert_close(found.posterior().node.double(), means, atol=1e-5, rtol=1e-4)
+
+
+def test_joints_have_the_marginals_of_nodes():
+    posterior, (i, j) = fitted().posterior(), DATA.edge_index
+    joint = posterior.joint(DATA.edge_index)
+    torch.testing.assert_close(joint.sum(2), posterior.node[i], atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(joint.sum(1), posterior.node[j], atol=1e-5, rtol=0.0)
+
+
+def test_the_field_rests_at_the_posterior():
+    """One sweep of sum-product from the messages changes nothing."""
+    found = fitted()
+    again = sweep(found.mrf(), found.messages, log_sum)
+    torch.testing.assert_close(again, found.messages - found.messages.amax(-1, keepdim=True), atol=1e-4, rtol=0.0)
+
+
+def test_networks_differ():
+    assert not torch.equal(fitted().weights["0/weight_1"], fitted().weights["1/weight_1"])
+    assert [name for name, _ in fitted().history.phases] == ["network 1", "network 2", "network 3"]
+
+
+def test_the_same_seed_gives_the_same_bits():
+    assert_same_bits(SMALL.fit(DATA, SPLIT), fitted())
+    assert not torch.equal(SMALL.fit(DATA, SPLIT, seed=1).log_node, fitted().log_node)
+
+
+@pytest.mark.parametrize("name", ew.Seeds._fields)
+def test_each_seed_matters(name):
+    other = SMALL.fit(DATA, SPLIT, seed=ew.Seeds(**{name: 5}))
+    assert not torch.equal(other.log_node, fitted().log_node)
+
+
+def test_the_same_comes_back_from_disk(tmp_path):
+    path = tmp_path / "model.safetensors"
+    fitted().save(path)
+    again = ew.Fitted.load(path)
+    assert again.model == SMALL
+    assert again.history == fitted().history
+    assert_same_bits(again, fitted())
+    assert torch.equal(again.posterior().joint(DATA.edge_index), fitted().posterior().joint(DATA.edge_index))
+    assert repr(again) == repr(fitted())
+    assert f"strength={again.strength:.2f}" in repr(again)
+
+
+def test_float64_is_near_float32():
+    doubled = SMALL.fit(changed(DATA, x=DATA.x.double()), SPLIT)
+    assert doubled.posterior().node.dtype == torch.float64
+    torch.testing.assert_close(doubled.posterior().node.float(), fitted().posterior().node, atol=1e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("options", [{"folds": 0}, {"max_epochs": 0}, {"patience": 0}, {"folds": 2.5}])
+def test_numbers_are_checked(options):
+    with pytest.raises(ValueError, match=f"Expected {next(iter(options))} to be a whole number"):
+        replace(SMALL, **options)
+
+
+def test_one_fold_trains_on_everything():
+    """What would be held out is not, so there is one network, as a GCN is one."""
+    found = replace(SMALL, folds=1).fit(DATA, SPLIT)
+    assert [name for name in found.weights if name.endswith("weight_1")] == ["0/weight_1"]
