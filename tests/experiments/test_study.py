@@ -1,6 +1,7 @@
 import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
 from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
 from edgewise.experiments.study_scores import expected_ece, mean_kl, mean_total_variation
 from edgewise.metrics import evaluate
-from edgewise.report.study_words import study_answer, study_text
+from edgewise.report.study_words import study_answer, study_page, study_text
 from experiments.made_up_study import key, row
 from test_cli import run
 
@@ -231,6 +232,11 @@ def test_the_command_prints_the_answer_and_writes_its_files(two_graphs, tmp_path
 def test_the_command_refuses_small_graphs(tmp_path):
     result = run("study", "--out", tmp_path, "--nodes", 5)
     assert result.exit_code == 2 and "nodes" in result.stderr
+
+
+def test_the_documented_tables_are_what_the_documented_rows_say():
+    folder = Path(__file__).parents[2] / "docs" / "study"
+    assert (folder / "study.md").read_text(encoding="utf-8") == study_page(read_rows(folder / ROWS_FILE))
 
 
 def test_columns_have_distinct_names():
