@@ -72,7 +72,7 @@ class StructuredCalibrator(Calibrator):
             evidence = self._evidence(seen, log_p, known)
             strength = _strength(*evidence, surplus)
         start, end = seen.edge_index
-        joint = coupled(log_p[start], log_p[end], _potts(strength, log_p))
+        joint = coupled(log_p[start], log_p[end], strength)
         messages = torch.stack([log_p[start] - joint.log_a, log_p[end] - joint.log_b])
         posterior = PairwisePosterior(log_p, seen.edge_index, messages, joint.coupling.unsqueeze(0))
         return Calibrated(posterior, {**learnt, "coupling": strength, "surplus": surplus})
@@ -125,14 +125,10 @@ def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2
     middle, doubt = surplus / 2, max(abs(surplus) / 6, LEAST_DOUBT)
 
     def loss(strength: float) -> float:
-        joints = coupled(log_ends[0], log_ends[1], _potts(strength, log_ends)).log_joints()
+        joints = coupled(log_ends[0], log_ends[1], strength).log_joints()
         of_labels = joints[torch.arange(labels.shape[1]), labels[0], labels[1]]
         return -float(of_labels.sum()) + ((strength - middle) / doubt) ** 2 / 2
 
     reach = min(6 * doubt, STRONGEST)
     low, high = max(middle - reach, -STRONGEST), min(middle + reach, STRONGEST)
     return float(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-4}).x)
-
-
-def _potts(strength: float, like: Float[Tensor, "*shape classes"]) -> Float[Tensor, "classes classes"]:
-    return strength * torch.eye(like.shape[-1], dtype=like.dtype)
