@@ -10,11 +10,10 @@ from torch.nn.functional import cross_entropy, leaky_relu, softplus
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
 from edgewise.calibration.network import Training
-from edgewise.calibration.options import check_positive
 from edgewise.calibration.temperature import best_temperature
 from edgewise.data.arrays import check_whole_number
 from edgewise.models.adam import Weights
-from edgewise.models.seeds import generator, glorot
+from edgewise.models.seeds import LARGEST_SEED, generator, glorot
 
 MOST_HEADS = 1 << 10
 LEAST = 1e-2  # a temperature is above
@@ -26,7 +25,8 @@ class GATS(NodeCalibrator):
 
     z̃_j are the sorted logits of j, scaled to [0, 1]; α_ij is the softmax of leaky-ReLU(z_i·z_j / γ_i γ_j); δ_i is by
     how much i is more confident than i and its neighbours on average; γ has one value for training nodes, one for
-    their neighbours, and is 1 elsewhere. It starts at temperature scaling, and the NLL of validation nodes trains it.
+    their neighbours, and is 1 elsewhere. The NLL of validation nodes trains it, from where their T_i are on average
+    that of temperature scaling; none falls below 0.01.
 
     Parameters
     ----------
@@ -48,7 +48,11 @@ class GATS(NodeCalibrator):
 
     def __post_init__(self) -> None:
         check_whole_number("heads", self.heads, 1, MOST_HEADS)
-        check_positive(self, "learning_rate")
+        self._training()
+        check_whole_number("seed", self.seed, 0, LARGEST_SEED)
+
+    def _training(self) -> Training:
+        return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
         """Give log softmax(z_i / T_i)."""
@@ -67,7 +71,7 @@ class GATS(NodeCalibrator):
         def scaled(weights: Weights) -> Float[Tensor, "val classes"]:
             return seen.val_logits / near.temperatures(weights).unsqueeze(1)
 
-        found = Training(self.epochs, self.patience, self.learning_rate, self.weight_decay).of(
+        found = self._training().of(
             weights, lambda weights, _: scaled(weights), scaled, seen.val_labels, cross_entropy, draws
         )
         temperatures = _Neighbourhood.of(seen, torch.ones_like(seen.val)).temperatures(found)

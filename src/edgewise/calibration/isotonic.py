@@ -10,6 +10,8 @@ from torch import Tensor
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
 from edgewise.data.arrays import ArrayLike, as_tensor
 
+ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
+
 
 @dataclass(frozen=True, eq=False)
 class IsotonicMap:
@@ -21,6 +23,7 @@ class IsotonicMap:
     def __call__(self, probability: ArrayLike) -> Float[Tensor, "*shape"]:
         """Map probabilities; below the first knot and above the last the map is constant."""
         given = as_tensor(probability, "probability")
+        _check_probabilities(given)
         mapped = np.interp(given.cpu().double().numpy(), self.knots.numpy(), self.values.numpy())
         return torch.from_numpy(np.asarray(mapped)).to(given.device, given.dtype)
 
@@ -65,11 +68,18 @@ def _checked(
     probability: ArrayLike, happened: ArrayLike
 ) -> tuple[Float[Tensor, " observations"], Bool[Tensor, " observations"]]:
     p, event = as_tensor(probability, "probability"), as_tensor(happened, "happened")
-    if p.ndim != 1 or len(p) == 0 or p.shape != event.shape or not p.is_floating_point() or event.dtype != torch.bool:
+    if p.ndim != 1 or len(p) == 0 or p.shape != event.shape or event.dtype != torch.bool:
         raise ValueError(
             "Expected probabilities of an event and truth values of whether it happened, as many of each, but got "
             f"shape {tuple(p.shape)} of dtype {p.dtype} and shape {tuple(event.shape)} of dtype {event.dtype}."
         )
-    if not bool(((p >= 0) & (p <= 1)).all()):
-        raise ValueError("Expected probabilities from 0 to 1, but some lie outside, or are NaN.")
+    _check_probabilities(p)
     return p, event
+
+
+def _check_probabilities(p: Float[Tensor, "*shape"]) -> None:
+    if not p.is_floating_point():
+        raise ValueError(f"Expected floating-point probabilities, but got dtype {p.dtype}.")
+    good = (p >= -ROUNDING) & (p <= 1 + ROUNDING)  # false for NaN
+    if not bool(good.all()):
+        raise ValueError(f"Expected probabilities from 0 to 1, but got {float(p[~good][0]):.6g}.")

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from edgewise.calibration.options import check_not_negative, check_positive
 from edgewise.data.arrays import check_whole_number
 from edgewise.models.adam import Adam, Weights
 from edgewise.models.training import copied
@@ -32,6 +33,8 @@ class Training:
     def __post_init__(self) -> None:
         check_whole_number("epochs", self.epochs, 1, MOST_EPOCHS)
         check_whole_number("patience", self.patience, 1, MOST_EPOCHS)
+        check_positive(self, "learning_rate")
+        check_not_negative(self, "weight_decay")
 
     def of(
         self,

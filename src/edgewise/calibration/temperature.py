@@ -32,16 +32,18 @@ class TemperatureScaling(NodeCalibrator):
 def best_temperature(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
     """Find the T of the lowest NLL: it is convex in 1 / T, so the sign of its slope tells where T is.
 
-    d NLL / d(1/T) = Σ_i (E_{softmax(z_i / T)}[z_i] - z_i(y_i)). Where every label has the largest logit, or none has
-    more than the mean, there is no lowest: then T is the smallest or the largest that we take.
+    d NLL / d(1/T) = Σ_i E_{softmax(z_i / T)}[z_i - z_i(y_i)]. Where every label has the largest logit, or where labels
+    have on average no more than the mean of their node's logits, there is no lowest: then T is 1e-4 or 1e4, the
+    smallest or the largest that we take. Where no logit differs from another any T is as good, and it is 1.
     """
     from scipy.optimize import brentq
 
-    own = logits.gather(1, labels[:, None]).squeeze(1)
+    ahead = logits - logits.gather(1, labels[:, None])
+    if not bool(ahead.any()):
+        return 1.0
 
     def slope(log_inverse: float) -> float:
-        expected = ((logits * math.exp(log_inverse)).softmax(-1) * logits).sum(-1)
-        return float((expected - own).sum())
+        return float(((ahead * math.exp(log_inverse)).softmax(-1) * ahead).sum())
 
     widest = math.log(WIDEST)
     if slope(widest) <= 0:

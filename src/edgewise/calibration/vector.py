@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -44,5 +43,6 @@ class VectorScaling(NodeCalibrator):
             return nll + parameters.square().sum() / (2 * self.prior**2)
 
         found = minimised(loss, [0.0] * (2 * classes))
-        learnt: dict[str, float | Tensor] = {"factor": (1 + found[:classes]) / temperature, "shift": found[classes:]}
-        return scaled(found, centred).log_softmax(-1), learnt | {"temperature": torch.tensor(temperature)}
+        factor, shift = (1 + found[:classes]) / temperature, found[classes:]
+        learnt: Learnt = {"temperature": temperature, "factor": factor, "shift": shift}
+        return scaled(found, centred).log_softmax(-1), learnt
