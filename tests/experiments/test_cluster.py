@@ -17,12 +17,12 @@ import pytest
 from edgewise.experiments import cluster
 from edgewise.experiments.attempts import Failure, Job, Outcome
 from edgewise.experiments.cluster import run_on_ray
-from edgewise.experiments.versions import versions
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.reproduce import reproduce
 from edgewise.experiments.runs import Run
 from edgewise.experiments.sources import Sources
 from edgewise.experiments.store import Store
+from edgewise.experiments.versions import versions
 from experiments.numbers import numbers
 from experiments.processes import are_gone, is_alive, script, wait_until
 from experiments.tiny import write_planetoid

@@ -285,7 +285,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: P
         assert 2 <= len(store.runs()) < plan.size
         assert store.failures() == {}
     with Store.writing(out) as store:
-        store.check_resumable(plan.runs(), perform.versions())
+        store.check_resumable(plan.runs(), versions.versions())
 
 
 def test_a_second_command_is_refused_while_the_first_runs(tmp_path: Path, root: Path, plan: Plan) -> None:

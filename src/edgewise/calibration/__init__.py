@@ -5,6 +5,7 @@ from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrat
 from edgewise.calibration.ensemble import EnsembleTemperatureScaling
 from edgewise.calibration.gats import GATS
 from edgewise.calibration.isotonic import IsotonicCalibration, IsotonicMap, isotonic_map
+from edgewise.calibration.local import LocalScaling
 from edgewise.calibration.spread import SpreadScaling
 from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.calibration.temperature import TemperatureScaling
@@ -18,6 +19,7 @@ __all__ = [
     "EnsembleTemperatureScaling",
     "IsotonicCalibration",
     "IsotonicMap",
+    "LocalScaling",
     "NodeCalibrator",
     "SpreadScaling",
     "StructuredCalibrator",

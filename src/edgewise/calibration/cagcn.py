@@ -1,20 +1,22 @@
 """CaGCN: a graph convolution on the logits gives each node a factor (Wang et al. 2021)."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.averaging import averaging
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
 from edgewise.calibration.network import Training
-from edgewise.calibration.options import check_positive
+from edgewise.calibration.options import check_not_negative
 from edgewise.data.arrays import check_whole_number
 from edgewise.models.adam import Weights
 from edgewise.models.dropout import NO_DROPOUT, Dropout, dropped
-from edgewise.models.seeds import dropout_key, generator, glorot
+from edgewise.models.seeds import LARGEST_SEED, dropout_key, generator, glorot
+from edgewise.models.sparse import Sparse, product
 
 MOST_HIDDEN = 1 << 16
 
@@ -50,7 +52,14 @@ class CaGCN(NodeCalibrator):
 
     def __post_init__(self) -> None:
         check_whole_number("hidden", self.hidden, 1, MOST_HIDDEN)
-        check_positive(self, "learning_rate")
+        check_not_negative(self, "margin", "dropout")
+        if self.dropout >= 1:
+            raise ValueError(f"Expected dropout to be below 1, but got {self.dropout!r}.")
+        self._training()
+        check_whole_number("seed", self.seed, 0, LARGEST_SEED)
+
+    def _training(self) -> Training:
+        return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
         """Give log softmax(t_i z_i)."""
@@ -63,12 +72,12 @@ class CaGCN(NodeCalibrator):
             "bias_2": torch.zeros(1, dtype=dtype),
         }
         dropout = Dropout(self.dropout, dropout_key(self.seed, "cagcn"))
-        average = averaging(seen.both_directions, len(seen.labels))
+        network = _Network.of(seen, seen.val)
 
         def scaled(weights: Weights, dropout: Dropout, epoch: int) -> Float[Tensor, "val classes"]:
-            return (_factors(average, weights, seen.logits, dropout, epoch) * seen.logits)[seen.val]
+            return network.factors(weights, dropout, epoch) * seen.val_logits
 
-        found = Training(self.epochs, self.patience, self.learning_rate, self.weight_decay).of(
+        found = self._training().of(
             weights,
             lambda weights, epoch: scaled(weights, dropout, epoch),
             lambda weights: scaled(weights, NO_DROPOUT, 0),
@@ -76,8 +85,29 @@ class CaGCN(NodeCalibrator):
             lambda logits, labels: cross_entropy(logits, labels) + self.margin * margin_loss(logits, labels),
             draws,
         )
-        factors = _factors(average, found, seen.logits, NO_DROPOUT, 0)
+        factors = _Network.of(seen, torch.ones_like(seen.val)).factors(found, NO_DROPOUT, 0)
         return (factors * seen.logits).log_softmax(-1), {"factors": factors.squeeze(1)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Network:
+    """What log(exp(Â max(0, Â z W₁ + b₁) W₂ + b₂) + 1.1) needs on some nodes: Â z on those that reach them, and Â."""
+
+    averaged: Float[Tensor, "reached classes"]
+    last: Sparse
+
+    @staticmethod
+    def of(seen: Seen, chosen: Bool[Tensor, " nodes"]) -> "_Network":
+        rows = seen.averaging[chosen.numpy()]
+        reached = np.unique(rows.indices)
+        averaged = torch.from_numpy(seen.averaging[reached] @ seen.logits.numpy())
+        return _Network(averaged, Sparse.of(rows[:, reached], averaged.dtype, averaged.device))
+
+    def factors(self, weights: Weights, dropout: Dropout, draw: int) -> Float[Tensor, "chosen 1"]:
+        """Compute the factors of the chosen nodes."""
+        hidden = (self.averaged @ weights["weight_1"] + weights["bias_1"]).relu()
+        exponent = product(self.last, dropped(hidden, dropout, draw) @ weights["weight_2"]) + weights["bias_2"]
+        return torch.logaddexp(exponent, torch.full_like(exponent, math.log(1.1)))
 
 
 def margin_loss(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> Tensor:
@@ -85,13 +115,3 @@ def margin_loss(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " no
     two, places = logits.softmax(-1).topk(2, dim=-1)
     gap = two[:, 0] - two[:, 1]
     return torch.where(places[:, 0] == labels, 1 - gap, gap).mean()
-
-
-def _factors(
-    average: Tensor, weights: Weights, logits: Float[Tensor, "nodes classes"], dropout: Dropout, draw: int
-) -> Float[Tensor, "nodes 1"]:
-    hidden = torch.sparse.mm(average, logits @ weights["weight_1"]) + weights["bias_1"]
-    hidden = dropped(hidden.relu(), dropout, draw)
-    exponent = torch.sparse.mm(average, hidden @ weights["weight_2"]) + weights["bias_2"]
-    factors: Tensor = exponent.exp().add(1.1).log()
-    return factors

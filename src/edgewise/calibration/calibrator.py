@@ -13,6 +13,7 @@ from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges
 from edgewise.data.distributions import SUM_TOLERANCE, first_bad_row
+from edgewise.models.averaging import averaging, neighbours
 from edgewise.models.task import LabelledNodes, checked_labels, checked_nodes, undirected_edges
 from edgewise.posterior import IndependentPosterior, Posterior
 
@@ -56,6 +57,11 @@ class Seen:
         return undirected_edges(edges, "undirected", len(self.labels))
 
     @cached_property
+    def averaging(self) -> Any:
+        """Â as a scipy matrix."""
+        return averaging(neighbours(self.edge_index, len(self.labels)))
+
+    @cached_property
     def both_directions(self) -> Int[Tensor, "2 directed"]:
         """Each edge in both directions."""
         return torch.cat([self.edge_index, self.edge_index.flip(0)], dim=1)
@@ -90,18 +96,15 @@ class Calibrator(ABC):
 
     def learn(self, posterior_or_logits: Posterior | ArrayLike, data: Any, split: LabelledNodes) -> Calibrated:
         """Do the same, and tell what was learnt."""
-        given = _logits(posterior_or_logits)
-        labels = checked_labels(data.y, len(given))
-        train, val = (checked_nodes(name, split, labels) for name in ("train", "val"))
-        classes = given.shape[1]
-        seen = torch.where(train | val, labels, -1)
-        if int(seen.max()) >= classes:
-            raise ValueError(
-                f"Expected labels below {classes}, the number of columns of the logits, but got {int(seen.max())}."
-            )
         with torch.inference_mode(False), torch.enable_grad():
-            found = self._learnt(Seen(given.detach().cpu().double(), seen, train, val, data))
-        return Calibrated(_as_given(found.posterior, given), found.learnt)
+            given = _logits(posterior_or_logits)
+            labels = _labels(data, len(given))
+            # Copies, for what was made in inference mode knows no gradients.
+            train, val = (checked_nodes(name, split, labels).clone() for name in ("train", "val"))
+            seen = torch.where(train | val, labels, -1)
+            _check_seen(seen, train & val, given.shape[1])
+            found = self._learnt(Seen(given.detach().cpu().double().clone(), seen, train, val, data))
+            return Calibrated(_as_given(found.posterior, given), found.learnt)
 
     @abstractmethod
     def _learnt(self, seen: Seen) -> Calibrated:
@@ -141,10 +144,10 @@ def _logits(given: Posterior | ArrayLike) -> Float[Tensor, "nodes classes"]:
             raise ValueError(f"Expected one posterior, but got a batch of shape {given.batch_shape}. Choose one of it.")
         return given.node.clamp(min=torch.finfo(given.node.dtype).tiny).log()
     logits = as_tensor(given, "logits")
-    if logits.ndim != 2 or logits.shape[1] < 2 or not logits.is_floating_point():
+    if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ValueError(
-            f"Expected logits of shape (nodes, classes), of two classes at least, but got shape {tuple(logits.shape)} "
-            f"and dtype {logits.dtype}."
+            f"Expected floating-point logits of shape (nodes, classes), of two classes at least, but got shape "
+            f"{tuple(logits.shape)} and dtype {logits.dtype}."
         )
     bad = ~logits.isfinite().all(1)
     if bool(bad.any()):
@@ -158,6 +161,36 @@ def _logits(given: Posterior | ArrayLike) -> Float[Tensor, "nodes classes"]:
             "ew.wrap(probs)."
         )
     return logits
+
+
+def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
+    """Check that there is a label, or -1, for each row of the logits."""
+    y = getattr(data, "y", None)
+    if y is None:
+        raise ValueError(
+            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
+            "anything that has them."
+        )
+    shape = tuple(as_tensor(y, "y").shape)
+    if shape != (num_nodes,):
+        raise ValueError(
+            f"Expected a label for each of the {num_nodes} nodes that have logits, but got y of shape {shape}. Logits "
+            "are those of all nodes of the graph, in its order; of one-hot labels pass y.argmax(-1)."
+        )
+    return checked_labels(y, num_nodes)
+
+
+def _check_seen(labels: Int[Tensor, " nodes"], both: Bool[Tensor, " nodes"], num_classes: int) -> None:
+    """Refuse labels that have no logit, and validation nodes that were trained on."""
+    if int(labels.max()) >= num_classes:
+        raise ValueError(
+            f"Expected labels below {num_classes}, the number of columns of the logits, but got {int(labels.max())}."
+        )
+    if bool(both.any()):
+        raise ValueError(
+            f"Expected training and validation nodes to differ, but node {int(both.nonzero()[0])} is in both. A model "
+            "is surer of what it was trained on: leave it out of one, val & ~train."
+        )
 
 
 def _as_given(posterior: Posterior, given: Tensor) -> Posterior:

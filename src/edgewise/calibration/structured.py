@@ -10,8 +10,8 @@ from torch import Tensor
 from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator, Seen
 from edgewise.calibration.coupling import coupled
 from edgewise.calibration.leave_out import averaged_features, left_out
+from edgewise.calibration.local import LocalScaling
 from edgewise.calibration.options import check_positive
-from edgewise.calibration.spread import SpreadScaling
 from edgewise.calibration.temperature import best_temperature
 from edgewise.data.arrays import as_tensor
 from edgewise.posterior import PairwisePosterior
@@ -52,7 +52,7 @@ class StructuredCalibrator(Calibrator):
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
-    nodes: NodeCalibrator = field(default_factory=SpreadScaling)
+    nodes: NodeCalibrator = field(default_factory=LocalScaling)
     ridge: float = 1.0
 
     def __post_init__(self) -> None:
@@ -84,20 +84,24 @@ class StructuredCalibrator(Calibrator):
         if getattr(seen.data, "x", None) is None:
             both_validate = seen.val[known].all(0)
             return log_p[known[:, both_validate]], seen.labels[known[:, both_validate]]
-        labelled = (seen.train | seen.val).nonzero().squeeze(1)
-        place = torch.full((len(seen.labels),), -1)
-        place[labelled] = torch.arange(len(labelled))
-        x = _features(seen)
-        features, labels = averaged_features(x, seen.both_directions, labelled), seen.labels[labelled]
+        labelled = seen.train | seen.val
+        place = labelled.cumsum(0) - 1
+        features = averaged_features(_features(seen), seen.averaging, labelled)
+        labels = seen.labels[labelled]
         scores = left_out(features, labels, log_p.shape[1], place[known], self.ridge)
         temperature = best_temperature(scores.nodes, labels)
         return (scores.pairs / temperature).log_softmax(-1), seen.labels[known]
 
 
 def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
-    x = seen.data.x
-    x = (x.to_dense() if isinstance(x, Tensor) else torch.from_numpy(x)).detach().cpu().double()
-    return as_tensor(x, "x")
+    given = seen.data.x
+    x = as_tensor(given.to_dense() if isinstance(given, Tensor) else given, "x").cpu().double()
+    if x.ndim != 2 or len(x) != len(seen.labels) or not bool(x.isfinite().all()):
+        raise ValueError(
+            f"Expected x to hold finite features for each of the {len(seen.labels)} nodes, but got shape "
+            f"{tuple(x.shape)}, or NaN. To do without features set data.x = None."
+        )
+    return x
 
 
 def _labelled_edges(seen: Seen) -> Int[Tensor, "2 known"]:

@@ -39,8 +39,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, actor, "
-            "chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; synthetic-H for a "
+            help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, "
+            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; synthetic-H for a "
             "homophily H, such as synthetic-0.3.",
         ),
     ] = None,
@@ -52,8 +52,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help="Calibrate gcn and gat by temperature, vector, ensemble, cagcn, gats, isotonic, spread, structured, or "
-            "all.",
+            help="Calibrate gcn and gat by temperature, vector, ensemble, cagcn, gats, isotonic, local, structured, "
+            "or all.",
         ),
     ] = None,
     splits: Annotated[
@@ -73,8 +73,8 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of raw files as PyG keeps them (Cora/raw/ind.cora.*, texas/raw/*, …), which downloads those that "
-            "are missing; else bundled data.",
+            help="Folder of raw files as PyG keeps them (Cora/raw/ind.cora.*, texas/raw/*, …), which downloads those "
+            "that are missing; else bundled data.",
         ),
     ] = None,
     splits_dir: Annotated[

@@ -9,7 +9,7 @@ from edgewise.calibration import (
     Calibrator,
     EnsembleTemperatureScaling,
     IsotonicCalibration,
-    SpreadScaling,
+    LocalScaling,
     StructuredCalibrator,
     TemperatureScaling,
     VectorScaling,
@@ -23,7 +23,7 @@ _KINDS: tuple[Calibrator, ...] = (
     CaGCN(),
     GATS(),
     IsotonicCalibration(),
-    SpreadScaling(),
+    LocalScaling(),
     StructuredCalibrator(),
 )
 BY_NAME: Mapping[str, Calibrator] = MappingProxyType(dict(zip(CALIBRATORS, _KINDS, strict=True)))

@@ -12,8 +12,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING
 
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt, task_of
-from edgewise.experiments.versions import versions
 from edgewise.experiments.runs import RunKey
+from edgewise.experiments.versions import versions
 
 if TYPE_CHECKING:
     import ray

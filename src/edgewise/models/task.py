@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_edges, integers
 from edgewise.data.compiled import Crew
 from edgewise.data.pairs import pair_keys
+from edgewise.models.averaging import averaging, neighbours
 from edgewise.models.sparse import Sparse
 
 DIRECTED = ("refuse", "undirected")
@@ -69,24 +70,12 @@ class Task:
     @cached_property
     def neighbours(self) -> Any:
         """A + I as a scipy matrix: each node is its own neighbour."""
-        from scipy.sparse import csr_array
-
-        start, end = self.edge_index.cpu().numpy()
-        itself = self.all_nodes
-        rows, columns = np.concatenate([start, end, itself]), np.concatenate([end, start, itself])
-        matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(self.num_nodes, self.num_nodes))
-        matrix.sort_indices()
-        return matrix
+        return neighbours(self.edge_index, self.num_nodes)
 
     @cached_property
     def averaging(self) -> Any:
-        """Â = D^-½ (A + I) D^-½, D the row sums of A + I (Kipf and Welling 2017)."""
-        from scipy.sparse import csr_array
-
-        matrix = self.neighbours
-        root = np.sqrt(np.diff(matrix.indptr))
-        value = 1.0 / (np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices])
-        return csr_array((value, matrix.indices, matrix.indptr), shape=matrix.shape)
+        """Â = D^-½ (A + I) D^-½."""
+        return averaging(self.neighbours)
 
     @cached_property
     def averaging_all(self) -> Sparse:
