@@ -40,8 +40,8 @@ def reproduce(
         typer.Option(
             metavar="NAME…",
             help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, "
-            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; synthetic-H for a "
-            "homophily H, such as synthetic-0.3.",
+            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; "
+            "synthetic-H for a homophily H, such as synthetic-0.3.",
         ),
     ] = None,
     models: Annotated[

@@ -1,4 +1,4 @@
-"""How each model of the paper is trained, and which of its predictions are scored."""
+"""How each model is trained, and which of its predictions are scored."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
 from edgewise.experiments.plan import CALIBRATORS
-from edgewise.models import EPFGNN, GAT, GCN, GMNN
+from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
 from edgewise.models.model import Model
 from edgewise.posterior import IndependentPosterior, Posterior
 
@@ -55,8 +55,8 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
             },
         ),
     ),
+    "jointgcn": (Recipe(JointGCN(), {"joint": lambda fitted: fitted.posterior()}),),
 }
-
 
 # What calibrators are added to: models with one prediction, of independent nodes.
 CALIBRATED = ("gcn", "gat")
