@@ -87,8 +87,10 @@ def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--datasets", "coro"], "Expected --datasets from cora, citeseer, pubmed, but got 'coro'."),
-        (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, but got 'mlp'."),
+        (["--datasets", "coro"], "such as synthetic-0.3, but got 'coro'."),
+        (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, jointgcn, but got 'mlp'."),
+        (["--calibrators", "platt"], "local, structured, or all, but got 'platt'."),
+        (["--ray", "local", "--fitted", "x"], "Leave --fitted out: nodes of Ray share no folder."),
         (["--folds", 4], "Expected --folds"),
         (["--splits", 0], "Expected --splits"),
         (["--data-root", "nowhere"], "Expected a folder for --data-root, but there is no nowhere."),

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from edgewise.calibration import StructuredCalibrator, TemperatureScaling
 from edgewise.data import Split
 from edgewise.inference import sum_product
-from edgewise.models import EPFGNN, GAT, GCN, GMNN
+from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
 from edgewise.models.epfgnn import FittedEPFGNN
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.gmnn import FittedGMNN
+from edgewise.models.joint_gcn import FittedJointGCN
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 from edgewise.simulation import SyntheticGraph
 
@@ -50,6 +52,11 @@ class Case:
         """A trained EPFGNN."""
         return EPFGNN().fit(self.graph.data, self.split, seed=self.seed)
 
+    @cached_property
+    def jointgcn(self) -> FittedJointGCN:
+        """A trained JointGCN."""
+        return JointGCN().fit(self.graph.data, self.split, seed=self.seed)
+
 
 Predictor = Callable[[Case], Posterior]
 
@@ -80,7 +87,10 @@ LEARNT: Mapping[str, Predictor] = {
     "gmnn": lambda case: case.gmnn.posterior(),
     "gmnn averaged logits": lambda case: case.gmnn.posterior("averaged_logits"),
     "epfgnn": lambda case: case.epfgnn.posterior(),
+    "jointgcn": lambda case: case.jointgcn.posterior(),
     "mlp": lambda case: case.mlp.posterior(),
+    "gcn, temperature": lambda case: TemperatureScaling().fit(case.gcn.logits, case.graph.data, case.split),
+    "gcn, structured": lambda case: StructuredCalibrator().fit(case.gcn.logits, case.graph.data, case.split),
 }
 REFERENCES: Mapping[str, Predictor] = {
     "truth": lambda case: case.truth,
