@@ -2,8 +2,8 @@
 
 q(l, m) = a(l) b(m) exp(w 1[l = m]) with marginals p and r. Write k = e^w - 1, and M for the product of the sums of a
 and b. Then u = k a b has (p - u) (r - u) = u M / k for each label, a quadratic equation, and Σ u = 1 - M, which leaves
-one unknown number for each pair: M, between 1 and e^-w. It is found by bisection, so marginals are right to rounding
-whatever w is.
+one unknown number for each pair: M, between 1 and e^-w. It is found within these limits, so marginals are right to
+rounding whatever w is.
 
 For w > 0 the joint is a mixture: both ends have label l together with probability u(l), or else are drawn apart, from
 p - u and r - u. As w grows u becomes min(p, r), the most that two nodes can agree.
@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-HALVINGS = 64
+MOST_STEPS = 64
+TOLERANCE = 1e-13
 STRONGEST = 300.0  # nats; above, M² / k² is no number any more
 
 Logs = Float[Tensor, "pairs classes"]
 OfPairs = Float[Tensor, "pairs 1"]
-TooLow = Callable[[OfPairs], Tensor]
+Rising = Callable[[OfPairs], Tensor]
 
 
 class Coupled(NamedTuple):
@@ -57,12 +58,11 @@ def _apart(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
 
 
 def _attracted(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
-    """Find θ = M / k by bisection of Σ (p - u) = k θ; a = p - u, b = (r - u) / M.
+    """Find θ = M / k by Σ (p - u) = k θ; then a = p - u, b = (r - u) / M.
 
     Of two equations for p - u and r - u the one for the smaller of p and r subtracts nothing that cancels.
     """
     log_k = _log_expm1(strength)
-    k = math.exp(log_k)
     is_less = log_p <= log_r
     less, more = torch.minimum(log_p, log_r), torch.maximum(log_p, log_r)
     small, difference = less.exp(), more.exp() - less.exp()
@@ -73,12 +73,12 @@ def _attracted(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
         middle = difference + theta
         return 2 * theta / (middle + (middle.square() + 4 * theta * small).sqrt())
 
-    def too_low(log_theta: OfPairs) -> Tensor:
+    def excess(log_theta: OfPairs) -> OfPairs:
         apart = small * of_less(log_theta.exp())
-        return torch.where(is_less, apart, difference + apart).sum(1, keepdim=True) > k * log_theta.exp()
+        return log_k + log_theta - torch.where(is_less, apart, difference + apart).sum(1, keepdim=True).log()
 
     high = torch.full_like(log_p[:, :1], -log_k)
-    log_theta = _bisected(too_low, high - strength, high)
+    log_theta = _root(excess, high - strength, high)
     part = of_less(log_theta.exp())
     log_less, log_more = part.log(), (rest + share * part).log()
     log_a, log_b = log_p + torch.where(is_less, log_less, log_more), log_r + torch.where(is_less, log_more, log_less)
@@ -86,7 +86,7 @@ def _attracted(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
 
 
 def _repelled(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
-    """Find v = -u of the label that is likeliest at both ends, by bisection; τ = -M / k = p + r + v + p r / v.
+    """Find v = -u of the label that is likeliest at both ends, and τ = -M / k = p + r + v + p r / v.
 
     v has two roots. All labels take the smaller one, but for the likeliest, which may take either: so its v is the
     unknown, and what others have follows from τ.
@@ -104,13 +104,13 @@ def _repelled(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
         gap = ((log_v / 2).exp() - ((both - log_v) / 2).exp()).square() + (highest - level)
         return (gap / 2 + root + (gap * (gap / 4 + root)).sqrt()).clamp(min=torch.finfo(p.dtype).tiny)
 
-    def too_low(log_v: OfPairs) -> Tensor:
+    def excess(log_v: OfPairs) -> OfPairs:
         of_others = (squares / divisor(log_v)).sum(1, keepdim=True)
         own = (strength + log_v).exp() - kappa * (both - log_v).exp()  # v - κ τ, but for what does not depend on v
-        return own + of_others + 1 - kappa * sum_first < 0
+        return own + of_others + 1 - kappa * sum_first
 
     low, high = both + strength + log_kappa, torch.minimum(first_p, first_r) - strength + log_kappa
-    log_v = _bisected(too_low, low, high)
+    log_v = _root(excess, low, high)
     by = divisor(log_v)
     # v / p and v / r, which are r and p over the divisor.
     over_p = (r / by).scatter(1, first, (log_v - first_p).exp())
@@ -119,12 +119,23 @@ def _repelled(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
     return log_p + over_p.log1p(), log_r + over_r.log1p() - log_m
 
 
-def _bisected(too_low: TooLow, low: OfPairs, high: OfPairs) -> OfPairs:
-    for _ in range(HALVINGS):
+def _root(rising: Rising, low: OfPairs, high: OfPairs) -> OfPairs:
+    """Find where a function is zero that is not above at ``low`` and not below at ``high`` (Ridders 1979)."""
+    at_low, at_high = rising(low).clamp(max=0.0), rising(high).clamp(min=0.0)
+    found = low
+    for _ in range(MOST_STEPS):
         middle = (low + high) / 2
-        raised = too_low(middle)
-        low, high = torch.where(raised, middle, low), torch.where(raised, high, middle)
-    return (low + high) / 2
+        at_middle = rising(middle)
+        geometric = (at_middle.square() - at_low * at_high).sqrt()
+        before, found = found, torch.where(geometric > 0, middle - (middle - low) * at_middle / geometric, middle)
+        if found.numel() == 0 or float((found - before).abs().max()) < TOLERANCE:
+            break
+        for place, value in ((middle, at_middle), (found, rising(found))):
+            raised = (value < 0) & (place > low)
+            lowered = (value >= 0) & (place < high)
+            low, at_low = torch.where(raised, place, low), torch.where(raised, value, at_low)
+            high, at_high = torch.where(lowered, place, high), torch.where(lowered, value, at_high)
+    return found
 
 
 def _log_expm1(x: float) -> float:
