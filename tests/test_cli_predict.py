@@ -25,12 +25,16 @@ def run(*args: object) -> Result:
     return CliRunner().invoke(cli.app, ["predict", *map(str, args)], prog_name="edgewise")
 
 
+def evaluated(*args: object) -> Result:
+    return CliRunner().invoke(cli.app, ["evaluate", *map(str, args)], prog_name="edgewise")
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> dict[str, Path]:
     arrays = {"probs": PROBS, "edges": EDGES, "labels": np.array([0, 0, 1, -1, 1])}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
-    (tmp_path / "ids.txt").write_text("ann\nbob\ncy\ndan\neve\n")
+    (tmp_path / "ids.txt").write_text("x17\nx20\ny3\ny41\nz05\n")
     (tmp_path / "classes.txt").write_text("Ham\nSpam\n")
     return {file.stem: file for file in tmp_path.iterdir()}
 
@@ -49,7 +53,7 @@ def test_edges_of_a_graph_are_predicted_once_each(saved, tmp_path):
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy"])
 @pytest.mark.parametrize("header", [True, False])
 def test_pairs_in_ids_and_classes_by_name(saved, tmp_path, ending, header):
-    pairs, file = [("eve", "ann"), ("bob", "cy")], tmp_path / f"pairs.{ending}"
+    pairs, file = [("z05", "x17"), ("x20", "y3")], tmp_path / f"pairs.{ending}"
     if ending == "csv":
         file.write_text(("from,to\n" if header else "") + "\n".join(map(",".join, pairs)))
     elif ending == "parquet":
@@ -169,8 +173,8 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
     labelled = ("--labels", saved["labels"], "--val", saved["labels"])
     nobody = tmp_path / "nobody.npy"
     np.save(nobody, np.zeros(5, bool))
-    (tmp_path / "stranger.csv").write_text("ann,zoe\n")
-    (tmp_path / "three.csv").write_text("ann,bob,cy\n")
+    (tmp_path / "stranger.csv").write_text("x17,q99\n")
+    (tmp_path / "three.csv").write_text("x17,x20,y3\n")
     by_id = ("--probs", saved["probs"], "--ids", saved["ids"])
     refused = {
         "Expected either --pairs or --edges": ("--probs", saved["probs"]),
@@ -193,7 +197,7 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         "Expected --out in a folder that exists": (*given, "--out", tmp_path / "no" / "out.csv"),
         "Expected --out to be a file of its own": (*given, "--out", saved["probs"]),
         "no class 'Spam'": (*given, "--events", "any=Spam"),
-        "pair 0 has 'zoe'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
+        "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
         "two columns, the ids of pairs, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
         "to hold 5 names, one for each node, but got 2": (*given, "--ids", saved["classes"]),
         "No such file": (*given, "--ids", tmp_path / "none.txt"),
@@ -217,3 +221,19 @@ def test_help_has_examples():
     assert result.exit_code == 0
     assert "edgewise predict --probs probs.npy --edges edges.npy --out pairs.parquet" in result.stdout
     assert edgewise.cli.predict.PREDICT_EXAMPLES.count("edgewise predict") == 3
+
+
+def test_evaluate_tells_the_risk_of_deciding_what_is_certain(tmp_path: Path) -> None:
+    g = np.random.default_rng(3)
+    np.save(tmp_path / "probs.npy", probs := g.dirichlet([1.0, 1.0], size=40))
+    np.save(tmp_path / "labels.npy", labels := g.integers(0, 2, 40))
+    np.save(tmp_path / "edges.npy", g.integers(0, 40, (2, 100)))
+    files = [option for name in ("probs", "labels", "edges") for option in (f"--{name}", tmp_path / f"{name}.npy")]
+    result = evaluated(*files, "--selective", "--json", tmp_path / "scores.json")
+    told = json.loads((tmp_path / "scores.json").read_text())["selective"]
+    right = (probs.argmax(1) == labels)[np.argsort(-probs.max(1))]
+    expected = np.mean([1 - right[:k].mean() for k in range(1, 41)])  # no confidence occurs twice
+    assert told["nodes"]["aurc"] == pytest.approx(expected)
+    assert f"{expected:.4f}" in result.output
+    refused = evaluated(*files, "--selective", "--edge-choice", "any")
+    assert refused.exit_code == 2 and "Leave --selective out" in refused.stderr

@@ -59,6 +59,9 @@ def evaluate(
     same_label: Annotated[
         bool, typer.Option(help='Score "both ends have the same label" too; slow on 10^8 edges.')
     ] = True,
+    selective: Annotated[
+        bool, typer.Option("--selective", help="Also tell the risk of deciding only what is certain: AURC.")
+    ] = False,
     resamples: Annotated[int, typer.Option(metavar="N", min=0, help="Resamples of nodes, for intervals.")] = 0,
     confidence_level: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=1, help="Confidence level of intervals.")
@@ -72,6 +75,11 @@ def evaluate(
     """Read the files, score them, write what was asked for, print the table."""
     named = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
     check_outputs({"--json": json_file, "--plot": plot}, named)
+    if selective and (edge_probs or edge_choice != "both"):
+        raise ValueError(
+            "Expected --selective with joints of --probs and edges of the mask, but got --edge-probs or --edge-choice. "
+            "Leave --selective out, or pass a .safetensors posterior that has joints as --probs."
+        )
     from edgewise.data import files
     from edgewise.metrics import evaluate as score
     from edgewise.posterior import Posterior
@@ -99,15 +107,17 @@ def evaluate(
                 seed=seed,
                 progress=progress,
             )
+        curves = edgewise.selective(p, y, edge_index, mask=chosen) if selective else None
     try:
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
             settings = {"edges": edge_choice, **intervals}
-            write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict()})
+            areas = {"selective": curves.to_dict()} if curves else {}
+            write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict(), **areas})
         if plot:
             _draw(ev, plot)
     finally:  # a full disk must not cost the answer
-        typer.echo(ev)
+        typer.echo(ev if curves is None else f"{ev}\n\n{curves}")
 
 
 def _draw(ev: "Evaluation", path: Path) -> None:

@@ -50,10 +50,10 @@ def predict_edges(
     Examples
     --------
     >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5]])
-    >>> print(predict_edges(probs, [("ann", "bob"), ("cy", "bob")], node_ids=["ann", "bob", "cy"]))
+    >>> print(predict_edges(probs, [("x17", "x20"), ("y3", "x20")], node_ids=["x17", "x20", "y3"]))
     start  end  start_predicted  end_predicted  start_label  end_label  P(labels)  P(same)  P(both_correct)   method
-      ann  bob                0              0            0          0     0.7200   0.7400           0.7200  product
-       cy  bob                0              0            0          0     0.4000   0.5000           0.4000  product
+      x17  x20                0              0            0          0     0.7200   0.7400           0.7200  product
+       y3  x20                0              0            0          0     0.4000   0.5000           0.4000  product
     <BLANKLINE>
     convergence: nothing to converge
     """

@@ -30,6 +30,19 @@ class Selective:
         """All curves by name."""
         return {"nodes": self.nodes, "edges": self.edges, **self.events}
 
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Give counts and areas as plain numbers, by curve."""
+        return {
+            name: {
+                "count": curve.count,
+                "full_risk": curve.full_risk,
+                "aurc": curve.aurc,
+                "best_aurc": curve.best_aurc,
+                "excess_aurc": curve.excess_aurc,
+            }
+            for name, curve in self.curves.items()
+        }
+
     def __str__(self) -> str:
         columns = ("count", "full risk", "aurc", "best", "excess")
         lines = [f"{'':16}" + "".join(f"{name:>11}" for name in columns)]
