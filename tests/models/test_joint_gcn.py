@@ -11,7 +11,16 @@ from scipy.optimize import minimize
 
 import edgewise as ew
 from edgewise.inference.messages import log_sum, sweep
-from edgewise.models.joint_gcn import PRIOR, HeldOut, JointGCN, _held_out, _log_likelihood, _most_likely
+from edgewise.models.joint_gcn import (
+    PRIOR,
+    HeldOut,
+    JointGCN,
+    Learnt,
+    _held_out,
+    _log_degree,
+    _log_likelihood,
+    _most_likely,
+)
 from edgewise.models.task import prepared
 from models.blocks import assert_same_bits, blocks, changed, split_of
 from models.test_coupled_marginals import joints_of, scaled_by_a_loop
@@ -65,64 +74,66 @@ def test_features_that_tell_nothing_leave_all_to_the_coupling(strength):
     assert JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split).strength == pytest.approx(strength, abs=0.8)
 
 
-def test_strength_and_sharpness_are_found_again():
-    """Labels of pairs drawn from joints with given marginals: of 4000 pairs the likelihood finds both numbers again."""
+def numbers(*values):
+    return Learnt(*torch.tensor(values, dtype=torch.float64))
+
+
+def test_what_labels_were_drawn_with_is_found_again():
+    """Labels of 1500 pairs, drawn from joints with given marginals, tell all three numbers."""
     rng = np.random.default_rng(0)
-    logits = torch.from_numpy(rng.normal(size=(2, 4000, 3)))
-    log_p = (1.5 * logits).log_softmax(-1)
-    q = joints_of(log_p, 1.2).flatten(1).numpy().cumsum(1)
-    pair = (rng.random((4000, 1)) > q).sum(1).clip(max=8)
-    labels = torch.from_numpy(np.stack([pair // 3, pair % 3]))
-    found = _most_likely(HeldOut(logits.flatten(0, 1), labels.flatten(), logits, labels))
-    assert found.strength == pytest.approx(1.2, abs=0.15)
-    assert found.sharpness == pytest.approx(1.5, abs=0.1)
+    logits, log_degree = torch.from_numpy(rng.normal(size=(3000, 3))), torch.from_numpy(rng.normal(size=3000))
+    pairs = torch.arange(3000).view(2, -1)
+    true = numbers(0.4, -0.3, 1.2)
+    joints = joints_of(true.log_marginals(logits, log_degree)[pairs], 1.2).flatten(1).numpy()
+    drawn = (rng.random((1500, 1)) > joints.cumsum(1)).sum(1).clip(max=8)
+    labels = torch.from_numpy(np.concatenate([drawn // 3, drawn % 3]))
+    found = _most_likely(HeldOut(logits, log_degree, labels, pairs))
+    assert [float(number) for number in found] == pytest.approx([0.4, -0.3, 1.2], abs=0.2)
 
 
 def example():
     draws = torch.Generator().manual_seed(3)
     logits = torch.randn(12, 3, generator=draws, dtype=torch.float64)
+    log_degree = torch.randn(12, generator=draws, dtype=torch.float64)
     labels = torch.randint(3, (12,), generator=draws)
-    edges = torch.tensor([[0, 2, 4, 6], [1, 3, 5, 7]])
-    return HeldOut(logits, labels, logits[edges], labels[edges])
+    return HeldOut(logits, log_degree, labels, torch.tensor([[0, 2, 4, 6], [1, 3, 5, 7]]))
 
 
-def by_a_loop(held_out, sharpness, strength):
+def by_a_loop(held_out, log_sharpness, power, strength):
     """Node by node and edge by edge, with joints scaled by hand."""
-
-    def softmax(row):
-        return np.exp(sharpness * row) / np.exp(sharpness * row).sum()
-
-    total = sum(
-        np.log(softmax(row)[label]) for row, label in zip(held_out.logits.numpy(), held_out.labels, strict=True)
-    )
-    for first, second, (a, b) in zip(*held_out.end_logits.numpy(), held_out.end_labels.T.tolist(), strict=True):
-        p, r = softmax(first), softmax(second)
-        total += np.log(scaled_by_a_loop(p, r, strength)[a, b] / (p[a] * r[b]))
+    rows = []
+    for logits, log_degree in zip(held_out.logits.numpy(), held_out.log_degree.numpy(), strict=True):
+        raised = np.exp(np.exp(log_sharpness) * np.exp(log_degree) ** power * logits)
+        rows.append(raised / raised.sum())
+    labels = held_out.labels.tolist()
+    total = sum(np.log(row[label]) for row, label in zip(rows, labels, strict=True))
+    for i, j in held_out.edge_index.T.tolist():
+        joint = scaled_by_a_loop(rows[i], rows[j], strength)[labels[i], labels[j]]
+        total += np.log(joint / (rows[i][labels[i]] * rows[j][labels[j]]))
     return total
 
 
-@pytest.mark.parametrize(("sharpness", "strength"), [(1.0, 0.0), (0.5, 2.0), (2.0, -1.0)])
-def test_the_likelihood_is_that_of_a_loop(sharpness, strength):
-    numbers = torch.tensor([sharpness, strength], dtype=torch.float64)
-    found = _log_likelihood(example(), *numbers)
-    assert float(found) == pytest.approx(by_a_loop(example(), sharpness, strength), abs=1e-7)
+@pytest.mark.parametrize("place", [(0.0, 0.0, 0.0), (-0.5, 0.3, 2.0), (0.7, -0.4, -1.0)])
+def test_the_likelihood_is_that_of_a_loop(place):
+    found = _log_likelihood(example(), numbers(*place))
+    assert float(found) == pytest.approx(by_a_loop(example(), *place), abs=1e-7)
 
 
 def test_what_is_learnt_is_most_likely():
     def loss(place):
-        return -by_a_loop(example(), np.exp(place[0]), place[1]) + np.square(place).sum() / (2 * PRIOR**2)
+        return -by_a_loop(example(), *place) + np.square(np.divide(place, PRIOR)).sum() / 2
 
-    best = minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-9}).x
-    found = _most_likely(example())
-    assert (np.log(found.sharpness), found.strength) == pytest.approx(tuple(best), abs=1e-3)
+    best = minimize(loss, [0.0, 0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-9}).x
+    assert [float(number) for number in _most_likely(example())] == pytest.approx(best.tolist(), abs=1e-3)
 
 
-def test_labels_that_are_all_alike_leave_the_strength_finite():
+def test_labels_that_are_all_alike_leave_numbers_finite():
     held_out = example()
-    same = held_out.end_logits.argmax(-1)[0].expand(2, -1)
-    found = _most_likely(held_out._replace(labels=held_out.logits.argmax(1), end_labels=same))
+    logits = held_out.logits.clone()
+    logits[held_out.edge_index[1]] = logits[held_out.edge_index[0]]
+    found = _most_likely(held_out._replace(logits=logits, labels=logits.argmax(1)))
     assert 0 < found.strength < 10
-    assert 1 < found.sharpness < 150
+    assert 0 < found.log_sharpness < 5
 
 
 def test_without_labelled_edges_there_is_no_coupling():
@@ -147,12 +158,19 @@ def test_networks_do_not_judge_what_they_were_trained_on():
     task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     fold = torch.arange(len(task.train)) % 2
     logits = torch.arange(2.0)[:, None, None].expand(2, DATA.num_nodes, 3)
-    held_out = _held_out(task, fold, logits)
+    held_out = _held_out(task, fold, logits, _log_degree(task))
     assert torch.equal(held_out.logits[:, 0], fold.float())
+    assert torch.equal(held_out.labels, DATA.y[SPLIT.train])
     of_node = dict(zip(task.train.tolist(), fold.tolist(), strict=True))
     inside = [e for e in task.edge_index.T.tolist() if of_node.get(e[0], -1) == of_node.get(e[1], -2)]
-    assert held_out.end_logits[0, :, 0].tolist() == [of_node[i] for i, _ in inside]
-    assert held_out.end_labels.T.tolist() == [DATA.y[e].tolist() for e in inside]
+    assert len(inside) > 0
+    assert task.train[held_out.edge_index].T.tolist() == inside
+
+
+def test_degrees_are_relative():
+    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    degree = 1 + torch.bincount(DATA.edge_index[0], minlength=DATA.num_nodes).double()
+    torch.testing.assert_close(_log_degree(task).exp(), degree / degree.prod() ** (1 / DATA.num_nodes))
 
 
 def test_other_labels_do_not_matter():
@@ -174,13 +192,15 @@ def test_marginals_are_the_mean_of_the_networks():
     found, means = fitted(), torch.zeros(DATA.num_nodes, 3, dtype=torch.float64)
     start, end = torch.cat([DATA.edge_index, torch.arange(DATA.num_nodes).expand(2, -1)], 1)
     degree = torch.bincount(start).double().rsqrt()
+    relative = degree**-2 / (degree**-2).log().mean().exp()
     averaging = torch.zeros(DATA.num_nodes, DATA.num_nodes, dtype=torch.float64)
     averaging[start, end] = degree[start] * degree[end]
     for k in range(3):
         w = {name: found.weights[f"{k}/{name}"].double() for name in ("weight_1", "bias_1", "weight_2", "bias_2")}
         hidden = (averaging @ DATA.x.double() @ w["weight_1"] + w["bias_1"]).relu()
         logits = averaging @ hidden @ w["weight_2"] + w["bias_2"]
-        means += (found.weights["sharpness"] * logits).softmax(1) / 3
+        factor = found.weights["log_sharpness"].exp() * relative ** found.weights["power"]
+        means += (factor.unsqueeze(1) * logits).softmax(1) / 3
     torch.testing.assert_close(found.posterior().node.double(), means, atol=1e-5, rtol=1e-4)
 
 

@@ -46,17 +46,15 @@ def pair_information(
 def labelled_likelihood(
     log_p: Float[Tensor, "nodes classes"],
     labels: Int[Tensor, " nodes"],
-    log_ends: Float[Tensor, "2 edges classes"],
-    end_labels: Int[Tensor, "2 edges"],
+    edge_index: Int[Tensor, "2 edges"],
     strength: Float[Tensor, ""],
 ) -> Float[Tensor, ""]:
     """Σ_i log p_i(y_i) + Σ_ij log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): Bethe's log-likelihood, whose log Z is 0.
 
-    Where labelled nodes and the edges between them form a forest this is the log-likelihood of their labels under the
-    field that they would be without the other nodes.
+    Where the edges form a forest this is the log-likelihood of the labels under the field of these nodes and edges.
     """
     of_nodes = log_p.gather(1, labels.unsqueeze(1)).sum()
-    return of_nodes + pair_information(log_ends, strength, end_labels).sum()
+    return of_nodes + pair_information(log_p[edge_index], strength, labels[edge_index]).sum()
 
 
 def unaries(

@@ -20,8 +20,9 @@ from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits
 from edgewise.posterior import PairwisePosterior
 
-PRIOR = 2.0  # standard deviation, in nats, of the strength and of log sharpness: for few labels, or for all alike
-BOUNDS = [(-5.0, 5.0), (-10.0, 10.0)]  # of log sharpness and of the strength
+# Of log sharpness, power and strength: standard deviations around 0, for few labels or labels that are all alike.
+PRIOR = (2.0, 0.5, 2.0)
+BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-10.0, 10.0)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,9 +63,11 @@ class JointGCN(Model[FittedJointGCN]):
     p and q are a fixed point of sum-product on a pairwise field, so Bethe's likelihood of labelled nodes and edges is
     Π_i p_i(y_i) Π_ij q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)). A network knows the labels that it was trained on, and
     leaves nothing for a coupling to explain. So there are several: each is trained on all folds of the training nodes
-    but one, and the sharpness of p and the strength w have the highest likelihood of the nodes and edges of the folds
-    that were held out. Training nodes that are neighbours are in one fold, so that their edges are held out with them.
-    Then p_i is the mean of what the networks say. The labels of validation nodes only tell networks when to stop.
+    but one, and three numbers have the highest likelihood of the nodes and edges of the folds that were held out: the
+    strength w, and s and b of p_i = softmax(s d_i^b z_i), z a network's logits and d_i a node's degree, itself counted,
+    relative to the geometric mean: hubs are often surer than they should be. Training nodes that are neighbours are in
+    one fold, so that their edges are held out with them. In the end p_i is the mean over networks. The labels of
+    validation nodes only tell networks when to stop.
 
     Parameters
     ----------
@@ -100,13 +103,12 @@ class JointGCN(Model[FittedJointGCN]):
     def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedJointGCN:
         fold = held_out_folds(task, self.folds, generator(seeds.sampling, "folds"))
         networks = [self._network(task, fold, k, seeds, log) for k in range(self.folds)]
-        logits = torch.stack([network.logits for network in networks]).double()
-        learnt = _most_likely(_held_out(task, fold, logits))
-        log_node = (learnt.sharpness * logits).log_softmax(-1).logsumexp(0).log_softmax(-1)
-        strength = torch.tensor(learnt.strength, dtype=torch.float64)
-        messages = kept_messages(log_node[task.edge_index], strength.to(log_node))
+        logits, log_degree = torch.stack([network.logits for network in networks]).double(), _log_degree(task)
+        learnt = _most_likely(_held_out(task, fold, logits, log_degree))
+        log_node = learnt.log_marginals(logits, log_degree).logsumexp(0).log_softmax(-1)
+        messages = kept_messages(log_node[task.edge_index], learnt.strength)
         weights = {f"{k}/{name}": weight for k, net in enumerate(networks) for name, weight in net.weights.items()}
-        weights |= {"sharpness": torch.tensor(learnt.sharpness, dtype=torch.float64), "strength": strength}
+        weights |= {name: number.detach() for name, number in learnt._asdict().items()}
         beliefs = log_node.to(task.dtype), task.edge_index, messages.to(task.dtype)
         return FittedJointGCN(self, weights, log.history(), *beliefs)
 
@@ -126,45 +128,67 @@ class _Network(NamedTuple):
     logits: Float[Tensor, "nodes classes"]
 
 
+class Learnt(NamedTuple):
+    """How sure networks may be, how that depends on the degree, and how far neighbours go together."""
+
+    log_sharpness: Float[Tensor, ""]
+    power: Float[Tensor, ""]
+    strength: Float[Tensor, ""]
+
+    def log_marginals(
+        self, logits: Float[Tensor, "*networks nodes classes"], log_degree: Float[Tensor, " nodes"]
+    ) -> Float[Tensor, "*networks nodes classes"]:
+        """Give log softmax(s d_i^b z_i)."""
+        factor: Tensor = (self.log_sharpness + self.power * log_degree).exp()
+        return (factor.unsqueeze(1) * logits).log_softmax(-1)
+
+
 class HeldOut(NamedTuple):
-    """What networks say of labelled nodes and of the ends of labelled edges that they were not trained on."""
+    """What networks say of labelled nodes that they were not trained on, and the edges between nodes of one fold."""
 
     logits: Float[Tensor, "nodes classes"]
+    log_degree: Float[Tensor, " nodes"]
     labels: Int[Tensor, " nodes"]
-    end_logits: Float[Tensor, "2 edges classes"]
-    end_labels: Int[Tensor, "2 edges"]
+    edge_index: Int[Tensor, "2 edges"]
 
 
-class Learnt(NamedTuple):
-    """The factor of logits, and the strength of the coupling."""
+def _log_degree(task: Task) -> Float[Tensor, " nodes"]:
+    """Give log d, the node itself counted, less its mean over nodes."""
+    degree = torch.bincount(task.edge_index.flatten(), minlength=task.num_nodes).double().log1p()
+    return degree - degree.mean()
 
-    sharpness: float
-    strength: float
 
-
-def _held_out(task: Task, fold: Int[Tensor, " train"], logits: Float[Tensor, "folds nodes classes"]) -> HeldOut:
-    """Choose the network of each training node, and of each edge whose ends are in one fold."""
-    of_node = torch.full((task.num_nodes,), -1, device=task.device)
-    of_node[task.train] = fold
-    first, second = of_node[task.edge_index]
-    edges = task.edge_index[:, (first >= 0) & (first == second)]
-    return HeldOut(logits[fold, task.train], task.labels[task.train], logits[of_node[edges], edges], task.labels[edges])
+def _held_out(
+    task: Task,
+    fold: Int[Tensor, " train"],
+    logits: Float[Tensor, "networks nodes classes"],
+    log_degree: Float[Tensor, " nodes"],
+) -> HeldOut:
+    """Choose for each training node the network that was trained without it."""
+    place = torch.full((task.num_nodes,), -1, device=task.device)
+    place[task.train] = torch.arange(len(task.train), device=task.device)
+    edges = place[task.edge_index]
+    edges = edges[:, (edges >= 0).all(0)]
+    edges = edges[:, fold[edges[0]] == fold[edges[1]]]
+    return HeldOut(logits[fold, task.train], log_degree[task.train], task.labels[task.train], edges)
 
 
 def _most_likely(held_out: HeldOut) -> Learnt:
-    """Maximise the likelihood of what was held out, under priors N(0, PRIOR²) of log sharpness and strength."""
+    """Maximise the likelihood of what was held out, under normal priors."""
     from scipy.optimize import minimize
+
+    prior = held_out.logits.new_tensor(PRIOR)
 
     def loss(place: list[float]) -> tuple[float, list[float]]:
         numbers = held_out.logits.new_tensor(place).requires_grad_()
-        value = -_log_likelihood(held_out, numbers[0].exp(), numbers[1]) + (numbers / PRIOR).square().sum() / 2
+        value = -_log_likelihood(held_out, Learnt(*numbers)) + (numbers / prior).square().sum() / 2
         (gradient,) = torch.autograd.grad(value, numbers)
         return float(value.detach()), gradient.tolist()
 
-    found = minimize(loss, [0.0, 0.0], jac=True, method="L-BFGS-B", bounds=BOUNDS)
-    return Learnt(float(torch.tensor(found.x[0]).exp()), float(found.x[1]))
+    found = minimize(loss, [0.0, 0.0, 0.0], jac=True, method="L-BFGS-B", bounds=BOUNDS)
+    return Learnt(*held_out.logits.new_tensor(found.x))
 
 
-def _log_likelihood(held_out: HeldOut, sharpness: Float[Tensor, ""], strength: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    log_p, log_ends = ((sharpness * logits).log_softmax(-1) for logits in (held_out.logits, held_out.end_logits))
-    return labelled_likelihood(log_p, held_out.labels, log_ends, held_out.end_labels, strength)
+def _log_likelihood(held_out: HeldOut, learnt: Learnt) -> Float[Tensor, ""]:
+    log_p = learnt.log_marginals(held_out.logits, held_out.log_degree)
+    return labelled_likelihood(log_p, held_out.labels, held_out.edge_index, learnt.strength)
