@@ -1,5 +1,6 @@
 """Results that nobody trained for: drawn at random but always the same, near the published ones, and quick to make."""
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ import numpy as np
 from edgewise.data.statistics import DatasetStatistics
 from edgewise.experiments.plan import DATASETS, MODELS
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.readings import READINGS
+from edgewise.experiments.readings import READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
 from edgewise.experiments.store import CommandRow, TaskRow
 from edgewise.report.results import Results
@@ -29,13 +30,20 @@ PREDICTIONS_OF = {
         "mean_field",
         "sum_product",
     ),
+    "jointgcn": ("joint",),
 }
+CALIBRATED = ("gcn", "gat")
 ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
 ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # whose numbers to be near
 
 
 def made_up_results(
-    datasets: Sequence[str] = DATASETS, models: Sequence[str] = MODELS, splits: int = 2, folds: int = 3, inits: int = 1
+    datasets: Sequence[str] = DATASETS,
+    models: Sequence[str] = MODELS,
+    splits: int = 2,
+    folds: int = 3,
+    inits: int = 1,
+    calibrators: Sequence[str] = (),
 ) -> Results:
     """Make results of some cells, among them sets without a disagreeing edge, and an infinite NLL.
 
@@ -44,7 +52,7 @@ def made_up_results(
     on Texas nothing agrees, and the test nodes of its first split have no edges.
     """
     runs = [
-        made_up_run(dataset, model, split, fold, init)
+        made_up_run(dataset, model, split, fold, init, calibrators)
         for dataset in datasets
         for model in models
         for split in range(splits)
@@ -65,17 +73,22 @@ def with_hostile_text(results: Results) -> Results:
     return replace(results, runs=runs, commands=commands, failures=failures)
 
 
-def made_up_run(dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0) -> Run:
-    """Make one run with all predictions of its model."""
-    key = RunKey(dataset, model, '[{"hidden": 64}]', split, fold, init)
-    predictions = {name: _prediction(key, name, place) for place, name in enumerate(PREDICTIONS_OF[model])}
+def made_up_run(
+    dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0, calibrators: Sequence[str] = ()
+) -> Run:
+    """Make one run with all predictions of its model, and of calibrators if it is a model that is calibrated."""
+    added = tuple(calibrators) if model in CALIBRATED else ()
+    described: list[dict[str, object]] = [{"hidden": 64}]
+    described += [{"calibrators": {name: f"{name}()" for name in added}}] if added else []
+    key = RunKey(dataset, model, json.dumps(described), split, fold, init)
+    predictions = {name: _prediction(key, name, place) for place, name in enumerate((*PREDICTIONS_OF[model], *added))}
     epochs = 100 + key.seed % 97
     return Run(key, predictions, 0.02 * epochs, epochs, VERSIONS, f"2026-01-02T03:{split:02}:{fold:02}+00:00")
 
 
 def _prediction(key: RunKey, name: str, place: int) -> Prediction:
     draw = np.random.default_rng(crc32(f"{key} {name}".encode()))
-    row = next((row for source, row in ROW_OF.items() if source == (key.model, name)), key.model)
+    row = ROW_OF.get(Source(key.model, name), key.model).replace("jointgcn", "gcn")
     like = _published_or_cora(key.dataset)
     scores, homophily = PUBLISHED_SCORES[like][row], PUBLISHED_DATASETS[like].homophily.mean
     first = (key.split, key.fold, key.init) == (0, 0, 0)

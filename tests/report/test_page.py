@@ -225,10 +225,15 @@ def choose_reading(page: Any, reading: str, name: str = "tables-reading") -> Non
     page.locator(f'label:has(input[name="{name}"][value="{reading}"])').click()
 
 
+def rows_of(results: Results, reading: str) -> list[str]:
+    models = {run.key.model for run in results.runs}
+    return [row for row, source in READINGS[reading].items() if source.model in models]
+
+
 def texts_of(results: Results, reading: str, metric: str) -> list[list[str]]:
     rows = []
     for dataset in results.datasets:
-        for row in READINGS[reading]:
+        for row in rows_of(results, reading):
             summaries = [results.summary(reading, dataset, row, view, metric) for view in VIEWS]
             rows.append([mean_std(one, metric).replace("inf", "∞") for one in summaries])
     return rows
@@ -358,7 +363,7 @@ def drawn_bins(page: Any) -> dict[str, list[int]]:
 
 
 def expected_bins(results: Results, reading: str, dataset: str, view: str) -> dict[str, dict[str, Any]]:
-    pooled = {row: pooled_bins(results.views(reading, dataset, row, view)) for row in READINGS[reading]}
+    pooled = {row: pooled_bins(results.views(reading, dataset, row, view)) for row in rows_of(results, reading)}
     return {row: bins for row, bins in pooled.items() if bins["ece"] is not None}
 
 

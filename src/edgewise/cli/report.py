@@ -1,5 +1,6 @@
 """edgewise report."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,25 +16,34 @@ REPORT_EXAMPLES = """\b
 Examples:
   edgewise report results
   edgewise report results --to report --export runs.parquet
+  edgewise report calibrated runs.parquet --to both
 """
 
 
 @app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)
 def report(
-    results: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of reproduce, or a table that was exported.")],
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR…", help="Folders of reproduce, or tables that were exported; several are reported as one."
+        ),
+    ],
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write tables, figures and the page; else to DIR.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to write tables, figures and the page; else to the one DIR."),
     ] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write all runs as one compressed .parquet table too.")
     ] = None,
 ) -> None:
     """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page."""
-    check_outputs({"--export": export}, {"results": results})
+    check_outputs({"--export": export}, {str(path): path for path in results})
     if export and export.suffix != ".parquet":
         raise ValueError(f"Expected --export to end in .parquet, but got {export}.")
-    folder = to or (results if results.is_dir() else results.parent)
-    found = show_report(results, folder)
+    first, *others = results
+    if others and to is None:
+        raise ValueError(f"Expected --to with {len(results)} sources, but got none. Name a folder to write to.")
+    found = show_report(first, to or (first if first.is_dir() else first.parent), others)
     if export:
         from edgewise.experiments.run_table import write_run_table
 
@@ -41,15 +51,15 @@ def report(
         typer.echo(f"Wrote {len(found.runs)} runs to {export}.")
 
 
-def show_report(source: Path, folder: Path) -> "Results":
-    """Print the tables of a store or an exported table, and write everything to a folder."""
+def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Results":
+    """Print the tables of a store or an exported table, perhaps with others, and write everything to a folder."""
     import matplotlib as mpl
 
     mpl.use("Agg")  # no screen is needed
-    from edgewise.report.results import Results
+    from edgewise.report.several_sources import read_sources
     from edgewise.report.sweep_report import report_text, time_line, write_report
 
-    results = Results.read(source)
+    results = read_sources([source, *others])
     typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))
     write_report(results, folder)
     typer.echo(f"{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")

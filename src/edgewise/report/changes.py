@@ -12,7 +12,7 @@ from scipy.stats import t as student
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, READINGS
 from edgewise.report.results import Results
 from edgewise.report.score_rows import TELLING, ScoreCell, ScoreRow, same_in_both_readings
-from edgewise.report.words import PERCENT, label, score_name, signed
+from edgewise.report.words import PERCENT, label, listed, score_name, signed
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "of too few splits to tell"
 FEWEST_SPLITS = 3
@@ -141,7 +141,7 @@ def _sentence(results: Results, row: str, view: str, metric: str) -> str:
         way: [place for place, one in found.items() if direction(one, metric) == way]
         for way in (BETTER, WORSE, UNCLEAR, TOO_FEW)
     }
-    verdict = "; ".join(f"{way} on {_listed(several)}" for way, several in places.items() if several)
+    verdict = "; ".join(f"{way} on {listed(several)}" for way, several in places.items() if several)
     better, runs = sum(one.better for one in found.values()), sum(one.runs for one in found.values())
     by = _range([*found.values()], metric)
     return f"{name[0].upper()}{name[1:]} is {verdict}: {by}, better in {better} of {runs} runs."
@@ -151,7 +151,3 @@ def _range(found: Sequence[Change], metric: str) -> str:
     ordered = sorted(found, key=lambda one: one.difference)
     ends = dict.fromkeys((_difference(ordered[0], metric), _difference(ordered[-1], metric)))
     return " to ".join(ends) + (" points" if metric in PERCENT else "")
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -14,24 +14,29 @@ from markupsafe import Markup
 
 from edgewise.experiments.plan import KNOWN_MODELS, Plan
 from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.experiments.readings import PREDICTIONS, READINGS
+from edgewise.experiments.readings import READINGS
 from edgewise.experiments.synthetic_graphs import SIZE_IN_WORDS
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
+from edgewise.report.calibrator_rows import CALIBRATOR_SCORES, UNCALIBRATED, calibrator_rows
 from edgewise.report.changes import change_rows, stories
 from edgewise.report.comparison import tally_line
-from edgewise.report.page_data import drawn_document
+from edgewise.report.page_data import calibrated_models, calibrators_of_all, drawn_document, drawn_rows
 from edgewise.report.results import SHARES, Results
 from edgewise.report.score_rows import (
     COUNTS,
     PREDICTION_SCORES,
     TELLING,
     ScoreRow,
+    legend_of,
     prediction_rows,
     same_in_both_readings,
     score_rows,
     statistics_rows,
 )
+from edgewise.report.several_sources import CALIBRATORS_ENTRY
+from edgewise.report.structured_rows import STRUCTURED_SCORES, structured_rows
+from edgewise.report.structured_verdicts import verdict_summary, verdicts
 from edgewise.report.words import METRIC_NAMES, PERCENT, READING_NAMES, duration, label, score_name
 from edgewise.version import __version__
 
@@ -53,6 +58,7 @@ def page_html(results: Results) -> str:
         policy=_policy(style, script),
         **_texts(results),
         **_tables(results),
+        **_calibrated(results),
         **_record(results),
     )
 
@@ -107,6 +113,7 @@ def _texts(results: Results) -> dict[str, object]:
         "num_of": {name: len({getattr(key, name) for key in keys}) for name in ("split", "fold", "init")},
         "num_bins": len(next(iter(runs[0].predictions.values()))["nodewise"].bins.count) if runs else 15,
         "time": duration(sum(command.seconds for command in results.commands)),
+        "sources": list(dict.fromkeys(command.sources for command in results.commands)),
         "work": duration(sum(run.seconds for run in runs)),
         "finished": max((run.finished for run in runs), default=""),
         "datasets": results.datasets,
@@ -118,7 +125,7 @@ def _tables(results: Results) -> dict[str, object]:
     return {
         "views": VIEWS,
         "readings": READING_NAMES,
-        "rows": list(dict.fromkeys(row for rows in READINGS.values() for row in rows)),
+        "rows": drawn_rows(results),
         "percent": PERCENT,
         "metrics": METRIC_NAMES,
         "scores": {metric: _by_reading(results, metric) for metric in METRIC_NAMES},
@@ -128,9 +135,25 @@ def _tables(results: Results) -> dict[str, object]:
         "same": same_in_both_readings(),
         "predictions": prediction_rows(results),
         "prediction_scores": [score_name(view, metric) for view, metric in PREDICTION_SCORES],
-        "legend": PREDICTIONS,
+        "legend": legend_of(results),
         "statistics": statistics_rows(results),
         "statistics_names": (*COUNTS, *SHARES),
+    }
+
+
+def _calibrated(results: Results) -> dict[str, object]:
+    """Give what calibrators do, and whether structured calibration reaches its aims."""
+    models, found = calibrated_models(results), verdicts(results)
+    return {
+        "calibrated": calibrator_rows(results),
+        "calibrated_scores": CALIBRATOR_SCORES,
+        "calibrated_models": models,
+        "calibrators": calibrators_of_all(models),
+        "uncalibrated": UNCALIBRATED,
+        "structured": structured_rows(results),
+        "structured_scores": STRUCTURED_SCORES,
+        "verdicts": found,
+        "verdict_summary": verdict_summary(found),
     }
 
 
@@ -145,7 +168,7 @@ def _record(results: Results) -> dict[str, object]:
         "versions": results.versions,
         "failures": [(str(key), error.strip()) for key, error in results.failures.items()],
         "hyperparameters": {
-            model: [line for text in sorted(of_model) for line in _trainings(text)]
+            model: list(dict.fromkeys(line for text in sorted(of_model) for line in _trainings(text)))
             for model in KNOWN_MODELS
             if (of_model := {run.key.hyperparameters for run in results.runs if run.key.model == model})
         },
@@ -153,5 +176,10 @@ def _record(results: Results) -> dict[str, object]:
 
 
 def _trainings(hyperparameters: str) -> list[str]:
-    """Write each training of a run as a line of names and values."""
-    return [", ".join(f"{name} {value}" for name, value in one.items()) for one in json.loads(hyperparameters)]
+    """Write each training of a run, and each calibrator, as a line of names and values."""
+    lines = []
+    for one in json.loads(hyperparameters):
+        calibrators = one.pop(CALIBRATORS_ENTRY, {})
+        lines += [", ".join(f"{name} {value}" for name, value in one.items())] if one else []
+        lines += [f"calibrated by {name}: {text}" for name, text in calibrators.items()]
+    return lines

@@ -1,11 +1,13 @@
 """The numbers that the page draws, as a plain document for JSON: bins added up over runs, and errors run by run."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from edgewise.experiments.readings import READINGS, Source
+from edgewise.experiments.plan import CALIBRATORS
+from edgewise.experiments.readings import AS_PUBLISHED, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
 from edgewise.metrics.sums import VIEWS
+from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
 from edgewise.report.results import Results, summarised
 from edgewise.report.words import READING_NAMES, label
 
@@ -16,29 +18,58 @@ DIGITS = 6  # what a diagram can show is less
 
 def drawn_document(results: Results) -> Document:
     """Give all that the page draws: names, and for each dataset and source its bins by view and its runs."""
-    sources = sorted({source for rows in READINGS.values() for source in rows.values()})
+    rows = drawn_rows(results)
+    models = calibrated_models(results)
+    sources = {source for of_reading in READINGS.values() for source in of_reading.values()}
+    sources |= {Source(model, calibrator) for model, several in models.items() for calibrator in several}
     return {
         "readings": {
             reading: {
                 "label": READING_NAMES[reading],
-                "rows": {row: source_key(source) for row, source in rows.items()},
+                "rows": {row: source_key(source) for row, source in of_reading.items() if row in rows},
             }
-            for reading, rows in READINGS.items()
+            for reading, of_reading in READINGS.items()
         },
         "views": {view: label(view) for view in (*VIEWS, SAME_LABEL)},
-        "rows": {row: label(row) for rows in READINGS.values() for row in rows},
+        "rows": {row: label(row) for row in rows},
+        "calibrators": {name: label(name) for name in calibrators_of_all(models)},
+        "calibrated": {f"{model} calibrated": model for model in models},
         "datasets": {
             dataset: {
                 "label": label(dataset),
                 "sources": {
                     source_key(source): source_document(runs, source.prediction)
-                    for source in sources
-                    if (runs := results.of(dataset, source.model))
+                    for source in sorted(sources)
+                    if (runs := _having(results.of(dataset, source.model), source.prediction))
                 },
             }
             for dataset in results.datasets
         },
     }
+
+
+def drawn_rows(results: Results) -> list[str]:
+    """Give the rows of the tables that can be chosen: the published ones, and others that have runs."""
+    models = {run.key.model for run in results.runs}
+    rows = {row: source.model for of_reading in READINGS.values() for row, source in of_reading.items()}
+    return [row for row, model in rows.items() if row in READINGS[AS_PUBLISHED] or model in models]
+
+
+def calibrated_models(results: Results) -> dict[str, list[str]]:
+    """Give the models that have calibrated predictions, each with its calibrators."""
+    found: dict[str, dict[str, str]] = {}
+    for (_, model), runs in calibrated_runs(results).items():
+        found.setdefault(model, {}).update(calibrated_predictions(runs))
+    return {model: [name for name in CALIBRATORS if name in several] for model, several in found.items()}
+
+
+def calibrators_of_all(models: Mapping[str, Sequence[str]]) -> list[str]:
+    """Give all calibrators of some models, in the order in which they are known."""
+    return [name for name in CALIBRATORS if any(name in several for several in models.values())]
+
+
+def _having(runs: Sequence[Run], prediction: str) -> list[Run]:
+    return [run for run in runs if prediction in run.predictions]
 
 
 def source_key(source: Source) -> str:

@@ -73,8 +73,8 @@ class Results:
         return summarised([result[metric] for result in self.views(reading, dataset, row, view)])
 
     def predictions(self, dataset: str, model: str) -> list[str]:
-        """Give the names of what a model's runs predict."""
-        return list(next((run.predictions for run in self.of(dataset, model)), {}))
+        """Give the names of what a model's runs predict; some of them may have more than others."""
+        return list(dict.fromkeys(name for run in self.of(dataset, model) for name in run.predictions))
 
     def dataset_statistics(self, dataset: str) -> DatasetStatistics | None:
         """Give the statistics of a dataset over the test sets of its splits; None if nothing is known of it."""

@@ -9,7 +9,7 @@ from statistics import multimode
 from edgewise.data.statistics import DatasetStatistics, MeanStd
 from edgewise.experiments.plan import KNOWN_MODELS
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.readings import READINGS
+from edgewise.experiments.readings import PREDICTIONS, READINGS
 from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.results import SHARES, Results, Summary, summarised
@@ -81,10 +81,10 @@ def score_rows(results: Results, reading: str, metric: str) -> list[ScoreRow]:
     return [
         row
         for dataset in results.datasets
-        for row in _with_best(
-            [_score_row(results, reading, dataset, name, metric, usual) for name in READINGS[reading]], metric
+        for row in with_best(
+            [_score_row(results, reading, dataset, name, metric, usual) for name in READINGS[reading]],
+            [metric] * len(VIEWS),
         )
-        if row.cells
     ]
 
 
@@ -110,10 +110,11 @@ def cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None
     return ScoreCell(mean_std(ours, metric), ours.mean, remark, theirs)
 
 
-def _with_best(rows: Sequence[ScoreRow], metric: str) -> list[ScoreRow]:
-    """Mark the best cell of each column, and those whose mean looks the same."""
+def with_best(rows: Sequence[ScoreRow], metrics: Sequence[str]) -> list[ScoreRow]:
+    """Mark the best cell of each column, and those whose mean looks the same; rows without cells are left out."""
     filled = [row for row in rows if row.cells]
-    best = [_best([row.cells[i] for row in filled], metric) for i in range(len(VIEWS))] if len(filled) > 1 else []
+    columns = enumerate(metrics) if len(filled) > 1 else ()
+    best = [_best([row.cells[i] for row in filled], metric) for i, metric in columns]
     return [
         replace(row, cells=[replace(c, is_best=_mean(c) == b) for c, b in zip(row.cells, best, strict=True)])
         if best
@@ -136,7 +137,7 @@ def _mean(cell: ScoreCell) -> str:
 def prediction_rows(results: Results) -> list[ScoreRow]:
     """Give a row for each dataset and prediction; the name is that of the model and that of the prediction."""
     return [
-        ScoreRow(dataset, f"{model} {name}", _prediction_cells(runs, name))
+        prediction_row(dataset, f"{model} {name}", runs, name, PREDICTION_SCORES)
         for dataset in results.datasets
         for model in KNOWN_MODELS
         for runs in [results.of(dataset, model)]
@@ -144,11 +145,19 @@ def prediction_rows(results: Results) -> list[ScoreRow]:
     ]
 
 
-def _prediction_cells(runs: Sequence[Run], name: str) -> list[ScoreCell]:
-    found = [
-        (summarised(run.predictions[name][view][metric] for run in runs), metric) for view, metric in PREDICTION_SCORES
-    ]
-    return [cell(summary, metric, len(runs)) for summary, metric in found]
+def prediction_row(
+    dataset: str, name: str, runs: Sequence[Run], prediction: str, scores: Iterable[tuple[str, str]]
+) -> ScoreRow:
+    """Give a cell for each score of a prediction; the remark says if only some of the runs have it."""
+    having = [run.predictions[prediction] for run in runs if prediction in run.predictions]
+    cells = [cell(summarised(views[view][metric] for views in having), metric, len(having)) for view, metric in scores]
+    return ScoreRow(dataset, name, cells, counted(len(having), "run") if len(having) < len(runs) else "")
+
+
+def legend_of(results: Results) -> dict[str, str]:
+    """Explain the predictions that some run has."""
+    found = {name for run in results.runs for name in run.predictions}
+    return {name: meaning for name, meaning in PREDICTIONS.items() if name in found}
 
 
 def statistics_rows(results: Results) -> list[ScoreRow]:

@@ -2,13 +2,16 @@
 
 import csv
 import io
+from collections.abc import Iterator, Sequence
 
 from edgewise.data.statistics import MeanStd
 from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.experiments.readings import READINGS
+from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.metrics.sums import VIEWS
+from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
 from edgewise.report.comparison import STATISTICS, ComparedCell, compare
-from edgewise.report.results import SHARES, Results
+from edgewise.report.results import SHARES, Results, summarised
 from edgewise.report.words import METRIC_NAMES
 
 COLUMNS = (
@@ -16,9 +19,14 @@ COLUMNS = (
     *("published_mean", "published_std", "difference_in_published_std"),
 )
 
+CALIBRATED = "calibrated"  # in the column of readings
+
 
 def scores_csv(results: Results) -> str:
-    """Write means, stds and published numbers as fractions; scores of both readings, then statistics over splits."""
+    """Write means, stds and published numbers as fractions.
+
+    First come the scores of both readings, then what calibrators do to them, then statistics over splits.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -33,6 +41,9 @@ def scores_csv(results: Results) -> str:
                             place = (dataset, row, metric, view)
                             numbers = _numbers(ours, ours.runs, published.get(place))
                             writer.writerow([reading, *place, *numbers])
+    for (dataset, model), runs in calibrated_runs(results).items():
+        for name, prediction in calibrated_predictions(runs).items():
+            writer.writerows([CALIBRATED, dataset, f"{model} {name}", *line] for line in _lines(runs, prediction))
     for cell in compare(results):
         if cell.row == STATISTICS and cell.ours is not None:
             splits = sum(task.dataset == cell.dataset for task in results.tasks)
@@ -41,6 +52,16 @@ def scores_csv(results: Results) -> str:
         if dataset not in PUBLISHED_DATASETS:
             writer.writerows(_unpublished_statistics(results, dataset))
     return text.getvalue()
+
+
+def _lines(runs: Sequence[Run], prediction: str) -> Iterator[list[object]]:
+    """Give a line for each score of a prediction that some run has."""
+    having = [run.predictions[prediction] for run in runs if prediction in run.predictions]
+    for metric in METRIC_NAMES:
+        for view in (*VIEWS, SAME_LABEL):
+            ours = summarised(views[view][metric] for views in having)
+            if ours is not None:
+                yield [metric, view, *_numbers(ours, ours.runs, None)]
 
 
 def _unpublished_statistics(results: Results, dataset: str) -> list[list[object]]:

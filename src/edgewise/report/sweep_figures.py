@@ -1,4 +1,4 @@
-"""The figures of a sweep: reliability of all models in all views, and errors of runs against each other."""
+"""The figures of a sweep: reliability of all models in all views, errors of runs against each other, calibrators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +12,8 @@ from edgewise.experiments.readings import READINGS
 from edgewise.experiments.runs import ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
+from edgewise.report.calibrator_rows import calibrated_runs
+from edgewise.report.calibrators_figure import draw_calibrators
 from edgewise.report.reliability_axes import INSIDE, draw_panels
 from edgewise.report.reliability_panels import Panel
 from edgewise.report.results import Results
@@ -58,6 +60,8 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
             yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
         for name in PAIRS if results.runs else ():
             yield f"{name}_{reading}", draw_errors(results, reading, name)
+    if calibrated_runs(results):
+        yield "calibrators", draw_calibrators(results)
 
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:

@@ -52,7 +52,10 @@ def time_line(results: Results) -> str:
     commands = [command for command in results.commands if command.runs]
     whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
     several = f" in {counted(len(commands), 'command')}" if len(commands) > 1 else ""
-    runs = counted(len(results.runs), "run")
+    runs, made = counted(len(results.runs), "run"), sum(command.runs for command in commands)
+    if made > len(results.runs):  # sources that are reported together have some of them twice
+        shown = f"{made} runs, of which {len(results.runs)} are shown,"
+        return f"{shown} took {duration(whole)}{several}; the computing of those shown adds up to {duration(work)}."
     return f"{runs} took {duration(whole)}{several}; their computing adds up to {duration(work)}."
 
 

@@ -1,6 +1,7 @@
 """How names and numbers are written."""
 
 import math
+from collections.abc import Sequence
 
 from edgewise.data.heterophilous import HETEROPHILOUS
 from edgewise.data.statistics import MeanStd
@@ -23,6 +24,8 @@ LABELS = {
     "epfgnn": "EPFGNN",
     "epfgnn mean field": "EPFGNN mean field",
     "jointgcn": "JointGCN",
+    "cagcn": "CaGCN",
+    "gats": "GATS",
     "directed_edges": "edges",
     "k_edgewise": "K edgewise",
     "k_agree": "K agree",
@@ -33,8 +36,13 @@ OF_VIEW = {"nodewise": "node", "edgewise": "edge"}
 
 
 def label(name: str) -> str:
-    """Write a name of the results as people do."""
-    return LABELS.get(name, name)
+    """Write a name of the results as people do; of several words the first one.
+
+    >>> label("cora"), label("epfgnn mean field"), label("gat + structured")
+    ('Cora', 'EPFGNN mean field', 'GAT + structured')
+    """
+    first, space, rest = name.partition(" ")
+    return LABELS.get(name, f"{LABELS.get(first, first)}{space}{rest}")
 
 
 def score_name(view: str, metric: str) -> str:
@@ -63,6 +71,11 @@ def signed(value: float, digits: int = 2) -> str:
         return EMPTY
     text = f"{value:+.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Write several things one after the other, with "and" before the last."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def counted(count: int, name: str) -> str:

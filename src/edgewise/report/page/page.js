@@ -13,6 +13,8 @@
   const readings = Object.keys(data.readings);
   const views = Object.keys(data.views);
   const rows = Object.keys(data.rows);
+  const calibrators = Object.keys(data.calibrators);
+  const drawable = [...rows, ...Object.keys(data.calibrated)];
   const directions = ["ascending", "descending"];
 
   const initial = () => ({
@@ -20,6 +22,7 @@
     dataset: "all",
     chart: datasets[0],
     view: "edgewise",
+    calibrator: calibrators.at(-1),
     models: rows,
     sort: {}, // table: {key, direction}
   });
@@ -35,8 +38,9 @@
     state.dataset = pick("dataset", datasets, usual.dataset);
     state.chart = pick("chart", datasets, usual.chart);
     state.view = pick("view", views, usual.view);
+    state.calibrator = pick("calibrator", calibrators, usual.calibrator);
     const models = given.has("models") ? given.get("models").split(",") : usual.models;
-    state.models = rows.filter((row) => models.includes(row));
+    state.models = drawable.filter((row) => models.includes(row));
     state.sort = {};
     for (const part of (given.get("sort") || "").split(",")) {
       const [table, key, direction] = part.split(":");
@@ -47,10 +51,10 @@
   function writeAddress() {
     const usual = initial();
     const given = new URLSearchParams();
-    for (const name of ["reading", "dataset", "chart", "view"]) {
+    for (const name of ["reading", "dataset", "chart", "view", "calibrator"]) {
       if (state[name] !== usual[name]) given.set(name, state[name]);
     }
-    if (state.models.length !== rows.length) given.set("models", state.models.join(","));
+    if (state.models.join() !== usual.models.join()) given.set("models", state.models.join(","));
     const sorted = Object.entries(state.sort).map(([table, { key, direction }]) => `${table}:${key}:${direction}`);
     if (sorted.length) given.set("sort", sorted.join(","));
     const text = given.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
@@ -143,13 +147,26 @@
   all(".scroll").forEach((scroller) => widths.observe(scroller));
 
   // Links into the page leave what is chosen in the address.
-  for (const link of all('nav a[href^="#"], a.skip')) {
+  for (const link of all('nav a[href^="#"], a.skip, a[href="#record"]')) {
     link.addEventListener("click", (event) => {
-      const target = byId(link.hash.slice(1));
       event.preventDefault();
-      target.tabIndex = -1;
-      target.focus({ preventScroll: true });
-      target.scrollIntoView();
+      goTo(byId(link.hash.slice(1)));
+    });
+  }
+
+  function goTo(target) {
+    target.tabIndex = -1;
+    target.focus({ preventScroll: true });
+    target.scrollIntoView();
+  }
+
+  // The name of a calibrator shows what it does: its diagram over that of the model as it was.
+  for (const link of all("a.overlay")) {
+    link.addEventListener("click", (event) => {
+      const { dataset, base, calibrator } = link.dataset;
+      event.preventDefault();
+      choose({ chart: dataset, calibrator, models: [base, `${base} calibrated`] });
+      goTo(byId("diagrams"));
     });
   }
 
@@ -197,10 +214,21 @@
     epfgnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
     "epfgnn mean field": (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
     jointgcn: (x, y, r) => polygon([x - 1.3 * r, y], [x + 0.9 * r, y - 1.2 * r], [x + 0.9 * r, y + 1.2 * r]),
+    "gcn calibrated": (x, y, r) => star(x, y, 1.5 * r, 0.6 * r, 4),
+    "gat calibrated": (x, y, r) => star(x, y, 1.6 * r, 0.7 * r, 5),
+  };
+  const star = (x, y, outer, inner, tips) => {
+    const corner = (k) => [k % 2 ? inner : outer, (Math.PI * k) / tips];
+    const corners = [...Array(2 * tips).keys()].map(corner);
+    return polygon(...corners.map(([r, angle]) => [x + r * Math.sin(angle), y - r * Math.cos(angle)]));
   };
   const mark = (row, x, y, r, attributes) => fill(shapes[row](x, y, r), attributes);
 
-  const sourceOf = (row) => data.datasets[state.chart].sources[data.readings[state.reading].rows[row]];
+  const keyOf = (row) =>
+    row in data.calibrated ? `${data.calibrated[row]}/${state.calibrator}` : data.readings[state.reading].rows[row];
+  const nameOf = (row) =>
+    row in data.calibrated ? `${data.rows[data.calibrated[row]]} + ${data.calibrators[state.calibrator]}` : data.rows[row];
+  const sourceOf = (row) => data.datasets[state.chart].sources[keyOf(row)];
   const chosenRows = () => state.models.filter((row) => sourceOf(row));
 
   function drawAll() {
@@ -218,10 +246,11 @@
   }
 
   function describeModels() {
-    for (const label of all(".models label")) {
+    for (const label of all(".models label[data-model]")) {
       const source = sourceOf(label.dataset.model);
       label.classList.toggle("absent", !source);
       label.querySelector("input").disabled = !source;
+      label.querySelector(".name").textContent = nameOf(label.dataset.model);
       label.querySelector(".value").textContent = source ? error(source.views[state.view]) : "no runs";
     }
   }
@@ -379,7 +408,9 @@
     const names = [data.datasets[state.chart].label, data.views[state.view], data.readings[state.reading].label];
     const hasHollow = shown.some(({ bins }) => bins.filled.some((runs) => runs && runs < bins.runs));
     const hollow = hasHollow ? " Hollow marks: bins that are empty in some runs." : "";
-    byId("diagram-caption").textContent = `${names.join(", ")}; bins added up over all runs.${hollow}`;
+    const runs = shown.map(({ row, bins }) => `${nameOf(row)} ${bins.runs}`).join(", ");
+    const differ = new Set(shown.map(({ bins }) => bins.runs)).size > 1 ? ` Runs: ${runs}.` : "";
+    byId("diagram-caption").textContent = `${names.join(", ")}; bins added up over all runs.${differ}${hollow}`;
   }
 
   function tellBin(shown, numBins, picture) {
@@ -392,7 +423,7 @@
     const names = ["count", ...(isEvent() ? ["probability", "frequency"] : ["confidence", "accuracy"]), "gap"];
     const between = [limit(bin, numBins), bin ? "<" : "≤", names[1], "≤", limit(bin + 1, numBins)].join(" ");
     const limits = `Bin ${bin + 1} of ${numBins}: ${between}`;
-    const rows = shown.map(({ row, bins }) => [data.rows[row], binNumbers(bins)]);
+    const rows = shown.map(({ row, bins }) => [nameOf(row), binNumbers(bins)]);
     const note = "Gap: above the diagonal +, beneath it −. Counts are over all runs.";
     place.replaceChildren(
       make("p", { class: "bin-limits" }, limits),
@@ -478,7 +509,7 @@
   }
 
   function tellRun([across, up], { row, run: [split, fold, init], x, y }) {
-    const which = `${data.rows[row]}, split ${split}, fold ${fold}, init ${init}`;
+    const which = `${nameOf(row)}, split ${split}, fold ${fold}, init ${init}`;
     return `${which}: ${across} ${percent(x)}, ${up} ${percent(y)}`;
   }
 
