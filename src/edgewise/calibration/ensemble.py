@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -10,8 +12,7 @@ from torch import Tensor
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
 from edgewise.calibration.temperature import best_temperature
 
-TOLERANCE = 1e-9  # nats
-MOST_STEPS = 2000
+LEAST = 1e-12  # weights are above while they are searched for, so that no label is impossible
 
 
 @dataclass(frozen=True)
@@ -32,24 +33,23 @@ class EnsembleTemperatureScaling(NodeCalibrator):
 def mixture_weights(
     log_opinions: Float[Tensor, "opinions nodes classes"], labels: Int[Tensor, " nodes"]
 ) -> Float[Tensor, " opinions"]:
-    """Find the weights of the lowest NLL, by expectation maximisation: w_k ← w_k mean_i p_k(y_i) / Σ_l w_l p_l(y_i).
+    """Find the weights w ≥ 0 of the lowest -mean_i log Σ_k w_k p_k(y_i) + Σ_k w_k: there they sum to 1.
 
-    The NLL is convex in the weights, no step raises it, and the logarithm of the largest mean is how far it may still
-    fall. It may fall slowly where the lowest is a single opinion, so these are tried too.
+    It is convex, and the last digits of small weights do not matter to it, so single opinions are tried too.
     """
+    from scipy.optimize import minimize
+
     of_labels = log_opinions[:, torch.arange(len(labels)), labels]
-    single = torch.eye(len(log_opinions), dtype=log_opinions.dtype)
-    weights = single.mean(0)
-    for _ in range(MOST_STEPS):
-        ratios = (of_labels - _log_mixed(of_labels, weights)).exp().mean(1)
-        if float(ratios.max()) < 1 + TOLERANCE:
-            break
-        weights = weights * ratios
-    tried = [weights, *single.unbind()]
-    return max(tried, key=lambda weights: float(_log_mixed(of_labels, weights).sum()))
+    p = (of_labels - of_labels.amax(0)).exp().numpy()
+    count = len(p)
 
+    def loss_and_gradient(weights: Any) -> tuple[float, Any]:
+        mixed = weights @ p
+        return float(weights.sum() - np.log(mixed).mean()), 1 - (p / mixed).mean(1)
 
-def _log_mixed(
-    log_opinions: Float[Tensor, "opinions nodes"], weights: Float[Tensor, " opinions"]
-) -> Float[Tensor, " nodes"]:
-    return (log_opinions + weights.log().unsqueeze(1)).logsumexp(0)
+    found = minimize(
+        loss_and_gradient, [1 / count] * count, jac=True, method="L-BFGS-B", bounds=[(LEAST, 1.0)] * count, tol=1e-14
+    )
+    tried = torch.from_numpy(np.vstack([found.x / found.x.sum(), np.eye(count)]))
+    nll = -(tried.log().unsqueeze(2) + of_labels).logsumexp(1).mean(1)
+    return tried[int(nll.argmin())]

@@ -13,7 +13,7 @@ from edgewise.calibration.options import check_positive
 
 @dataclass(frozen=True)
 class LocalScaling(NodeCalibrator):
-    """softmax(z_i / T_i), T_i = T s_i^b (1 + d_i)^c, with s_i the standard deviation of a node's logits, d_i its degree.
+    """softmax(z_i / T_i), T_i = T s_i^b (1 + d_i)^c; s_i is the standard deviation of a node's logits, d_i its degree.
 
     Graph networks give some nodes logits many times as large as others, and are surer of hubs, or less sure, than they
     should be: one temperature cannot mend both. Edges see nodes as often as these have neighbours, so a mistake at hubs

@@ -1,0 +1,89 @@
+"""Temperatures that follow spread and degree: gradients of a loss that is written here, and graphs without either."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+
+from edgewise.calibration import LocalScaling
+
+
+def traits_by_a_loop(case):
+    """Logarithms of spread and 1 + degree of each node, less their means."""
+    logits, edges = case.logits.numpy(), case.data.edge_index.T.tolist()
+    neighbours = [set() for _ in logits]
+    for i, j in edges:
+        if i != j:
+            neighbours[i].add(j)
+            neighbours[j].add(i)
+    spread = np.log([np.sqrt(np.mean((row - row.mean()) ** 2)) for row in logits])
+    degree = np.log([1 + len(others) for others in neighbours])
+    return spread - spread.mean(), degree - degree.mean()
+
+
+def penalised_nll(case, exponents, priors):
+    spread, degree = traits_by_a_loop(case)
+    log_t, b, c = exponents
+    total = 0.5 * sum((value / prior) ** 2 for value, prior in zip(exponents, priors, strict=True))
+    z = case.logits.numpy() / np.exp(log_t + b * spread + c * degree)[:, None]
+    for i in case.split.val.nonzero().flatten().tolist():
+        total += np.log(np.exp(z[i]).sum()) - z[i, int(case.data.y[i])]
+    return total
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), priors=st.tuples(*[st.floats(0.1, 3.0)] * 3))
+def test_the_loss_is_flat_where_it_ends(make_case, seed, priors):
+    case = make_case(seed)
+    found = LocalScaling(*priors).learn(case.logits, case.data, case.split)
+    at = np.array([np.log(found.learnt["temperature"]), found.learnt["spread"], found.learnt["degree"]])
+    here = penalised_nll(case, at, priors)
+    for step in 1e-3 * np.vstack([np.eye(3), -np.eye(3), [[1, 1, 1], [-1, 1, 0]]]):
+        assert penalised_nll(case, at + step, priors) > here
+    slopes = [
+        (penalised_nll(case, at + step, priors) - penalised_nll(case, at - step, priors)) / 2e-5
+        for step in 1e-5 * np.eye(3)
+    ]
+    np.testing.assert_allclose(slopes, 0.0, atol=1e-4)
+    spread, degree = traits_by_a_loop(case)
+    temperatures = np.exp(at[0] + at[1] * spread + at[2] * degree)
+    expected = (case.logits / torch.from_numpy(temperatures)[:, None]).softmax(-1)
+    torch.testing.assert_close(found.posterior.node, expected, atol=1e-9, rtol=0.0)
+    assert torch.equal(found.posterior.node.argmax(1), case.logits.argmax(1))
+
+
+def test_nodes_that_are_all_alike_have_one_temperature(case):
+    case.logits = (case.logits - case.logits.mean(1, keepdim=True)) / case.logits.std(1, keepdim=True)
+    ring = torch.arange(60)
+    case.data.edge_index = torch.stack([ring, ring.roll(1)])
+    found = LocalScaling(prior_log_temperature=0.7).learn(case.logits, case.data, case.split).learnt
+    best = minimize_scalar(lambda t: penalised_nll(case, (t, 0.0, 0.0), (0.7, 1.0, 1.0)), bounds=(-5, 5)).x
+    assert found["spread"] == pytest.approx(0.0, abs=1e-9)
+    assert found["degree"] == pytest.approx(0.0, abs=1e-9)
+    assert found["temperature"] == pytest.approx(np.exp(best), rel=1e-4)
+
+
+def test_hubs_that_are_too_sure_cool_down():
+    """Twice as many labels are wrong at hubs as their logits say, and the power of the degree is positive."""
+    rng = np.random.default_rng(0)
+    num_nodes = 400
+    hubs = np.arange(num_nodes) < 40
+    logits = rng.normal(scale=2.0, size=(num_nodes, 3))
+    p = np.exp(logits / np.where(hubs, 4.0, 1.0)[:, None])
+    y = torch.tensor([rng.choice(3, p=row / row.sum()) for row in p])
+    ends = torch.stack([torch.arange(num_nodes).repeat(5), torch.from_numpy(rng.integers(40, size=5 * num_nodes))])
+    nodes = torch.arange(num_nodes)
+    split = type("Split", (), {"train": nodes % 4 == 0, "val": nodes % 4 != 0})
+    data = type("Graph", (), {"y": y, "edge_index": ends})
+    found = LocalScaling(prior_degree=1.0).learn(torch.from_numpy(logits), data, split).learnt
+    assert found["degree"] > 0.2
+    assert 0.8 < found["temperature"] < 2.0
+
+
+@pytest.mark.parametrize("name", ["prior_log_temperature", "prior_spread", "prior_degree"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("inf"), float("nan"), True, "1"])
+def test_priors_must_be_positive(name, value):
+    with pytest.raises(ValueError, match=f"Expected {name} to be a number above 0, but got"):
+        LocalScaling(**{name: value})

@@ -1,0 +1,95 @@
+"""Temperature scaling against netcal, a fine grid, and what scaling and shifting logits must do."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
+from torch.nn.functional import cross_entropy
+
+from edgewise.calibration import TemperatureScaling
+from edgewise.calibration.temperature import WIDEST, best_temperature
+
+
+def drawn(seed, num_nodes=200, num_classes=4, true_temperature=2.0):
+    """Labels that are drawn from softmax(z / T)."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(scale=2.0, size=(num_nodes, num_classes))
+    p = np.exp(logits / true_temperature)
+    labels = [rng.choice(num_classes, p=row / row.sum()) for row in p]
+    return torch.from_numpy(logits), torch.tensor(labels)
+
+
+def nll(logits, labels, temperature):
+    return float(cross_entropy(logits / temperature, labels))
+
+
+@pytest.mark.parametrize("true_temperature", [0.5, 1.0, 3.0])
+def test_probabilities_are_those_of_netcal(true_temperature):
+    logits, labels = drawn(0, true_temperature=true_temperature)
+    p = logits.softmax(-1).numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyro's, about its own functions
+        theirs = TheirTemperatureScaling().fit(p, labels.numpy(), random_state=0).transform(p)
+    ours = (logits / best_temperature(logits, labels)).softmax(-1)
+    np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), true_temperature=st.floats(0.3, 5.0), num_classes=st.integers(2, 6))
+def test_no_temperature_of_a_fine_grid_is_better(seed, true_temperature, num_classes):
+    logits, labels = drawn(seed, 40, num_classes, true_temperature)
+    found = best_temperature(logits, labels)
+    lowest = min(nll(logits, labels, t) for t in np.geomspace(1 / WIDEST, WIDEST, 201))
+    assert nll(logits, labels, found) <= lowest + 1e-12
+    if 1e-2 < found < 1e2:
+        around = [nll(logits, labels, found * factor) for factor in (0.999, 1.001)]
+        assert nll(logits, labels, found) < min(around)
+
+
+def test_labels_that_all_have_the_largest_logit_give_the_smallest_temperature():
+    logits, _ = drawn(1)
+    assert best_temperature(logits, logits.argmax(1)) == 1e-4
+    tied = torch.tensor([[0.1, 0.1, 0.1], [0.7, 0.7, 0.3]], dtype=torch.float64)
+    assert best_temperature(tied, torch.tensor([1, 0])) == 1e-4
+
+
+def test_labels_below_the_mean_give_the_largest_temperature():
+    logits, _ = drawn(1)
+    assert best_temperature(logits, logits.argmin(1)) == 1e4
+    one_above = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 3.0]], dtype=torch.float64)
+    assert best_temperature(one_above, torch.tensor([0, 0])) == 1e4  # 2/3 above the mean, and 1 below it
+
+
+def test_logits_that_do_not_differ_are_left_as_they_are():
+    assert best_temperature(torch.full((5, 3), 7.0, dtype=torch.float64), torch.arange(5) % 3) == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10_000), factor=st.floats(0.02, 50.0), shift=st.floats(-1e6, 1e6))
+def test_temperature_scales_with_logits_and_knows_no_shift(seed, factor, shift):
+    logits, labels = drawn(seed)
+    found = best_temperature(logits, labels)
+    assert best_temperature(factor * logits, labels) == pytest.approx(factor * found, rel=1e-9)
+    assert best_temperature(logits + shift, labels) == pytest.approx(found, rel=1e-6)
+
+
+def test_predictions_stay_and_calibrating_again_changes_nothing(case):
+    first = TemperatureScaling().learn(case.logits, case.data, case.split)
+    again = TemperatureScaling().learn(first.posterior, case.data, case.split)
+    assert torch.equal(first.posterior.node.argmax(1), case.logits.argmax(1))
+    assert first.learnt["temperature"] != pytest.approx(1.0, rel=0.1)
+    assert again.learnt["temperature"] == pytest.approx(1.0, rel=1e-9)
+    torch.testing.assert_close(again.posterior.node, first.posterior.node)
+
+
+def test_only_validation_nodes_are_learnt_from(case):
+    found = TemperatureScaling().learn(case.logits, case.data, case.split)
+    val = case.split.val
+    grid = np.geomspace(0.1, 10, 1001)
+    best = min(grid, key=lambda t: nll(case.logits[val], case.data.y[val], t))
+    assert found.learnt["temperature"] == pytest.approx(best, rel=5e-3)
+    torch.testing.assert_close(found.posterior.node, (case.logits / found.learnt["temperature"]).softmax(-1))

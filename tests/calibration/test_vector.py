@@ -1,0 +1,65 @@
+"""Vector scaling against scipy on a loss that is written here, and at both ends of its prior."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import log_softmax
+
+from edgewise.calibration import TemperatureScaling, VectorScaling
+
+
+def reference(case, temperature, prior):
+    """Minimise the NLL of a ∘ z / T + b, with a penalty unless the prior is None, by conjugate gradients."""
+    val = case.split.val
+    z, y = case.logits[val].numpy() / temperature, case.data.y[val].numpy()
+    z = z - z.mean(1, keepdims=True)
+    classes = z.shape[1]
+
+    def loss(parameters):
+        log_p = log_softmax(z * parameters[:classes] + parameters[classes:], axis=1)
+        gap = np.exp(log_p) - np.eye(classes)[y]
+        off = parameters - np.repeat([1.0, 0.0], classes)
+        penalty = 0.0 if prior is None else 1 / prior**2
+        value = -log_p[np.arange(len(y)), y].sum() + penalty * (off**2).sum() / 2
+        return value, np.concatenate([(gap * z).sum(0), gap.sum(0)]) + penalty * off
+
+    start = np.repeat([1.0, 0.0], classes)
+    found = minimize(loss, start, jac=True, method="CG", options={"gtol": 1e-7, "maxiter": 5000}).x
+    centred = case.logits.numpy() - case.logits.numpy().mean(1, keepdims=True)
+    return np.exp(log_softmax(centred / temperature * found[:classes] + found[classes:], axis=1))
+
+
+@pytest.mark.parametrize("prior", [0.2, 1.0, 5.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_penalised_nll_is_lowest(make_case, prior, seed):
+    case = make_case(seed)
+    posterior, learnt = VectorScaling(prior).learn(case.logits, case.data, case.split)
+    np.testing.assert_allclose(posterior.node, reference(case, learnt["temperature"], prior), atol=1e-5)
+    z = case.logits - case.logits.mean(1, keepdim=True)
+    torch.testing.assert_close(posterior.node, (z * learnt["factor"] + learnt["shift"]).softmax(-1))
+
+
+def test_a_wide_prior_gives_plain_vector_scaling(make_case):
+    case = make_case(3, num_nodes=200, strength=0.5)  # no class can be told from others without mistakes
+    posterior, learnt = VectorScaling(1e4).learn(case.logits, case.data, case.split)
+    np.testing.assert_allclose(posterior.node, reference(case, learnt["temperature"], None), atol=1e-4)
+    shares = torch.bincount(case.data.y[case.split.val]) / int(case.split.val.sum())
+    torch.testing.assert_close(posterior.node[case.split.val].mean(0), shares.double(), atol=1e-4, rtol=0.0)
+
+
+def test_a_narrow_prior_gives_temperature_scaling(case):
+    narrow = VectorScaling(1e-4).fit(case.logits, case.data, case.split)
+    one = TemperatureScaling().fit(case.logits, case.data, case.split)
+    torch.testing.assert_close(narrow.node, one.node, atol=1e-5, rtol=0.0)
+
+
+def test_a_shift_of_a_node_changes_nothing(case):
+    shift = torch.linspace(-50, 50, 60, dtype=torch.float64)[:, None]
+    plain, shifted = (VectorScaling().fit(z, case.data, case.split) for z in (case.logits, case.logits + shift))
+    torch.testing.assert_close(shifted.node, plain.node, atol=1e-6, rtol=0.0)
+
+
+def test_the_prior_must_be_positive():
+    with pytest.raises(ValueError, match="Expected prior to be a number above 0, but got -1"):
+        VectorScaling(-1)
