@@ -14,7 +14,8 @@ BLOCKS = re.findall(r"```(python|text)\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.mark.parametrize("place", [k for k, (kind, _) in enumerate(BLOCKS) if kind == "python"])
-def test_examples_run_and_print_what_is_shown(place):
+def test_examples_run_and_print_what_is_shown(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     mpl.use("Agg")
     printed = io.StringIO()
     with warnings.catch_warnings(), contextlib.redirect_stdout(printed):
