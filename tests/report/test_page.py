@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edgewise.experiments.plan import CALIBRATORS
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.comparison import compare, tally_line
@@ -32,7 +33,7 @@ FLAGS = [
 ]
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 LARGEST = 1_500_000  # bytes, with all runs of the paper
-PAGES = ("whole", "hostile", "one_cell", "nothing", "others")
+PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated")
 
 # ---- Without a browser -------------------------------------------------------------------------------------------
 
@@ -112,7 +113,7 @@ def test_colours_can_be_read(html: str, scheme: str) -> None:
     for text in ("soft", "accent", "good", "near", "far"):
         for paper in ("paper", "panel"):
             assert contrast(colours[text], colours[paper]) >= 4.5
-    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field", "jointgcn"):
+    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field", "jointgcn", "gcn-calibrated", "gat-calibrated"):
         assert contrast(colours[line], colours["paper"]) >= 3
 
 
@@ -131,6 +132,10 @@ def browser() -> Iterator[Any]:
         browser.close()
 
 
+def calibrated_results() -> Results:
+    return made_up_results(["cora", "citeseer"], ["gcn", "gat", "jointgcn"], splits=1, calibrators=CALIBRATORS)
+
+
 @pytest.fixture(scope="module")
 def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
@@ -140,6 +145,7 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "one_cell": made_up_results(["citeseer"], ["gat"], splits=1),
         "nothing": Results([]),
         "others": made_up_results(["texas", "roman-empire", "synthetic-0.1", *OTHERS], ["gcn", "gmnn"], splits=1),
+        "calibrated": calibrated_results(),
     }
     for name, of_page in several.items():
         write_page(of_page, folder / f"{name}.html")
@@ -596,6 +602,42 @@ def test_other_datasets_have_no_published_line(opened: Opener) -> None:
     assert page.locator('.models label[data-model="gcn"] .value').text_content() == "nothing to score"  # none agrees
     page.locator("#chart-dataset").select_option("synthetic-0.9")
     assert list(drawn_bins(page)) == ["gcn", "gmnn"]
+
+
+def test_a_calibrator_is_laid_over_its_model(opened: Opener) -> None:
+    page, results = opened("calibrated"), calibrated_results()
+    assert list(drawn_bins(page)) == ["gcn", "gat"]  # calibrated ones are not ticked before they are asked for
+    link = page.locator('#table-calibrators a[data-dataset="citeseer"][data-base="gat"]', has_text="temperature")
+    link.click()
+    runs = [run.predictions for run in results.of("citeseer", "gat")]
+    for base, calibrator in (("gat", "temperature"), ("gcn", "structured")):
+        if base == "gcn":  # by hand
+            page.select_option("#chart-calibrator", calibrator)
+            for row in ("gat", "gat calibrated", "gcn", "gcn calibrated"):
+                page.locator(f'.models input[value="{row}"]').click()
+            runs = [run.predictions for run in results.of("citeseer", "gcn")]
+        before, after = (pooled_bins([run[name]["edgewise"] for run in runs]) for name in ("product", calibrator))
+        assert drawn_bins(page) == {base: filled(before), f"{base} calibrated": filled(after)}
+        entry = page.locator(f'.models label[data-model="{base} calibrated"]')
+        assert entry.locator(".name").text_content() == f"{base.upper()} + {calibrator}"
+        assert entry.locator(".value").text_content().startswith(f"{100 * after['ece']['mean']:.2f} ± ")
+    address = page.evaluate("location.hash")
+    chosen = drawn_bins(page)
+    assert "calibrator" not in address.replace("calibrated", "")  # structured is the usual one
+    assert drawn_bins(opened("calibrated", address=address)) == chosen
+
+
+def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
+    page = opened("calibrated", address="#dataset=cora")
+    shown = shown_rows(page, "table-calibrators")
+    assert [row[:2] for row in shown] == [["Cora", model] for model in ("GCN", "GAT") for _ in (0, *CALIBRATORS)]
+    heading(page, "table-calibrators", "Edge NLL").click()
+    nll = column(page, "table-calibrators", 7)
+    assert nll == sorted(nll) and len(nll) == len(shown)
+    assert {row[0] for row in shown_rows(page, "table-structured")} == {"Cora"}
+    assert page.locator("#calibrators .verdicts li").count() == 4
+    assert page.get_by_role("link", name="Calibrators", exact=True).count() == 1
+    assert page.locator('#table-ece tbody[data-reading="as_defined"]', has_text="JointGCN").count() == 1
 
 
 def test_nothing_says_so(opened: Opener) -> None:

@@ -1,0 +1,243 @@
+"""What calibrators do, in tables, sentences and a figure, against loops over made-up runs."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean, pstdev
+
+import matplotlib as mpl
+import pytest
+
+from edgewise.experiments.plan import CALIBRATORS
+from edgewise.experiments.readings import PREDICTIONS
+from edgewise.experiments.runs import SAME_LABEL, Run
+from report.made_up_runs import made_up_results, made_up_run
+
+mpl.use("Agg")
+import matplotlib.pyplot as plt
+
+from edgewise.report.calibrator_rows import calibrated_runs, calibrator_rows
+from edgewise.report.calibrators_figure import draw_calibrators
+from edgewise.report.page_data import drawn_document
+from edgewise.report.paper_tables import paper_tables
+from edgewise.report.results import Results
+from edgewise.report.scores_csv import scores_csv
+from edgewise.report.structured_rows import structured_rows
+from edgewise.report.structured_verdicts import verdict_summary, verdicts
+from edgewise.report.sweep_figures import sweep_figures
+from edgewise.report.sweep_report import report_text
+from edgewise.report.tables import table_latex
+
+SOME = ("temperature", "isotonic", "structured")
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return made_up_results(("cora", "citeseer"), ("gcn", "gat", "gmnn", "jointgcn"), splits=1, calibrators=SOME)
+
+
+def partly(results: Results) -> Results:
+    """Add a split whose runs are not calibrated."""
+    return replace(results, runs=[*results.runs, *(made_up_run("cora", "gcn", 1, fold) for fold in range(3))])
+
+
+def test_every_calibrator_is_explained() -> None:
+    assert set(CALIBRATORS) <= set(PREDICTIONS)
+
+
+@pytest.mark.parametrize("is_partly", [False, True])
+def test_rows_are_means_over_the_calibrated_runs(results: Results, is_partly: bool) -> None:
+    rows = calibrator_rows(partly(results) if is_partly else results)
+    names = [f"{model} {name}" for model in ("gcn", "gat") for name in ("uncalibrated", *SOME)]
+    assert [(row.dataset, row.name) for row in rows] == [(d, name) for d in ("cora", "citeseer") for name in names]
+    columns = [("nodewise", "accuracy"), ("nodewise", "ece"), ("nodewise", "nll"), ("edgewise", "ece")]
+    columns += [("edgewise", "nll"), ("edgewise", "brier"), (SAME_LABEL, "ece")]
+    for row in rows:
+        model, calibrator = row.name.split()
+        prediction = "product" if calibrator == "uncalibrated" else calibrator
+        runs = [run for run in results.runs if run.key.cell == (row.dataset, model)]
+        for cell, (view, metric) in zip(row.cells, columns, strict=True):
+            values = [getattr(run.predictions[prediction][view], metric) for run in runs]
+            factor, digits = (100, 2) if metric in ("accuracy", "ece") else (1, 3)
+            mean, std = factor * fmean(values), factor * pstdev(values)
+            assert cell.text == f"{mean:.{digits}f} ± {std:.{digits}f}"
+            of_dataset = [other.cells[columns.index((view, metric))] for other in rows if other.dataset == row.dataset]
+            texts = [float(other.text.split()[0]) for other in of_dataset]
+            best = max(texts) if metric == "accuracy" else min(texts)
+            assert cell.is_best == (float(cell.text.split()[0]) == best)
+
+
+def test_a_calibrator_of_few_runs_says_so(results: Results) -> None:
+    first, *others = results.runs
+    without = replace(first, predictions={n: p for n, p in first.predictions.items() if n != "isotonic"})
+    rows = calibrator_rows(replace(results, runs=[without, *others]))
+    assert {row.name: row.remark for row in rows if row.dataset == "cora" and row.remark} == {"gcn isotonic": "2 runs"}
+
+
+def test_tables_fit_and_are_ascii_in_latex() -> None:
+    found = made_up_results(("cora", "pubmed"), calibrators=CALIBRATORS)
+    titles = [table.title for table in paper_tables(found)]
+    place = titles.index("Calibrators")
+    assert titles[place + 1] == "Structured calibration against the paper's models"
+    assert all(table_latex(table).isascii() for table in paper_tables(found)[place : place + 2])
+    lines = report_text(found).splitlines()[:-1]
+    assert max(map(len, lines)) <= 120
+    assert lines.index("cora gat") > lines.index("cora gcn") > lines.index("Calibrators")
+
+
+def test_without_calibrators_nothing_is_said_of_them(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made_up_results(("cora",), ("gcn", "jointgcn"), splits=1)
+    assert not any("alibrat" in table.title for table in paper_tables(found))
+    assert "calibrated" not in scores_csv(found)
+    monkeypatch.setattr("edgewise.report.sweep_figures.READINGS", {})  # no other figures
+    assert [name for name, _ in sweep_figures(found)] == []
+    assert [name for name, _ in sweep_figures(results)] == ["calibrators"]
+    plt.close()
+    assert drawn_document(found)["calibrated"] == {} == drawn_document(found)["calibrators"]
+
+
+def test_csv_has_every_score_of_calibrators(results: Results) -> None:
+    lines = [row for row in csv.DictReader(io.StringIO(scores_csv(results))) if row["reading"] == "calibrated"]
+    assert len(lines) == 2 * 2 * (1 + len(SOME)) * 4 * 5
+    (line,) = (
+        row
+        for row in lines
+        if (row["dataset"], row["row"], row["metric"], row["view"]) == ("cora", "gcn structured", "nll", "disagree")
+    )
+    values = [run.predictions["structured"]["disagree"].nll for run in results.of("cora", "gcn")]
+    known = [value for value in values if not math.isnan(value)]
+    assert float(line["mean"]) == pytest.approx(fmean(known)) and int(line["runs"]) == len(known) == 2
+
+
+# --- structured calibration against others ---
+
+SCORES = {"gcn": 1.0, "gat": 1.1, "gmnn": 0.9, "jointgcn": 0.8}  # edge NLL of what is not calibrated
+
+
+def with_scores(run: Run, shifts: Mapping[str, float]) -> Run:
+    """Set edge NLL, Brier score and ECE by the model, less what a calibrator takes off, and node accuracy to 0.8."""
+    base = SCORES[run.key.model]
+    predictions = {}
+    for name, views in run.predictions.items():
+        nll = base - shifts.get(name, 0.0) + 0.01 * run.key.fold
+        edgewise = replace(views["edgewise"], nll=nll, brier=nll / 2, ece=nll / 10)
+        predictions[name] = {**views, "edgewise": edgewise, "nodewise": replace(views["nodewise"], accuracy=0.8)}
+    return replace(run, predictions=predictions)
+
+
+def set_up(results: Results, structured: float) -> Results:
+    """Give the runs of Cora set scores: temperature scaling takes 0.15 off, structured calibration what is said."""
+    shifts = {"temperature": 0.15, "structured": structured}
+    return replace(results, runs=[with_scores(run, shifts) for run in results.runs if run.key.dataset == "cora"])
+
+
+def test_contenders_are_the_papers_models_temperature_and_structured(results: Results) -> None:
+    rows = structured_rows(set_up(results, 0.4))
+    assert [row.name for row in rows] == [
+        *("gcn", "gat", "gmnn as published", "gmnn as defined", "jointgcn"),
+        *("gcn + temperature", "gat + temperature", "gcn + structured", "gat + structured"),
+    ]
+    by_name = {row.name: row.cells for row in rows}
+    assert by_name["gcn + structured"][0].text == "0.610 ± 0.008" and by_name["gcn + structured"][0].is_best
+    assert by_name["gat + temperature"][2].text == "9.60 ± 0.08"
+
+
+def test_all_aims_met(results: Results) -> None:
+    of_gcn, of_gat = verdicts(set_up(results, 0.4))
+    assert of_gcn.missed == of_gat.missed == []
+    assert str(of_gcn) == (
+        "Cora, GCN: all aims are met. Edge NLL 0.6100 is below all 7 others, the lowest JointGCN (0.8100); "
+        "edge Brier score 0.3050 is below all 7 others, the lowest JointGCN (0.4050); "
+        "edge ECE 6.100% is not above any of 7 others, the lowest JointGCN (8.100%); "
+        "node accuracy is that of GCN in each of 3 runs; "
+        "run by run its edge NLL is below that of GCN + temperature in 3 of 3 runs."
+    )
+    assert "Of 2 pairs of dataset and model, all aims are met for 2; one by one: edge NLL 2," in verdict_summary(
+        [of_gcn, of_gat]
+    )
+
+
+def test_missed_aims_are_named_with_their_numbers(results: Results) -> None:
+    found = set_up(results, 0.15)  # as much as temperature scaling
+    first = next(run for run in found.runs if run.key.model == "gcn" and run.key.fold == 1)
+    structured = first.predictions["structured"]
+    other = replace(structured["nodewise"], accuracy=0.7)
+    lower = replace(structured["edgewise"], nll=0.859)
+    changed = replace(
+        first,
+        predictions={**first.predictions, "structured": {**structured, "nodewise": other, "edgewise": lower}},
+    )
+    found = replace(found, runs=[changed if run is first else run for run in found.runs])
+    of_gcn, of_gat = verdicts(found)
+    assert of_gcn.missed == ["edge NLL", "edge Brier score", "edge ECE", "node accuracy"]
+    assert str(of_gcn) == (
+        "Cora, GCN: missed in edge NLL, edge Brier score, edge ECE and node accuracy. "
+        "Edge NLL 0.8597 is not below JointGCN (0.8100); "
+        "edge Brier score 0.4300 is not below JointGCN (0.4050) and GCN + temperature (0.4300); "
+        "edge ECE 8.600% is above JointGCN (8.100%); "
+        "node accuracy is not that of GCN in 1 of 3 runs, by −10.000 points; "
+        "run by run its edge NLL is below that of GCN + temperature in 1 of 3 runs."
+    )
+    assert of_gat.missed == ["edge NLL", "edge Brier score", "edge ECE"]
+    assert "GMNN as defined (0.9100), GMNN as published (0.9100)" in str(of_gat)
+    assert "all aims are met for 0; one by one: edge NLL 0, edge Brier score 0, edge ECE 0, node accuracy 1." in (
+        verdict_summary([of_gcn, of_gat])
+    )
+
+
+def test_only_runs_that_structured_calibration_has_are_compared(results: Results) -> None:
+    """A split on which nothing was calibrated would make the means of other rows those of other test sets."""
+    more = [replace(run, key=replace(run.key, split=1)) for run in results.of("cora", "gmnn")]
+    alone = structured_rows(results)
+    assert structured_rows(replace(results, runs=[*results.runs, *more])) == alone
+    fewer = [run for run in results.runs if run.key.cell != ("cora", "gmnn") or run.key.fold]
+    remarks = {row.name: row.remark for row in structured_rows(replace(results, runs=fewer)) if row.dataset == "cora"}
+    assert {name for name, remark in remarks.items() if remark} == {"gmnn as published", "gmnn as defined"}
+    assert remarks["gmnn as defined"] == "2 runs"
+
+
+def test_an_empty_set_is_no_success(results: Results) -> None:
+    def emptied(run: Run) -> Run:
+        nothing = dict.fromkeys(("nll", "brier", "ece"), math.nan)
+        views = {n: {**p, "edgewise": replace(p["edgewise"], **nothing)} for n, p in run.predictions.items()}
+        return replace(run, predictions=views)
+
+    found = replace(results, runs=[emptied(run) for run in results.runs if run.key.cell == ("cora", "gcn")])
+    (verdict,) = verdicts(found)
+    assert verdict.missed[:3] == ["edge NLL", "edge Brier score", "edge ECE"]
+    assert "edge ECE: nothing to score" in str(verdict)
+
+
+# --- figure ---
+
+
+def test_the_figure_has_mean_and_std_of_both_errors(results: Results) -> None:
+    figure = draw_calibrators(partly(results))
+    panels = [ax for ax in figure.axes if ax.axison]
+    assert [ax.get_title(loc="left") for ax in panels] == ["Cora, GCN", "Citeseer, GCN", "Cora, GAT", "Citeseer, GAT"]
+    assert [text.get_text() for text in panels[0].get_yticklabels()] == ["uncalibrated", *SOME]
+    for ax, cell in zip(
+        panels, [("cora", "gcn"), ("citeseer", "gcn"), ("cora", "gat"), ("citeseer", "gat")], strict=True
+    ):
+        for bars, view in zip(ax.containers, ("nodewise", "edgewise"), strict=True):
+            for place, name in enumerate(("product", *SOME)):
+                values = [100 * run.predictions[name][view].ece for run in results.of(*cell)]
+                assert bars.lines[0].get_xdata()[place] == pytest.approx(fmean(values))
+                (low, _), (high, _) = bars.lines[2][0].get_segments()[place]
+                assert (high - low) / 2 == pytest.approx(pstdev(values))
+    plt.close(figure)
+
+
+def test_a_model_of_one_dataset_alone_leaves_a_gap() -> None:
+    runs = [made_up_run("cora", "gcn", calibrators=SOME), made_up_run("pubmed", "gat", calibrators=SOME[:1])]
+    figure = draw_calibrators(Results(runs))
+    figure.draw_without_rendering()
+    panels = [ax for ax in figure.axes if ax.axison]
+    assert [ax.get_title(loc="left") for ax in panels] == ["Cora, GCN", "Pubmed, GAT"]
+    for ax in panels:  # the same lines in all panels, whoever has a dot on them
+        assert [text.get_text() for text in ax.get_yticklabels()] == ["uncalibrated", *SOME]
+    assert len(panels[1].containers[0].lines[0].get_xdata()) == 2
+    assert list(calibrated_runs(Results(runs))) == [("cora", "gcn"), ("pubmed", "gat")]
+    plt.close(figure)

@@ -1,0 +1,137 @@
+"""Several sources as one: what is kept of both, and what is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from edgewise.cli import app
+from edgewise.experiments.recipes import CALIBRATORS_ENTRY as WRITTEN
+from edgewise.experiments.recipes import hyperparameters
+from edgewise.experiments.run_table import write_run_table
+from edgewise.experiments.runs import RunKey
+from edgewise.experiments.store import Store
+from edgewise.report.page import page_html
+from edgewise.report.results import Results
+from edgewise.report.several_sources import CALIBRATORS_ENTRY, merged, read_sources
+from edgewise.report.sweep_report import time_line
+from report.made_up_runs import made_up_results, made_up_run
+
+CALIBRATED = ("temperature", "structured")
+
+
+@pytest.fixture
+def paper() -> Results:
+    return made_up_results(("cora",), splits=2)
+
+
+@pytest.fixture
+def calibrated() -> Results:
+    found = made_up_results(("cora",), ("gcn", "jointgcn"), splits=1, calibrators=CALIBRATED)
+    (command,) = found.commands
+    return replace(found, commands=[replace(command, started="2026-01-01T00:00:00+00:00", sources="calibrators")])
+
+
+def named(results: Results) -> dict[str, list[str]]:
+    return {str(run.key): list(run.predictions) for run in results.runs}
+
+
+def test_entries_are_named_as_runs_name_them() -> None:
+    assert CALIBRATORS_ENTRY == WRITTEN
+    assert CALIBRATORS_ENTRY in json.loads(hyperparameters("gcn", ("temperature",)))[-1]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_run_of_both_is_the_one_with_more_predictions(paper: Results, calibrated: Results, turned: bool) -> None:
+    sources = {"paper": paper, "calibrated": calibrated}
+    both = merged(dict(reversed(sources.items())) if turned else sources)
+    assert named(both) == {**named(paper), **named(calibrated)}
+    assert len(both.runs) == 4 * 6 + 3 == len({str(run.key) for run in both.runs})
+    assert [task.split for task in both.tasks] == [0, 1]
+    assert [command.sources for command in both.commands] == ["calibrators", paper.commands[0].sources]
+
+
+def test_the_same_source_twice_is_the_source(paper: Results) -> None:
+    again = merged({"a": paper, "b": paper})
+    assert repr([*again.runs]) == repr(sorted(paper.runs, key=lambda run: run.key))
+    assert (again.tasks, again.commands) == (paper.tasks, paper.commands)
+    assert merged({"a": paper}) is paper
+
+
+def test_of_a_command_that_was_exported_while_it_ran_the_later_state_counts(paper: Results) -> None:
+    earlier = replace(paper, commands=[replace(paper.commands[0], runs=3, seconds=1.0)])
+    assert merged({"earlier": earlier, "later": paper}).commands == paper.commands
+
+
+def test_time_counts_what_was_made_twice(paper: Results, calibrated: Results) -> None:
+    both = merged({"paper": paper, "calibrated": calibrated})
+    assert time_line(both).startswith("30 runs, of which 27 are shown, took ")
+    assert "in 2 commands; the computing of those shown adds up to" in time_line(both)
+    html = page_html(both)
+    assert "2 commands\n<code>edgewise reproduce</code>, which the" in html
+    assert html.count("calibrated by temperature: temperature()") == 1
+    assert html.count('<span class="line">hidden 64</span>') == 5  # once for each model
+
+
+def test_failures_that_the_other_source_made_good_are_gone(paper: Results, calibrated: Results) -> None:
+    plain, full = paper.of("cora", "gcn")[0].key, calibrated.of("cora", "gcn")[0].key
+    lost, never = paper.of("cora", "gcn")[5].key, RunKey("cora", "gat", "[{}]", 9, 0, 0)
+    not_calibrated = replace(full, split=lost.split, fold=lost.fold)
+    one = replace(paper, runs=[run for run in paper.runs if run.key != plain], failures={plain: "a", never: "b"})
+    other = replace(calibrated, failures={not_calibrated: "c"})
+    # The first ran in the other source, calibrated too; the calibrators of the last one are missing still.
+    assert merged({"one": one, "other": other}).failures == {never: "b", not_calibrated: "c"}
+
+
+def test_other_versions_are_refused_but_for_python(paper: Results, calibrated: Results) -> None:
+    def of_version(name: str) -> Results:
+        return replace(calibrated, runs=[replace(r, versions={**r.versions, name: "9"}) for r in calibrated.runs])
+
+    words = (
+        r"Expected runs of one version of torch, but paper has runs of torch 2\.13\.0 and new of torch 9, "
+        r"whose numbers may differ\. Report them apart\."
+    )
+    with pytest.raises(ValueError, match=words):
+        merged({"paper": paper, "new": of_version("torch")})
+    assert len(merged({"paper": paper, "new": of_version("python")}).runs) == 27
+
+
+def test_other_graphs_or_splits_are_refused(paper: Results, calibrated: Results) -> None:
+    others = replace(calibrated, tasks=[replace(task, fingerprint="f" * 16) for task in calibrated.tasks])
+    with pytest.raises(ValueError, match="Expected the same cora in all sources, but its graph or split 0 in new"):
+        merged({"paper": paper, "new": others})
+
+
+def test_other_hyperparameters_are_refused_but_for_other_calibrators(paper: Results, calibrated: Results) -> None:
+    run = made_up_run("cora", "gcn", 4)
+    wider = replace(run, key=replace(run.key, hyperparameters='[{"hidden": 65}]'))
+    with pytest.raises(ValueError, match="Expected runs of cora gcn with the same hyper-parameters, but those in new"):
+        merged({"paper": paper, "new": Results([wider])})
+    tuned = replace(run, key=replace(run.key, hyperparameters='[{"hidden": 64}, {"calibrators": {"structured": "x"}}]'))
+    with pytest.raises(ValueError, match="Expected runs of cora gcn structured with the same"):
+        merged({"calibrated": calibrated, "new": Results([tuned])})
+    assert len(merged({"paper": paper, "new": Results([tuned])}).runs) == 25
+
+
+def test_the_command_reads_folders_and_tables(
+    paper: Results, calibrated: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgewise.report.sweep_report.write_figures", lambda results, folder: None)  # takes long
+    folder, table = tmp_path / "store", tmp_path / "runs.parquet"
+    one = replace(paper, runs=paper.of("cora", "gcn")[:3], tasks=paper.tasks[:1])
+    write_run_table(table, one.runs, one.tasks, one.commands, {})
+    with Store.writing(folder) as store:
+        store.check_tasks(calibrated.tasks)
+        for run in calibrated.of("cora", "gcn"):
+            store.add(run)
+    assert [len(run.predictions) for run in read_sources([table, folder]).runs] == [3, 3, 3]
+    refused = CliRunner().invoke(app, ["report", str(folder), str(table)])
+    assert "Expected --to with 2 sources, but got none." in str(refused.exception) + refused.output
+    to, export = tmp_path / "both", tmp_path / "both.parquet"
+    done = CliRunner().invoke(app, ["report", str(folder), str(table), "--to", str(to), "--export", str(export)])
+    assert done.exit_code == 0, done.output
+    assert "Calibrators" in done.output and "Cora, GCN:" in done.output
+    assert {"report.html", "tables.md", "tables.tex", "tables.csv"} == {path.name for path in to.iterdir()}
+    assert [len(run.predictions) for run in Results.read(export).runs] == [3, 3, 3]
