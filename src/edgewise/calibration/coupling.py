@@ -19,7 +19,7 @@ from torch import Tensor
 
 MOST_STEPS = 64
 TOLERANCE = 1e-13
-STRONGEST = 300.0  # nats; above, M² / k² is no number any more
+WEAKEST, STRONGEST = 1e-16, 300.0  # nats; below, exp w is 1, and above, M² / k² is no number any more
 
 Logs = Float[Tensor, "pairs classes"]
 OfPairs = Float[Tensor, "pairs 1"]
@@ -48,7 +48,7 @@ def coupled(log_p: Logs, log_r: Logs, strength: float) -> Coupled:
     """
     if not -STRONGEST <= strength <= STRONGEST:
         raise ValueError(f"Expected a coupling of at most {STRONGEST:g} nats, but got {strength}.")
-    find = _attracted if strength > 0 else _repelled if strength < 0 else _apart
+    find = _apart if abs(strength) < WEAKEST else _attracted if strength > 0 else _repelled
     log_a, log_b = find(log_p, log_r, strength)
     return Coupled(log_a, log_b, strength * torch.eye(log_p.shape[1], dtype=log_p.dtype))
 
@@ -65,8 +65,8 @@ def _attracted(log_p: Logs, log_r: Logs, strength: float) -> tuple[Logs, Logs]:
     log_k = _log_expm1(strength)
     is_less = log_p <= log_r
     less, more = torch.minimum(log_p, log_r), torch.maximum(log_p, log_r)
-    small, difference = less.exp(), more.exp() - less.exp()
     share, rest = (less - more).exp(), -torch.expm1(less - more)  # less / more, and 1 without it
+    small, difference = less.exp(), more.exp() * rest
 
     def of_less(theta: OfPairs) -> Logs:
         """Give (less - u) / less; then (more - u) / more is rest + share of it."""

@@ -1,0 +1,108 @@
+"""CaGCN against torch_geometric's layers, a loop over the margin, and data that no single temperature fits."""
+
+import re
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv
+from torch_geometric.utils import to_undirected
+
+from edgewise.calibration import CaGCN, TemperatureScaling
+from edgewise.calibration.cagcn import _Network, margin_loss
+from edgewise.calibration.calibrator import Seen
+from edgewise.data.splits import Split
+from edgewise.models.dropout import NO_DROPOUT
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_factors_are_those_of_two_pyg_layers(case):
+    g = generator()
+    shapes = {"weight_1": (3, 5), "bias_1": (5,), "weight_2": (5, 1), "bias_2": (1,)}
+    weights = {name: torch.randn(*shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
+    first, second = GCNConv(3, 5).double(), GCNConv(5, 1).double()
+    with torch.no_grad():
+        for layer, number in ((first, 1), (second, 2)):
+            layer.lin.weight.copy_(weights[f"weight_{number}"].T)
+            layer.bias.copy_(weights[f"bias_{number}"])
+        edges = case.data.edge_index
+        expected = torch.log(torch.exp(second(first(case.logits, edges).relu(), edges)) + 1.1)
+    seen = Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data)
+    for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
+        found = _Network.of(seen, chosen).factors(weights, NO_DROPOUT, 0)
+        torch.testing.assert_close(found, expected[chosen])
+
+
+def test_large_logits_have_finite_factors(case):
+    found = CaGCN(epochs=3).learn(1e4 * case.logits, case.data, case.split)
+    assert bool(found.learnt["factors"].isfinite().all()) and bool((found.learnt["factors"] > 0).all())
+
+
+def test_margin_is_that_of_a_loop():
+    g = generator()
+    logits = torch.randn(40, 4, generator=g, dtype=torch.float64)
+    labels = torch.randint(4, (40,), generator=g)
+    total = 0.0
+    for row, label in zip(logits.softmax(-1).tolist(), labels.tolist(), strict=True):
+        first, second = sorted(row, reverse=True)[:2]
+        right = row.index(first) == label
+        total += 1 - first + second if right else first - second
+    assert float(margin_loss(logits, labels)) == pytest.approx(total / 40)
+
+
+def two_moods(nodes_each=150):
+    """Two communities with labels from softmax(z): of one 6 z is given, and of the other z / 4."""
+    g = generator(1)
+    nodes = 2 * nodes_each
+    true = 2.5 * torch.randn(nodes, 3, generator=g, dtype=torch.float64)
+    y = torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1)
+    loud = torch.arange(nodes) < nodes_each
+    pairs = torch.triu_indices(nodes, nodes, 1)
+    fit = (loud[pairs[0]] == loud[pairs[1]]) & (true.argmax(1)[pairs[0]] == true.argmax(1)[pairs[1]])
+    pairs = pairs[:, fit]
+    edges = to_undirected(pairs[:, torch.randperm(pairs.shape[1], generator=g)[: 3 * nodes]])
+    place = torch.arange(nodes) % 3
+    split = Split(place == 0, place == 1, place == 2)
+    return Data(edge_index=edges, y=y), split, true * torch.where(loud, 6.0, 0.25)[:, None], loud
+
+
+def test_it_fits_what_no_single_temperature_fits():
+    data, split, logits, loud = two_moods()
+    options = {"hidden": 64, "dropout": 0.0, "margin": 0.0, "weight_decay": 1e-4}
+    first = CaGCN(**options, epochs=1, learning_rate=1e-12).fit(logits, data, split)
+    found = CaGCN(**options, epochs=300, patience=300, learning_rate=0.03).learn(logits, data, split)
+    one = TemperatureScaling().fit(logits, data, split)
+    nll = [float(cross_entropy(p.node[split.test].log(), data.y[split.test])) for p in (found.posterior, one, first)]
+    assert nll[0] < min(nll[1:]) - 0.1
+    factors = found.learnt["factors"]
+    assert float(factors[loud].mean()) < 0.5 < 1.0 < float(factors[~loud].mean())
+    assert torch.equal(found.posterior.node.argmax(1), logits.argmax(1))
+
+
+def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
+    def nodes(seed):
+        return CaGCN(epochs=5, seed=seed).fit(case.logits, case.data, case.split).node
+
+    assert torch.equal(nodes(3), nodes(3))
+    assert not torch.equal(nodes(3), nodes(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hidden": 0}, "Expected hidden to be a whole number from 1 to 65536, but got 0."),
+        ({"dropout": 1.0}, "Expected dropout to be below 1, but got 1.0."),
+        ({"dropout": -0.1}, "Expected dropout to be a number from 0 on, but got -0.1."),
+        ({"margin": float("inf")}, "Expected margin to be a number from 0 on, but got inf."),
+        ({"epochs": 0}, "Expected epochs to be a whole number from 1 to"),
+        ({"learning_rate": "fast"}, "Expected learning_rate to be a number above 0, but got 'fast'."),
+        ({"seed": -1}, "Expected seed to be a whole number from 0 to"),
+    ],
+)
+def test_options_are_checked_when_it_is_made(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        CaGCN(**options)

@@ -1,0 +1,118 @@
+"""GATS against a loop over nodes that is written from its formula."""
+
+import math
+import re
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgewise.calibration import GATS, TemperatureScaling
+from edgewise.calibration.calibrator import Seen
+from edgewise.calibration.gats import _Neighbourhood
+
+
+def temperatures_by_a_loop(case, weights):
+    """T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j) over i and its neighbours j, none below 0.01."""
+    z = case.logits.tolist()
+    around = [[i] for i in range(len(z))]
+    for i, j in case.data.edge_index.T.tolist():
+        if i != j and j not in around[i]:
+            around[i].append(j)
+            around[j].append(i)
+    confidence = [max(row) for row in case.logits.softmax(-1).tolist()]
+    trained = case.split.train.tolist()
+    on_training, beside_training = weights["gamma"].tolist()
+    gamma = [
+        on_training if trained[i] else beside_training if any(trained[j] for j in around[i]) else 1.0
+        for i in range(len(z))
+    ]
+    scaled = [sorted((value - min(row)) / (max(row) - min(row)) for value in row) for row in z]
+    found = []
+    for i in range(len(z)):
+        scores = [sum(a * b for a, b in zip(z[i], z[j], strict=True)) / (gamma[i] * gamma[j]) for j in around[i]]
+        raised = [math.exp(score if score > 0 else 0.2 * score) for score in scores]
+        attention = [value / sum(raised) for value in raised]
+        lead = confidence[i] - sum(confidence[j] for j in around[i]) / len(around[i])
+        heads = []
+        for theta in weights["theta"].T.tolist():
+            heard = sum(
+                a * gamma[j] * sum(t * v for t, v in zip(theta, scaled[j], strict=True))
+                for a, j in zip(attention, around[i], strict=True)
+            )
+            heads.append(math.log1p(math.exp(float(weights["omega"]) * lead + heard)))
+        found.append(max(0.01, float(weights["base"]) + sum(heads) / len(heads)))
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def seen_of(case):
+    return Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10_000), heads=st.integers(1, 3), base=st.floats(-1.5, 2.0))
+def test_temperatures_are_those_of_a_loop(make_case, seed, heads, base):
+    case = make_case(seed)
+    case.logits = case.logits / 2
+    g = torch.Generator().manual_seed(seed)
+    weights = {
+        "theta": torch.randn(3, heads, generator=g, dtype=torch.float64),
+        "omega": 3 * torch.randn(1, generator=g, dtype=torch.float64),
+        "gamma": 0.5 + torch.rand(2, generator=g, dtype=torch.float64),
+        "base": torch.tensor([base], dtype=torch.float64),
+    }
+    expected = temperatures_by_a_loop(case, weights)
+    for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
+        torch.testing.assert_close(_Neighbourhood.of(seen_of(case), chosen).temperatures(weights), expected[chosen])
+
+
+def test_all_kinds_of_nodes_were_looked_at(case):
+    """The case above has training nodes, their neighbours, others, and isolated nodes."""
+    seen = seen_of(case)
+    kinds = _Neighbourhood.of(seen, torch.ones(60, dtype=torch.bool)).kinds[0]
+    assert kinds.unique().tolist() == [0, 1, 2]
+    assert seen.degree[-2:].tolist() == [0.0, 0.0]
+
+
+def test_it_starts_where_temperatures_are_on_average_that_of_temperature_scaling(case):
+    start = TemperatureScaling().learn(case.logits, case.data, case.split).learnt["temperature"]
+    found = GATS(epochs=1, learning_rate=1e-12).learn(case.logits, case.data, case.split).learnt["temperatures"]
+    assert float(found[case.split.val].mean()) == pytest.approx(start, rel=1e-9)
+    assert float(found.std()) > 1e-3
+
+
+def test_predictions_stay_and_temperatures_are_positive(case):
+    found = GATS(epochs=30, learning_rate=0.3).learn(case.logits, case.data, case.split)
+    assert float(found.learnt["temperatures"].min()) >= 0.01
+    assert torch.equal(found.posterior.node.argmax(1), case.logits.argmax(1))
+    torch.testing.assert_close(found.posterior.node, (case.logits / found.learnt["temperatures"][:, None]).softmax(-1))
+
+
+def test_equal_logits_are_no_reason_to_divide_by_zero(case):
+    case.logits[5:9] = 2.0
+    found = GATS(epochs=3).fit(case.logits, case.data, case.split)
+    torch.testing.assert_close(found.node[5:9], torch.full((4, 3), 1 / 3, dtype=torch.float64))
+
+
+def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
+    def nodes(seed):
+        return GATS(epochs=5, seed=seed).fit(case.logits, case.data, case.split).node
+
+    assert torch.equal(nodes(3), nodes(3))
+    assert not torch.equal(nodes(3), nodes(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 0}, "Expected heads to be a whole number from 1 to 1024, but got 0."),
+        ({"patience": 0}, "Expected patience to be a whole number from 1 to"),
+        ({"learning_rate": -0.1}, "Expected learning_rate to be a number above 0, but got -0.1."),
+        ({"weight_decay": None}, "Expected weight_decay to be a number from 0 on, but got None."),
+        ({"seed": 1.5}, "Expected seed to be a whole number from 0 to"),
+    ],
+)
+def test_options_are_checked_when_it_is_made(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        GATS(**options)

@@ -1,0 +1,87 @@
+"""Ridge regression without two labels, against refits; features averaged over two hops, against dense matrices."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+
+from edgewise.calibration.leave_out import averaged_features, left_out
+from edgewise.models.averaging import averaging, neighbours
+
+PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
+
+
+def labelled(seed, width, nodes=12, classes=3):
+    g = torch.Generator().manual_seed(seed)
+    features = torch.randn(nodes, width, generator=g, dtype=torch.float64)
+    return features / features.norm(dim=1, keepdim=True), torch.randint(classes, (nodes,), generator=g)
+
+
+def refitted(features, labels, ridge, without):
+    """Fit all nodes but some, to one-hot labels less the shares of classes, and predict these."""
+    targets = np.eye(3)[labels]
+    targets = targets - targets.mean(0)
+    kept = np.setdiff1d(np.arange(len(labels)), without)
+    model = Ridge(alpha=ridge, fit_intercept=False, solver="svd").fit(features[kept], targets[kept])
+    return model.predict(features[without])
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10_000), ridge=st.sampled_from([1e-2, 1.0, 30.0]), width=st.sampled_from([1, 5, 12, 13, 40]))
+def test_left_out_scores_are_those_of_refits(seed, ridge, width):
+    features, labels = labelled(seed, width)
+    scores = left_out(features, labels, 3, PAIRS, ridge)
+    for node in range(12):
+        expected = refitted(features.numpy(), labels.numpy(), ridge, [node])[0]
+        np.testing.assert_allclose(scores.nodes[node], expected, atol=1e-9)
+    for e, pair in enumerate(PAIRS.T.tolist()):
+        expected = refitted(features.numpy(), labels.numpy(), ridge, pair)
+        np.testing.assert_allclose(scores.pairs[:, e], expected, atol=1e-9)
+
+
+def test_a_small_penalty_of_many_features_leaves_digits():
+    """With a hat matrix that is nearly the identity; singular values of refits are far above the penalty."""
+    features, labels = labelled(0, 40)
+    scores = left_out(features, labels, 3, PAIRS, 1e-10)
+    for e, pair in enumerate(PAIRS.T.tolist()):
+        expected = refitted(features.numpy(), labels.numpy(), 1e-10, pair)
+        np.testing.assert_allclose(scores.pairs[:, e], expected, atol=1e-8)
+
+
+def test_the_order_of_a_pair_does_not_matter():
+    features, labels = labelled(1, 5)
+    there, back = (left_out(features, labels, 3, pairs, 1.0).pairs for pairs in (PAIRS, PAIRS.flip(0)))
+    torch.testing.assert_close(there, back.flip(0))
+
+
+def test_own_labels_do_not_matter():
+    features, labels = labelled(2, 5)
+    other = labels.clone()
+    other[[0, 1]] = labels[[1, 0]] if labels[0] != labels[1] else (labels[[0, 1]] + torch.tensor([1, 2])) % 3
+    other[[5, 6]] = labels[[0, 1]]  # shares of classes may change: they are taken from all labelled nodes
+    before, after = (left_out(features, y, 3, PAIRS[:, :1], 1.0).pairs for y in (labels, other))
+    assert not torch.allclose(before, after)
+    swapped = labels.clone()
+    swapped[[0, 1]] = labels[[1, 0]]
+    after = left_out(features, swapped, 3, PAIRS[:, :1], 1.0).pairs
+    torch.testing.assert_close(before, after)
+
+
+def test_features_are_averaged_over_two_hops_and_scaled(case):
+    edges = case.data.edge_index[:, case.data.edge_index[0] < case.data.edge_index[1]]
+    adjacency = np.eye(60)
+    for i, j in edges.T.tolist():
+        adjacency[i, j] = adjacency[j, i] = 1.0
+    root = np.sqrt(adjacency.sum(1))
+    dense = adjacency / np.outer(root, root)
+    x = case.data.x.double().numpy()
+    x[59] = 0.0  # an isolated node without features
+    expected = dense @ dense @ x
+    length = np.linalg.norm(expected, axis=1, keepdims=True)
+    expected = np.divide(expected, length, out=np.zeros_like(expected), where=length > 0)
+    nodes = torch.arange(60) % 4 < 4 if bool(case.split.val.all()) else torch.arange(60) % 2 == 1
+    found = averaged_features(torch.from_numpy(x), averaging(neighbours(edges, 60)), nodes)
+    np.testing.assert_allclose(found, expected[nodes.numpy()], atol=1e-12)
+    assert pytest.approx(0.0) == float(found[-1].abs().max())

@@ -1,0 +1,193 @@
+"""Coupled joints: whose marginals they have, how strong the coupling is, and whether it helps."""
+
+import math
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torch_geometric.utils import to_undirected
+
+from edgewise.calibration import (
+    EnsembleTemperatureScaling,
+    IsotonicCalibration,
+    LocalScaling,
+    StructuredCalibrator,
+    TemperatureScaling,
+    VectorScaling,
+)
+from edgewise.data.splits import make_splits
+from edgewise.metrics import evaluate
+from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
+from edgewise.simulation import synthetic
+
+NODES = [LocalScaling(), TemperatureScaling(), VectorScaling(), EnsembleTemperatureScaling(), IsotonicCalibration()]
+
+
+def edges_of(case):
+    edges = case.data.edge_index
+    return edges[:, edges[0] < edges[1]]
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=lambda nodes: type(nodes).__name__)
+def test_marginals_are_those_of_the_node_calibrator(case, nodes):
+    found, learnt = StructuredCalibrator(nodes).learn(case.logits, case.data, case.split)
+    alone = nodes.learn(case.logits, case.data, case.split)
+    assert isinstance(found, PairwisePosterior)
+    assert torch.equal(found.node, alone.posterior.node)
+    assert {name: learnt[name] for name in alone.learnt}.keys() == alone.learnt.keys()
+    edges = edges_of(case)
+    joints = found.joint(edges)
+    torch.testing.assert_close(joints.sum(2), found.node[edges[0]], atol=1e-12, rtol=0.0)
+    torch.testing.assert_close(joints.sum(1), found.node[edges[1]], atol=1e-12, rtol=0.0)
+    torch.testing.assert_close(found.joint(edges.flip(0)), joints.transpose(1, 2))
+    ratio = joints[:, 0, 0] * joints[:, 1, 1] / (joints[:, 0, 1] * joints[:, 1, 0])
+    torch.testing.assert_close(ratio.log() / 2, torch.full_like(ratio, learnt["coupling"]))
+    assert abs(learnt["coupling"]) > 0.1
+
+
+def test_it_is_saved_and_loaded(case, tmp_path):
+    found = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    found.save(tmp_path / "found.safetensors")
+    again = Posterior.load(tmp_path / "found.safetensors")
+    assert torch.equal(again.node, found.node)
+    assert torch.equal(again.joint(edges_of(case)), found.joint(edges_of(case)))
+
+
+def log_odds(happened, of):
+    return math.log((happened + 0.5) / (of - happened + 0.5))
+
+
+def test_surplus_by_hand():
+    """Labels 0 0 1 1 0 of nodes 0 to 4; node 5 has none that may be looked at."""
+    nodes = torch.arange(6)
+    y = torch.tensor([0, 0, 1, 1, 0, 0])
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 4]])  # equal on 0-1, 2-3, 0-4; not on 1-2, 3-4
+    split = SimpleNamespace(train=nodes < 3, val=(nodes == 3) | (nodes == 4))
+    data = SimpleNamespace(y=y, edge_index=edges)
+    logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    learnt = StructuredCalibrator().learn(logits, data, split).learnt
+    # 3 of 5 labelled edges, against 3 + 1 of all 10 pairs of labelled nodes.
+    assert learnt["surplus"] == pytest.approx(math.log(3.5 / 2.5) - math.log(4.5 / 6.5))
+
+
+def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
+    """The NLL of edges between validation nodes, plus (w - J/2)² / 2 (J/6)²; 2 x 2 joints in closed form."""
+    case = make_case(5, num_nodes=80, num_edges=600, num_classes=2)
+    case.data.x = None
+    found, learnt = StructuredCalibrator(TemperatureScaling()).learn(case.logits, case.data, case.split)
+    edges = edges_of(case)
+    edges = edges[:, case.split.val[edges].all(0)]
+    p, y, surplus = found.node.numpy(), case.data.y.numpy(), learnt["surplus"]
+    assert edges.shape[1] > 10
+
+    def joint(a, b, w):
+        """q(0, 0) = x solves x (1 - a - b + x) = e^2w (a - x) (b - x)."""
+        k = math.exp(2 * w)
+        roots = np.roots([1 - k, 1 - a - b + k * (a + b), -k * a * b]).real
+        x = next(x for x in roots if max(0.0, a + b - 1) <= x <= min(a, b))
+        return np.array([[x, a - x], [b - x, 1 - a - b + x]])
+
+    def loss(w):
+        nll = -sum(math.log(joint(p[i, 0], p[j, 0], w)[y[i], y[j]]) for i, j in edges.T.tolist())
+        return nll + (w - surplus / 2) ** 2 / (2 * (surplus / 6) ** 2)
+
+    best = minimize_scalar(loss, bounds=(surplus / 2 - abs(surplus), surplus / 2 + abs(surplus)), method="bounded").x
+    assert learnt["coupling"] == pytest.approx(best, abs=1e-3)
+    assert learnt["coupling"] != pytest.approx(surplus / 2, abs=1e-2)
+
+
+def test_without_features_and_validation_edges_the_coupling_is_half_the_surplus(case):
+    val = case.split.val[case.data.edge_index].all(0)
+    case.data.edge_index = case.data.edge_index[:, ~val]
+    case.data.x = None
+    learnt = StructuredCalibrator().learn(case.logits, case.data, case.split).learnt
+    assert learnt["coupling"] == pytest.approx(learnt["surplus"] / 2, abs=1e-3)
+
+
+def test_without_labelled_edges_joints_are_products(case):
+    labelled = case.split.train | case.split.val
+    case.data.edge_index = case.data.edge_index[:, ~labelled[case.data.edge_index].all(0)]
+    found, learnt = StructuredCalibrator().learn(case.logits, case.data, case.split)
+    product = IndependentPosterior(found.node)
+    assert learnt["coupling"] == 0.0
+    torch.testing.assert_close(found.joint(edges_of(case)), product.joint(edges_of(case)))
+
+
+def test_without_edges_there_are_marginals(case):
+    case.data.edge_index = torch.zeros(2, 0, dtype=torch.long)
+    found = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split)
+    expected = TemperatureScaling().fit(case.logits, case.data, case.split)
+    assert torch.equal(found.node, expected.node)
+    assert found.joint(case.data.edge_index).shape == (0, 3, 3)
+
+
+@pytest.mark.parametrize(("equal", "sign"), [(True, 1), (False, -1)])
+@pytest.mark.parametrize("features", [True, False])
+def test_neighbours_that_differ_give_a_negative_coupling(make_case, equal, sign, features):
+    case = make_case(2, num_nodes=120)
+    y = case.data.y
+    pairs = torch.triu_indices(120, 120, 1)
+    wanted = pairs[:, (y[pairs[0]] == y[pairs[1]]) == equal]
+    some = wanted[:, torch.randperm(wanted.shape[1], generator=torch.Generator().manual_seed(0))[:400]]
+    case.data.edge_index = to_undirected(some)
+    if not features:
+        case.data.x = None
+    found, learnt = StructuredCalibrator().learn(case.logits, case.data, case.split)
+    assert sign * learnt["surplus"] > 2 and sign * learnt["coupling"] > 0.3
+    same = found.joint(some).diagonal(dim1=1, dim2=2).sum(1)
+    product = IndependentPosterior(found.node).joint(some).diagonal(dim1=1, dim2=2).sum(1)
+    assert bool((sign * (same - product) > 0).all())
+
+
+def test_joints_of_a_synthetic_graph_are_better_than_products():
+    """Predictions from features alone, as sure as they should be: what neighbours say of each other is left to w."""
+    better = []
+    for seed in range(3):
+        graph = synthetic(600, 3, homophily=0.85, feature_noise=1.0, seed=seed)
+        split = make_splits(graph.data.y, n_splits=1, seed=seed)[0]
+        logits = graph.field.unary
+        found, learnt = StructuredCalibrator().learn(logits, graph.data, split)
+        nodes = LocalScaling().fit(logits, graph.data, split)
+        ours, product = (evaluate(p, graph.data.y, graph.data.edge_index, mask=split.test) for p in (found, nodes))
+        assert learnt["coupling"] > 0.5
+        assert ours.nodewise.nll == pytest.approx(product.nodewise.nll, rel=1e-12)
+        better.append(product.edgewise.nll - ours.edgewise.nll)
+    assert min(better) > 0.05
+
+
+def test_sparse_features_are_features(case):
+    dense = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    case.data.x = case.data.x.to_sparse()
+    sparse = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    assert torch.equal(dense.joint(edges_of(case)), sparse.joint(edges_of(case)))
+
+
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        (torch.ones(59, 4), "finite features for each of the 60 nodes, but got shape (59, 4), or NaN."),
+        (torch.ones(60), "but got shape (60,), or NaN. To do without features set data.x = None."),
+        (torch.full((60, 2), math.nan), "but got shape (60, 2), or NaN."),
+        ([[1.0]] * 60, "Expected x to be a tensor or a NumPy array, but got list."),
+    ],
+)
+def test_what_are_no_features_is_refused(case, x, words):
+    data = SimpleNamespace(x=x, y=case.data.y, edge_index=case.data.edge_index)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        StructuredCalibrator().fit(case.logits, data, case.split)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"nodes": "temperature"}, "Expected nodes to be a calibrator of nodes, say TemperatureScaling(), but got"),
+        ({"nodes": StructuredCalibrator()}, "but got StructuredCalibrator("),
+        ({"ridge": 0.0}, "Expected ridge to be a number above 0, but got 0.0."),
+    ],
+)
+def test_options_are_checked_when_it_is_made(options, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        StructuredCalibrator(**options)
