@@ -1,7 +1,6 @@
 """Ridge regression without two labels, against refits; features averaged over two hops, against dense matrices."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,17 +55,14 @@ def test_the_order_of_a_pair_does_not_matter():
     torch.testing.assert_close(there, back.flip(0))
 
 
-def test_own_labels_do_not_matter():
+def test_labels_of_a_pair_say_nothing_about_it():
     features, labels = labelled(2, 5)
-    other = labels.clone()
-    other[[0, 1]] = labels[[1, 0]] if labels[0] != labels[1] else (labels[[0, 1]] + torch.tensor([1, 2])) % 3
-    other[[5, 6]] = labels[[0, 1]]  # shares of classes may change: they are taken from all labelled nodes
-    before, after = (left_out(features, y, 3, PAIRS[:, :1], 1.0).pairs for y in (labels, other))
-    assert not torch.allclose(before, after)
+    labels[:2] = torch.tensor([0, 1])
     swapped = labels.clone()
-    swapped[[0, 1]] = labels[[1, 0]]
-    after = left_out(features, swapped, 3, PAIRS[:, :1], 1.0).pairs
-    torch.testing.assert_close(before, after)
+    swapped[:2] = torch.tensor([1, 0])  # so that the shares of classes stay
+    before, after = (left_out(features, y, 3, PAIRS, 1.0).pairs for y in (labels, swapped))
+    torch.testing.assert_close(before[:, 0], after[:, 0])
+    assert not torch.allclose(before[:, 1], after[:, 1])
 
 
 def test_features_are_averaged_over_two_hops_and_scaled(case):
@@ -81,7 +77,7 @@ def test_features_are_averaged_over_two_hops_and_scaled(case):
     expected = dense @ dense @ x
     length = np.linalg.norm(expected, axis=1, keepdims=True)
     expected = np.divide(expected, length, out=np.zeros_like(expected), where=length > 0)
-    nodes = torch.arange(60) % 4 < 4 if bool(case.split.val.all()) else torch.arange(60) % 2 == 1
+    nodes = torch.arange(60) % 2 == 1
     found = averaged_features(torch.from_numpy(x), averaging(neighbours(edges, 60)), nodes)
     np.testing.assert_allclose(found, expected[nodes.numpy()], atol=1e-12)
-    assert pytest.approx(0.0) == float(found[-1].abs().max())
+    assert not bool(found[-1].any())
