@@ -636,8 +636,13 @@ def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
     assert nll == sorted(nll) and len(nll) == len(shown)
     assert {row[0] for row in shown_rows(page, "table-structured")} == {"Cora"}
     assert page.locator("#calibrators .verdicts li").count() == 4
+    assert page.locator('.models label[data-model="jointgcn"] .value').text_content() == "not in this reading"
     assert page.get_by_role("link", name="Calibrators", exact=True).count() == 1
     assert page.locator('#table-ece tbody[data-reading="as_defined"]', has_text="JointGCN").count() == 1
+    page.set_viewport_size({"width": 690, "height": 1000})  # an A4 page between its margins
+    page.emulate_media(media="print")
+    assert page.evaluate("[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)")
+    assert len(shown_rows(page, "table-calibrators")) == 2 * len(shown)
 
 
 def test_nothing_says_so(opened: Opener) -> None:

@@ -25,7 +25,7 @@ def report(
     results: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR…", help="Folders of reproduce, or tables that were exported; several are reported as one."
+            metavar="DIR", help="Folders of reproduce, or tables that were exported; several are reported as one."
         ),
     ],
     to: Annotated[

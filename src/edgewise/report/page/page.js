@@ -251,7 +251,8 @@
       label.classList.toggle("absent", !source);
       label.querySelector("input").disabled = !source;
       label.querySelector(".name").textContent = nameOf(label.dataset.model);
-      label.querySelector(".value").textContent = source ? error(source.views[state.view]) : "no runs";
+      const without = keyOf(label.dataset.model) ? "no runs" : "not in this reading";
+      label.querySelector(".value").textContent = source ? error(source.views[state.view]) : without;
     }
   }
 
