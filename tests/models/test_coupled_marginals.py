@@ -41,7 +41,7 @@ def scaled_by_a_loop(p, r, strength, turns=20_000):
     return q
 
 
-@pytest.mark.parametrize("strength", [-6.0, -1.0, 0.0, 0.5, 2.0, 6.0])
+@pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.5, 2.0, 4.0])
 def test_joints_are_those_of_a_loop(strength):
     log_p = log_marginals(2, 5, CLASSES)
     found = joints_of(log_p, strength).numpy()
@@ -49,7 +49,7 @@ def test_joints_are_those_of_a_loop(strength):
         np.testing.assert_allclose(found[e], scaled_by_a_loop(p, r, strength), atol=1e-8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     seed=st.integers(0, 10_000), strength=st.floats(-4, 4), num_classes=st.integers(2, 6), spread=st.floats(0.0, 8.0)
 )

@@ -36,7 +36,7 @@ def fitted():
 
 
 @cache
-def drawn(strength, telling=1.0, num_nodes=800, seed=0):
+def drawn(strength, telling=1.0, num_nodes=600, seed=0):
     """Draw two labels along a random tree, equal to their parent's e^w times as often as not, and features of them."""
     rng = np.random.default_rng(seed)
     parent = np.array([rng.integers(max(0, node - 6), node) for node in range(1, num_nodes)])
@@ -69,7 +69,7 @@ def test_the_strength_has_the_sign_of_the_true_coupling_and_joints_beat_products
 
 @pytest.mark.parametrize("strength", [2.0, 0.0, -2.0])
 def test_features_that_tell_nothing_leave_all_to_the_coupling(strength):
-    """Then marginals are ½, and the strength is that of the tree: about 130 edges tell it to within 0.3 or so."""
+    """Then marginals are ½, and the strength is that of the tree: about 150 edges tell it to within 0.3 or so."""
     data, split = drawn(strength, telling=0.0)
     assert JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split).strength == pytest.approx(strength, abs=0.8)
 
@@ -123,7 +123,7 @@ def test_what_is_learnt_is_most_likely():
     def loss(place):
         return -by_a_loop(example(), *place) + np.square(np.divide(place, PRIOR)).sum() / 2
 
-    best = minimize(loss, [0.0, 0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-9}).x
+    best = minimize(loss, [0.0, 0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7}).x
     assert [float(number) for number in _most_likely(example())] == pytest.approx(best.tolist(), abs=1e-3)
 
 
