@@ -5,13 +5,15 @@ import pytest
 
 import edgewise as ew
 from edgewise.experiments.attempts import Job, task_of
+from edgewise.experiments.fitted_files import FittedFiles
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
-from edgewise.experiments.perform import perform, versions
-from edgewise.experiments.plan import MODELS, Plan
+from edgewise.experiments.perform import perform
+from edgewise.experiments.plan import CALIBRATORS, KNOWN_MODELS, Plan
 from edgewise.experiments.readings import PREDICTIONS, READINGS
 from edgewise.experiments.recipes import RECIPES
 from edgewise.experiments.runs import SAME_LABEL, Run, as_prediction
 from edgewise.experiments.sources import Task
+from edgewise.experiments.versions import versions
 from edgewise.metrics.sums import VIEWS
 from experiments.numbers import numbers
 
@@ -24,7 +26,7 @@ def task(job: Job) -> Task:
 @pytest.fixture(scope="module")
 def runs(task: Task) -> dict[str, Run]:
     """Give one run of each model, on the same fold; not the first, whose seed is 0."""
-    keys = Plan(("cora",), splits=2, folds=1, inits=1).runs()
+    keys = Plan(("cora",), KNOWN_MODELS, splits=2, folds=1, inits=1).runs()
     return {key.model: perform(key, task) for key in keys if key.split == 1}
 
 
@@ -47,7 +49,7 @@ def test_every_prediction_that_a_reading_asks_for_is_there(runs: dict[str, Run])
 
 def test_every_prediction_is_explained_and_scored_on_every_view(runs: dict[str, Run]) -> None:
     found = {name for run in runs.values() for name in run.predictions}
-    assert found == set(PREDICTIONS)
+    assert found == set(PREDICTIONS) - set(CALIBRATORS)
     for run in runs.values():
         assert set(run.predictions) == {name for recipe in RECIPES[run.key.model] for name in recipe.predictions}
         for prediction in run.predictions.values():
@@ -106,7 +108,7 @@ def test_a_key_gives_the_same_run_again_and_another_initialisation_another(task:
 
 
 def test_a_run_tells_what_it_was_made_with(runs: dict[str, Run]) -> None:
-    for model in MODELS:
+    for model in KNOWN_MODELS:
         run = runs[model]
         assert run.versions == versions()
         assert run.versions["edgewise"] == ew.__version__
@@ -121,3 +123,53 @@ def test_hyper_parameters_of_another_version_are_refused(task: Task, runs: dict[
     key = replace(runs["gcn"].key, hyperparameters='[{"hidden": 1}]')
     with pytest.raises(ValueError, match=r"hyper-parameters of this version, but got others for cora gcn split 1"):
         perform(key, task)
+
+
+@pytest.fixture(scope="module")
+def calibrated(task: Task, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, FittedFiles]:
+    """Give a GCN with all calibrators, whose training is kept."""
+    files = FittedFiles(tmp_path_factory.mktemp("fitted") / "new")
+    (key,) = (key for key in Plan(("cora",), ("gcn",), 2, 1, 1, calibrators=("all",)).runs() if key.split == 1)
+    return perform(key, task, files), files
+
+
+def test_calibrators_add_predictions_and_change_nothing_else(
+    calibrated: tuple[Run, FittedFiles], runs: dict[str, Run], task: Task
+) -> None:
+    run, _ = calibrated
+    assert list(run.predictions) == ["product", *CALIBRATORS]
+    assert set(CALIBRATORS) < set(PREDICTIONS)
+    assert repr(run.predictions["product"]) == repr(runs["gcn"].predictions["product"])
+    split = task.splits[run.key.split, run.key.fold]
+    temperature = ew.TemperatureScaling().fit(fitted(ew.GCN(), task, run).logits, task.data, split)
+    assert repr(run.predictions["temperature"]) == scored(task, run, temperature)
+    joint, local = run.predictions["structured"], run.predictions["local"]
+    assert joint["nodewise"].nll == pytest.approx(local["nodewise"].nll)
+    assert joint["edgewise"].nll != local["edgewise"].nll
+
+
+def test_a_kept_model_is_not_trained_again(
+    calibrated: tuple[Run, FittedFiles], task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, files = calibrated
+    assert len(list(files.folder.iterdir())) == 1
+    monkeypatch.setattr(ew.GCN, "_trained", None)
+    again = perform(run.key, task, files)
+    assert numbers([again]) == numbers([run])
+    with pytest.raises(TypeError):  # another initialisation is another training
+        perform(replace(run.key, init=1), task, files)
+
+
+def test_another_set_of_calibrators_is_another_run(runs: dict[str, Run]) -> None:
+    plain, one, all_of_them = (
+        Plan(("cora",), ("gcn", "gmnn"), 1, 1, 1, calibrators=names).runs() for names in ((), ("gats",), ("all",))
+    )
+    of = {
+        key.model: [key.hyperparameters, *more]
+        for key, *more in zip(
+            plain, (k.hyperparameters for k in one), (k.hyperparameters for k in all_of_them), strict=True
+        )
+    }
+    assert len(set(of["gcn"])) == 3
+    assert len(set(of["gmnn"])) == 1  # which is not calibrated
+    assert of["gcn"][0] == runs["gcn"].key.hyperparameters
