@@ -54,7 +54,7 @@ def test_margin_is_that_of_a_loop():
     assert float(margin_loss(logits, labels)) == pytest.approx(total / 40)
 
 
-def two_moods(nodes_each=90):
+def two_moods(nodes_each=150):
     """Two communities with labels from softmax(z): of one 6 z is given, and of the other z / 4."""
     g = generator(1)
     nodes = 2 * nodes_each
@@ -74,7 +74,7 @@ def test_it_fits_what_no_single_temperature_fits():
     data, split, logits, loud = two_moods()
     options = {"hidden": 64, "dropout": 0.0, "margin": 0.0, "weight_decay": 1e-4}
     first = CaGCN(**options, epochs=1, learning_rate=1e-12).fit(logits, data, split)
-    found = CaGCN(**options, epochs=120, patience=120, learning_rate=0.05).learn(logits, data, split)
+    found = CaGCN(**options, epochs=300, patience=300, learning_rate=0.03).learn(logits, data, split)
     one = TemperatureScaling().fit(logits, data, split)
     nll = [float(cross_entropy(p.node[split.test].log(), data.y[split.test])) for p in (found.posterior, one, first)]
     assert nll[0] < min(nll[1:]) - 0.1

@@ -14,7 +14,6 @@ from edgewise.calibration import (
     EnsembleTemperatureScaling,
     IsotonicCalibration,
     LocalScaling,
-    SpreadScaling,
     StructuredCalibrator,
     TemperatureScaling,
     VectorScaling,
@@ -26,7 +25,6 @@ from edgewise.posterior import IndependentPosterior, MixturePosterior
 
 CALIBRATORS = [
     TemperatureScaling(),
-    SpreadScaling(),
     LocalScaling(),
     VectorScaling(),
     EnsembleTemperatureScaling(),

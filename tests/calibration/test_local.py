@@ -28,6 +28,7 @@ def penalised_nll(case, exponents, priors):
     log_t, b, c = exponents
     total = 0.5 * sum((value / prior) ** 2 for value, prior in zip(exponents, priors, strict=True))
     z = case.logits.numpy() / np.exp(log_t + b * spread + c * degree)[:, None]
+    z = z - z.max(1, keepdims=True)
     for i in case.split.val.nonzero().flatten().tolist():
         total += np.log(np.exp(z[i]).sum()) - z[i, int(case.data.y[i])]
     return total
