@@ -6,7 +6,6 @@ from edgewise.calibration.ensemble import EnsembleTemperatureScaling
 from edgewise.calibration.gats import GATS
 from edgewise.calibration.isotonic import IsotonicCalibration, IsotonicMap, isotonic_map
 from edgewise.calibration.local import LocalScaling
-from edgewise.calibration.spread import SpreadScaling
 from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.calibration.temperature import TemperatureScaling
 from edgewise.calibration.vector import VectorScaling
@@ -21,7 +20,6 @@ __all__ = [
     "IsotonicMap",
     "LocalScaling",
     "NodeCalibrator",
-    "SpreadScaling",
     "StructuredCalibrator",
     "TemperatureScaling",
     "VectorScaling",
