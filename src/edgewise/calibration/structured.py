@@ -2,21 +2,23 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator, Seen, minimised
 from edgewise.calibration.leave_out import averaged_features, left_out
 from edgewise.calibration.local import LocalScaling
 from edgewise.calibration.options import check_positive
-from edgewise.calibration.temperature import best_temperature
 from edgewise.data.arrays import as_tensor
 from edgewise.models.coupled_marginals import kept_messages, pair_information
 from edgewise.posterior import PairwisePosterior
 
-LEAST_DOUBT = 0.1  # nats: the prior of a coupling is never narrower
+LEAST_DOUBT = 0.25  # nats: the prior of a coupling is never narrower
+WIDEST = 10.0  # a log temperature is between its negative and itself
 STRONGEST = 6.0  # nats; more would make the scaling of rows and columns slow
 
 
@@ -26,14 +28,16 @@ class StructuredCalibrator(Calibrator):
 
     p are the marginals of a node calibrator, and stay as they are: the network has used the neighbours already, so
     belief propagation would count them twice. Only how far two ends go together is new. That is one number w, learnt
-    from edges with both ends labelled. There are few of them among validation nodes and a network is too sure of
-    those that it was trained on, so the likelihood of w is that of marginals by a simpler model, a ridge regression on
-    averaged features, which leaves out both labels of each edge in turn (`leave_out`). Without features it is that of
-    the calibrated marginals on edges between validation nodes.
+    from edges with both ends labelled. Edges between validation nodes speak for the calibrated marginals themselves,
+    but are few, and a network is too sure of labels that it was trained on. So for other labelled edges the likelihood
+    of w is that of marginals by a simpler model, a ridge regression on features averaged over two hops, which leaves
+    out both labels of each edge in turn (`leave_out`): this takes w for much the same in all models that look as far.
+    Without features there are only the edges between validation nodes.
 
     w is shrunk: labels alone say J, by how much the log odds of equal labels on edges exceed those of any two nodes.
     Marginals that know nothing would leave all of it to w, and marginals that know everything nothing. So before the
-    likelihood w is J / 2, and none and all are three standard deviations off.
+    likelihood w is J / 2, and none and all are three standard deviations off; J is itself shrunk to 0 by its own
+    variance, which also widens the prior.
 
     Parameters
     ----------
@@ -66,30 +70,41 @@ class StructuredCalibrator(Calibrator):
         log_p, learnt = self.nodes.log_marginals(seen)
         known = _labelled_edges(seen)
         surplus = _surplus(seen, known)
-        if known.shape[1] == 0:
-            strength = 0.0
-        else:
-            evidence = self._evidence(seen, log_p, known)
-            strength = _strength(*evidence, surplus)
+        strength = _strength(*self._evidence(seen, log_p, known), surplus) if known.shape[1] else 0.0
         messages = kept_messages(log_p[seen.edge_index], torch.tensor(strength, dtype=log_p.dtype))
         coupling = strength * torch.eye(log_p.shape[1], dtype=log_p.dtype)
         posterior = PairwisePosterior(log_p, seen.edge_index, messages, coupling.unsqueeze(0))
-        return Calibrated(posterior, {**learnt, "coupling": strength, "surplus": surplus})
+        return Calibrated(posterior, {**learnt, "coupling": strength, "surplus": surplus.mean})
 
     def _evidence(
         self, seen: Seen, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
     ) -> tuple[Float[Tensor, "2 pairs classes"], Int[Tensor, "2 pairs"]]:
         """Give log marginals of the ends of labelled edges that were made without their labels, and these labels."""
+        both_validate = seen.val[known].all(0)
+        own, others = known[:, both_validate], known[:, ~both_validate]
         if getattr(seen.data, "x", None) is None:
-            both_validate = seen.val[known].all(0)
-            return log_p[known[:, both_validate]], seen.labels[known[:, both_validate]]
+            return log_p[own], seen.labels[own]
         labelled = seen.train | seen.val
         place = labelled.cumsum(0) - 1
         features = averaged_features(_features(seen), seen.averaging, labelled)
         labels = seen.labels[labelled]
-        scores = left_out(features, labels, log_p.shape[1], place[known], self.ridge)
-        temperature = best_temperature(scores.nodes, labels)
-        return (scores.pairs / temperature).log_softmax(-1), seen.labels[known]
+        scores = left_out(features, labels, log_p.shape[1], place[others], self.ridge)
+        # Scores are about 0 where features say nothing; there a node has the shares of classes.
+        log_shares = (torch.bincount(labels, minlength=log_p.shape[1]) + 0.5).to(log_p.dtype).log()
+        temperature = _temperature_beside(scores.nodes, labels, log_shares)
+        of_others = (scores.pairs / temperature + log_shares).log_softmax(-1)
+        return torch.cat([log_p[own], of_others], dim=1), torch.cat([seen.labels[own], seen.labels[others]], dim=1)
+
+
+def _temperature_beside(
+    scores: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], log_shares: Float[Tensor, " classes"]
+) -> float:
+    """Find the T of the lowest NLL of softmax(scores / T + log shares)."""
+
+    def loss(log_temperature: Float[Tensor, " 1"]) -> Tensor:
+        return cross_entropy(scores / log_temperature.exp() + log_shares, labels)
+
+    return float(minimised(loss, [0.0])[0].clamp(-WIDEST, WIDEST).exp())
 
 
 def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
@@ -108,29 +123,39 @@ def _labelled_edges(seen: Seen) -> Int[Tensor, "2 known"]:
     return seen.edge_index[:, (seen.labels[seen.edge_index] >= 0).all(0)]
 
 
-def _surplus(seen: Seen, known: Int[Tensor, "2 known"]) -> float:
+class _Surplus(NamedTuple):
+    """J, shrunk to 0 by its variance, and that variance."""
+
+    mean: float
+    variance: float
+
+
+def _surplus(seen: Seen, known: Int[Tensor, "2 known"]) -> _Surplus:
     """J: by how much the log odds of equal labels on labelled edges exceed those of any two labelled nodes."""
     labels = seen.labels[seen.labels >= 0]
     counts = torch.bincount(labels).double()
     equal = float((seen.labels[known[0]] == seen.labels[known[1]]).sum())
     pairs_equal, pairs = float((counts * (counts - 1)).sum()) / 2, len(labels) * (len(labels) - 1) / 2
-    return _log_odds(equal, known.shape[1]) - _log_odds(pairs_equal, pairs)
+    found = _log_odds(equal, known.shape[1]) - _log_odds(pairs_equal, pairs)
+    variance = 1 / (equal + 0.5) + 1 / (known.shape[1] - equal + 0.5)
+    return _Surplus(found * found**2 / (found**2 + variance), variance)
 
 
 def _log_odds(happened: float, of: float) -> float:
     return math.log((happened + 0.5) / (of - happened + 0.5))
 
 
-def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2 pairs"], surplus: float) -> float:
-    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ = |J| / 6."""
+def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2 pairs"], surplus: _Surplus) -> float:
+    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ² = (J/6)² + Var(J)/4 + a least."""
     from scipy.optimize import minimize_scalar
 
-    middle, doubt = surplus / 2, max(abs(surplus) / 6, LEAST_DOUBT)
+    middle = surplus.mean / 2
+    doubt = math.sqrt((surplus.mean / 6) ** 2 + surplus.variance / 4 + LEAST_DOUBT**2)
 
     def loss(strength: float) -> float:
         # What the marginals say of each end does not depend on w.
         information = pair_information(log_ends, torch.tensor(strength, dtype=log_ends.dtype), labels)
         return -float(information.sum()) + ((strength - middle) / doubt) ** 2 / 2
 
-    low, high = (min(max(middle + sign * 6 * doubt, -STRONGEST), STRONGEST) for sign in (-1, 1))
-    return float(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-4}).x)
+    found = minimize_scalar(loss, bounds=(-STRONGEST, STRONGEST), method="bounded", options={"xatol": 1e-4})
+    return float(found.x)

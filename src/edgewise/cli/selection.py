@@ -44,6 +44,11 @@ class Selection:
         if self.labels is None or self.val is None:
             missing = "--labels" if self.labels is None else "--val"
             raise ValueError(f"Expected {missing} with --select, as thresholds are chosen on validation pairs.")
+        if self.fdr is not None and self.test is None:
+            raise ValueError(
+                "Expected --test with --fdr, but got none: the rate is that of the pairs to decide, and pairs whose "
+                "labels the model has seen must not be among them."
+            )
 
     def apply(self, found: "EdgePredictions") -> "tuple[EdgePredictions, list[str]]":
         """Give the table with what is selected, and what there is to say about it."""
@@ -53,8 +58,7 @@ class Selection:
         if len(chosen_by[0]) == 0:
             raise ValueError(f"Expected pairs with both ends in {self.val} to choose a threshold by, but got none.")
         checked_on = self._outcomes(found, self.test) if self.test else None
-        among = checked_on[0] if checked_on else found[f"P({self.event})"]
-        threshold = self._threshold(*chosen_by, among)
+        threshold = self._threshold(*chosen_by, checked_on[0] if checked_on else None)
         found = found.select(self.event, threshold)
         lines = [f"on validation: {threshold.validation}"]
         lines += [f"on test: {threshold.check(*checked_on)}"] if checked_on else []
@@ -67,7 +71,7 @@ class Selection:
         with complaints_name(y=self.labels, mask=mask):
             return found.outcomes(self.event or "", y, files.read_mask(mask))
 
-    def _threshold(self, probability: "np.ndarray", happened: "np.ndarray", among: "np.ndarray") -> "Threshold":
+    def _threshold(self, probability: "np.ndarray", happened: "np.ndarray", among: "np.ndarray | None") -> "Threshold":
         from edgewise.decisions import threshold_for_cost, threshold_for_fdr, threshold_for_precision
 
         if self.precision is not None:

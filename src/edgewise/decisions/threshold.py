@@ -99,7 +99,9 @@ class Threshold:
 
     def select(self, probability: ArrayLike) -> Bool[np.ndarray, " pairs"]:
         """Tell which pairs are selected."""
-        selected: Bool[np.ndarray, " pairs"] = as_tensor(probability, "probability").cpu().numpy() >= self.value
+        selected: Bool[np.ndarray, " pairs"] = (
+            as_tensor(probability, "probability").cpu().double().numpy() >= self.value
+        )
         return selected
 
     def check(self, probability: ArrayLike, happened: ArrayLike) -> Outcome:

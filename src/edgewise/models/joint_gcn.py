@@ -23,7 +23,7 @@ from edgewise.posterior import PairwisePosterior
 # Of log sharpness, power and strength: standard deviations around 0, for few labels or labels that are all alike.
 # Some hundred nodes, as Cora's, hardly tell the power; thousands, as Pubmed's, outweigh its prior.
 PRIOR = (2.0, 0.1, 2.0)
-BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-10.0, 10.0)]
+BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-6.0, 6.0)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ def read_sources(paths: Sequence[Path]) -> Results:
 def merged(sources: Mapping[str, Results]) -> Results:
     """Put the results of sources together, or say why that would mix what does not belong together.
 
-    Where a run is in several, the one with the most predictions counts: it may be calibrated in one source alone.
+    Where a run is in several, it has the predictions of all: it may be calibrated in one source alone.
     """
     if len(sources) == 1:
         return next(iter(sources.values()))
@@ -47,8 +48,9 @@ def merged(sources: Mapping[str, Results]) -> Results:
     runs: dict[Place, Run] = {}
     for run in (run for results in sources.values() for run in results.runs):
         place = _place(run.key)
-        if place not in runs or len(run.predictions) > len(runs[place].predictions):
-            runs[place] = run
+        known = runs.get(place, run)
+        more = run if len(run.predictions) > len(known.predictions) else known
+        runs[place] = replace(more, predictions={**known.predictions, **run.predictions})
     commands = _merged_commands(command for results in sources.values() for command in results.commands)
     failures = _remaining_failures(sources.values(), runs)
     return Results(sorted(runs.values(), key=lambda run: run.key), tasks, commands, failures)
