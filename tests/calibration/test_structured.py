@@ -70,11 +70,12 @@ def test_surplus_by_hand():
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     learnt = StructuredCalibrator().learn(logits, data, split).learnt
     # 3 of 5 labelled edges, against 3 + 1 of all 10 pairs of labelled nodes.
-    assert learnt["surplus"] == pytest.approx(math.log(3.5 / 2.5) - math.log(4.5 / 6.5))
+    found, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
+    assert learnt["surplus"] == pytest.approx(found**3 / (found**2 + variance))
 
 
 def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
-    """The NLL of edges between validation nodes, plus (w - J/2)² / 2 (J/6)²; 2 x 2 joints in closed form."""
+    """The NLL of edges between validation nodes, plus (w - J/2)² / 2σ²; 2 x 2 joints in closed form."""
     case = make_case(5, num_nodes=80, num_edges=600, num_classes=2)
     case.data.x = None
     found, learnt = StructuredCalibrator(TemperatureScaling()).learn(case.logits, case.data, case.split)
@@ -82,6 +83,11 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
     edges = edges[:, case.split.val[edges].all(0)]
     p, y, surplus = found.node.numpy(), case.data.y.numpy(), learnt["surplus"]
     assert edges.shape[1] > 10
+    labelled = edges_of(case)
+    labelled = labelled[:, (case.split.train | case.split.val)[labelled].all(0)]
+    equal = int((case.data.y[labelled[0]] == case.data.y[labelled[1]]).sum())
+    variance = 1 / (equal + 0.5) + 1 / (labelled.shape[1] - equal + 0.5)
+    prior = (surplus / 6) ** 2 + variance / 4 + 0.25**2
 
     def joint(a, b, w):
         """q(0, 0) = x solves x (1 - a - b + x) = e^2w (a - x) (b - x)."""
@@ -92,9 +98,9 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
 
     def loss(w):
         nll = -sum(math.log(joint(p[i, 0], p[j, 0], w)[y[i], y[j]]) for i, j in edges.T.tolist())
-        return nll + (w - surplus / 2) ** 2 / (2 * (surplus / 6) ** 2)
+        return nll + (w - surplus / 2) ** 2 / (2 * prior)
 
-    best = minimize_scalar(loss, bounds=(surplus / 2 - abs(surplus), surplus / 2 + abs(surplus)), method="bounded").x
+    best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-5}).x
     assert learnt["coupling"] == pytest.approx(best, abs=1e-3)
     assert learnt["coupling"] != pytest.approx(surplus / 2, abs=1e-2)
 
@@ -191,3 +197,20 @@ def test_what_are_no_features_is_refused(case, x, words):
 def test_options_are_checked_when_it_is_made(options, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         StructuredCalibrator(**options)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.97])
+def test_independent_labels_are_not_coupled_however_many_are_alike(share):
+    """Labels, edges and features have nothing to do with each other; equal neighbours are common all the same."""
+    found = []
+    for seed in range(3):
+        g = torch.Generator().manual_seed(seed)
+        nodes = torch.arange(600)
+        y = (torch.rand(600, generator=g) >= share).long()
+        data = SimpleNamespace(
+            x=torch.randn(600, 8, generator=g), edge_index=torch.randint(600, (2, 3000), generator=g), y=y
+        )
+        split = SimpleNamespace(train=nodes < 300, val=(nodes >= 300) & (nodes < 450))
+        logits = torch.log(torch.tensor([share, 1 - share])).expand(600, 2) + 0.1 * torch.randn(600, 2, generator=g)
+        found.append(StructuredCalibrator(TemperatureScaling()).learn(logits, data, split).learnt["coupling"])
+    assert abs(sum(found) / 3) < 0.15

@@ -218,3 +218,11 @@ def test_words():
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_what_is_selected_is_what_is_checked_in_any_precision():
+    """A threshold of float64 is not rounded to the float32 of what it is compared with."""
+    p = np.repeat(np.array([0.1, 0.9, 0.95], dtype=np.float32), 100)  # 0.9 is below 0.9 in float32
+    happened = np.arange(300) % 3 > 0
+    threshold = bayes_threshold(false_positive=9, false_negative=1)
+    assert threshold.select(p).sum() == threshold.check(p, happened).selected == (p.astype(np.float64) >= 0.9).sum()

@@ -44,13 +44,22 @@ def test_entries_are_named_as_runs_name_them() -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_run_of_both_is_the_one_with_more_predictions(paper: Results, calibrated: Results, turned: bool) -> None:
+def test_a_run_of_both_has_the_predictions_of_both(paper: Results, calibrated: Results, turned: bool) -> None:
     sources = {"paper": paper, "calibrated": calibrated}
     both = merged(dict(reversed(sources.items())) if turned else sources)
-    assert named(both) == {**named(paper), **named(calibrated)}
+    assert {key: set(names) for key, names in named(both).items()} == {
+        key: set(names) for key, names in {**named(paper), **named(calibrated)}.items()
+    }
     assert len(both.runs) == 4 * 6 + 3 == len({str(run.key) for run in both.runs})
     assert [task.split for task in both.tasks] == [0, 1]
     assert [command.sources for command in both.commands] == ["calibrators", paper.commands[0].sources]
+
+
+def test_calibrators_of_two_sources_come_together() -> None:
+    one, other = (made_up_results(("cora",), ("gcn",), splits=1, calibrators=(name,)) for name in CALIBRATED)
+    both = merged({"one": one, "other": other})
+    assert all({*CALIBRATED} < set(run.predictions) for run in both.runs)
+    assert len(both.runs) == len(one.runs)
 
 
 def test_the_same_source_twice_is_the_source(paper: Results) -> None:
