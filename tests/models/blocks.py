@@ -13,8 +13,8 @@ SMALL = {
     "gat": ew.GAT(hidden=8, heads=2, max_epochs=12),
     "gmnn": ew.GMNN(hidden=8, pretrain_epochs=10, round_epochs=6, samples=4),
     "epfgnn": ew.EPFGNN(hidden=8, pretrain_epochs=10, rounds=3, steps=4),
-    "jointgcn": ew.JointGCN(hidden=8, folds=3, max_epochs=12),
 }
+WITH_JOINT = {**SMALL, "jointgcn": ew.JointGCN(hidden=8, folds=3, max_epochs=12)}
 
 
 def parts_of_blocks(
