@@ -1,0 +1,72 @@
+"""docs/calibration.md is made of its runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from edgewise.experiments.plan import CALIBRATORS, DATASETS
+from edgewise.experiments.recipes import hyperparameters
+from edgewise.report.results import Results
+from edgewise.report.several_sources import read_sources
+from edgewise.report.structured_verdicts import verdicts
+from edgewise.report.sweep_report import write_tables
+
+DOCS = Path(__file__).parents[1] / "docs"
+TEXT = (DOCS / "calibration.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return read_sources([DOCS / "calibration" / "runs.parquet", DOCS / "reproduction" / "runs.parquet"])
+
+
+def test_every_run_is_there_with_the_calibrators_of_this_version(results: Results) -> None:
+    for dataset in DATASETS:
+        for model in ("gcn", "gat"):
+            runs = [run for run in results.of(dataset, model) if "structured" in run.predictions]
+            assert len(runs) == 75
+            assert {run.key.hyperparameters for run in runs} == {hyperparameters(model, CALIBRATORS)}
+
+
+def test_tables_are_those_of_the_runs(results: Results, tmp_path: Path) -> None:
+    write_tables(results, tmp_path)
+    written = (DOCS / "calibration" / "tables.md").read_text(encoding="utf-8")
+    assert (tmp_path / "tables.md").read_text(encoding="utf-8") == written
+
+
+def test_the_text_has_the_means_of_the_runs(results: Results) -> None:
+    rows = re.findall(r"^\| (\w+) (GCN|GAT), (\w+) \| ([\d. *|]+) \|$", TEXT, re.MULTILINE)
+    assert len(rows) == 6 * 4
+    for dataset, model, name, cells in rows:
+        prediction = "product" if name == "uncalibrated" else name
+        runs = [run.predictions for run in results.of(dataset.lower(), model.lower()) if "local" in run.predictions]
+        asked = [("edgewise", "nll", 1), ("edgewise", "brier", 1), ("edgewise", "ece", 100), ("same_label", "ece", 100)]
+        means = [
+            scale * sum(run[prediction][view][metric] for run in runs) / len(runs) for view, metric, scale in asked
+        ]
+        shown = [cell.strip(" *") for cell in cells.split("|")]
+        assert shown == [f"{mean:.{digits}f}" for mean, digits in zip(means, (3, 3, 1, 1), strict=True)]
+
+
+def test_the_aims_are_met_where_the_text_says_so(results: Results) -> None:
+    missed = {(verdict.dataset, verdict.model): verdict.missed for verdict in verdicts(results)}
+    assert missed == {
+        ("cora", "gcn"): ["edge ECE"],
+        ("cora", "gat"): ["edge ECE"],
+        ("citeseer", "gcn"): [],
+        ("citeseer", "gat"): [],
+        ("pubmed", "gcn"): ["edge ECE"],
+        ("pubmed", "gat"): ["edge Brier score", "edge ECE"],
+    }
+
+
+def test_the_example_prints_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, shown = re.findall(r"```(?:python|text)\n(.*?)```", TEXT, re.DOTALL)
+    exec(compile(code, "docs/calibration.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_no_page_has_a_gap(page: Path) -> None:
+    assert not re.search(r"\{[A-Z_]+\}|TODO|TBD", page.read_text(encoding="utf-8"))
