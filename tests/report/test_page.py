@@ -166,7 +166,7 @@ class Opener:
 
     def new_tab(self, **options: Any) -> Any:
         page = self.browser.new_context(reduced_motion="reduce", **options).new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(40_000)
         page.on("console", lambda message: self.complaints.append(message.text))
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
