@@ -1,4 +1,5 @@
 import itertools
+import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -214,7 +215,9 @@ def test_the_answer_follows_the_rows():
     by_chance, by_ece = study_answer(rows_ordered_by("edge_nll")), study_answer(rows_ordered_by("edge_ece"))
     assert "hardly any evidence" in by_chance and "By the edge NLL it is 100% [100, 100]" in by_chance
     assert "differ by 0.000 nats" in by_chance and "rank correlation 1.000" in by_chance
-    assert "in 100% [100, 100] of 300 pairs: strong evidence" in by_ece
+    graphs = len({row.graph for row in rows_ordered_by("edge_ece")})
+    pairs = graphs * math.comb(len(LEARNT), 2)
+    assert f"in 100% [100, 100] of {pairs} pairs: strong evidence" in by_ece
     assert study_text(rows_ordered_by("edge_nll")).splitlines()[1].startswith("truth")
 
 

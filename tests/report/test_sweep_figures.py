@@ -56,6 +56,7 @@ def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
 
 
 def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
+    plt.close("all")  # those of other tests
     paths = write_figures(made_up_results(("cora",), ("gcn",), splits=1), tmp_path / "figures")
     assert len(paths) == 2 * 3 * 2
     for path in paths:

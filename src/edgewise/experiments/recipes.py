@@ -74,5 +74,5 @@ def hyperparameters(model: str, calibrators: tuple[str, ...] = ()) -> str:
 
 def calibrators_of(hyperparameters: str) -> tuple[str, ...]:
     """Give the names of the calibrators among hyper-parameters, in the order in which they are known."""
-    named = json.loads(hyperparameters)[-1].get(CALIBRATORS_ENTRY, {})
+    named = {name for entry in json.loads(hyperparameters) for name in entry.get(CALIBRATORS_ENTRY, ())}
     return tuple(name for name in CALIBRATORS if name in named)
