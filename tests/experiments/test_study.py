@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
 from edgewise import models
-from edgewise.cli import study as command  # noqa: F401  registers the command
 from edgewise.experiments import study, study_plan, study_predictors
 from edgewise.experiments.study import ROWS_FILE, missing_rows, run_study, study_graph
 from edgewise.experiments.study_answer import agreement, excess_nll, lower_than_truth, rank_correlation

@@ -118,7 +118,8 @@ def threshold_for_fdr(
 
     Each pair that is to be decided is given a p-value, the share of validation pairs that look as probable but did not
     happen, (1 + #{i: p_i ≥ p, not happened}) / (n + 1), and the procedure of Benjamini and Hochberg selects by these.
-    The rate holds, whatever the probabilities are worth, if validation pairs and those to decide are exchangeable.
+    The rate is that of ``among``, and holds, whatever the probabilities are worth, if validation pairs and those to
+    decide are exchangeable; without ``among`` it is a guess at pairs like the validation pairs.
 
     Parameters
     ----------

@@ -19,6 +19,7 @@ MODELS = ("gcn", "gat", "gmnn", "epfgnn")
 KNOWN_DATASETS = (*DATASETS, *HETEROPHILOUS)
 KNOWN_MODELS = (*MODELS, "jointgcn")
 CALIBRATORS = ("temperature", "vector", "ensemble", "cagcn", "gats", "isotonic", "local", "structured")
+CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
 FOLDS = 3  # the published splits have three, and so have those that are drawn
 MOST = 1000  # splits and initialisations, so that each run has a seed of its own
 

@@ -6,12 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
-from edgewise.experiments.plan import CALIBRATORS
+from edgewise.experiments.plan import CALIBRATORS, CALIBRATORS_ENTRY
 from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
 from edgewise.models.model import Model
 from edgewise.posterior import IndependentPosterior, Posterior
-
-CALIBRATORS_ENTRY = "calibrators"
 
 Predict = Callable[[Any], Posterior]  # of what the recipe's model fits
 

@@ -67,7 +67,8 @@ class JointGCN(Model[FittedJointGCN]):
     but one, and three numbers have the highest likelihood of the nodes and edges of the folds that were held out: the
     strength w, and s and b of p_i = softmax(s d_i^b z_i), z a network's logits and d_i a node's degree, itself counted,
     relative to the geometric mean: hubs are often surer than they should be. Training nodes that are neighbours are in
-    one fold, so that their edges are held out with them. In the end p_i is the mean over networks. The labels of
+    one fold, so that their edges are held out with them. In the end p_i is the mean over networks, a little less
+    sure than the single ones that these numbers were fitted to. The labels of
     validation nodes only tell networks when to stop.
 
     Parameters

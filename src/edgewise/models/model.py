@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Fitted)
 
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC, Generic[F]):
-    """What GCN, GAT, GMNN and EPFGNN have in common."""
+    """What GCN, GAT, GMNN, EPFGNN and JointGCN have in common."""
 
     hidden: int = 64
     dropout: float = 0.5

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from edgewise.experiments.plan import KNOWN_MODELS, Plan
+from edgewise.experiments.plan import CALIBRATORS_ENTRY, KNOWN_MODELS, Plan
 from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.experiments.readings import READINGS
 from edgewise.experiments.synthetic_graphs import SIZE_IN_WORDS
@@ -34,7 +34,6 @@ from edgewise.report.score_rows import (
     score_rows,
     statistics_rows,
 )
-from edgewise.report.several_sources import CALIBRATORS_ENTRY
 from edgewise.report.structured_rows import STRUCTURED_SCORES, structured_rows
 from edgewise.report.structured_verdicts import verdict_summary, verdicts
 from edgewise.report.words import METRIC_NAMES, PERCENT, READING_NAMES, duration, label, score_name

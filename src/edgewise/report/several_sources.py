@@ -6,11 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from edgewise.experiments.plan import CALIBRATORS_ENTRY
 from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.store import CommandRow, TaskRow
 from edgewise.report.results import Results
-
-CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters, as edgewise.experiments.recipes writes it
 
 
 class Place(NamedTuple):
