@@ -90,20 +90,38 @@ class EPFGNN(Model[FittedEPFGNN]):
         Hidden units of the GCN.
     dropout
         The share of hidden units that is dropped in each training pass.
-    learning_rate, weight_decay
+    learning_rate
+        Of Adam.
+    weight_decay
         Of Adam, on all parameters.
-    pretrain_epochs, pretrain_patience
-        Stop training the GCN alone after so many epochs, or when neither accuracy nor NLL on validation has improved
-        for so many.
-    rounds, round_patience
-        Stop EM after so many rounds, or when the accuracy on validation has not risen for so many.
-    steps, step_patience
-        The same for the gradient steps of an M step.
+    pretrain_epochs
+        Stop training the GCN alone after so many epochs.
+    pretrain_patience
+        Stop it when neither accuracy nor NLL on validation has improved for so many epochs.
+    rounds
+        Stop EM after so many rounds.
+    round_patience
+        Stop it when the accuracy on validation has not risen for so many rounds.
+    steps
+        Stop an M step after so many gradient steps.
+    step_patience
+        Stop it when the accuracy on validation has not risen for so many steps.
     schedule
         What EM has to beat: "backbone", the validation accuracy of the pretrained GCN, which stays, without a coupling,
         if EM does not; or "published", nothing, so that EM may end below its backbone.
-    inference, evidence
-        The defaults of a fitted value's posterior.
+    inference
+        How a fitted value's posterior is inferred by default: by "sum_product", "max_product" or "mean_field".
+    evidence
+        Whether that posterior is sure of the labels of training nodes by default.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> fitted = EPFGNN(pretrain_epochs=2, rounds=1, steps=2).fit(data, split, seed=0)
+    >>> fitted.posterior()
+    PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
     pretrain_epochs: int = 200

@@ -24,7 +24,25 @@ FORMAT = "edgewise fitted 1"
 
 @dataclass(frozen=True, eq=False)
 class Fitted(ABC):
-    """A trained model. Nothing of it changes; `posterior` is what it believes about the graph it was trained on."""
+    """A trained model. Nothing of it changes; `posterior` is what it believes about the graph it was trained on.
+
+    Attributes
+    ----------
+    model
+        The hyper-parameters it was trained with.
+    weights
+        What was learnt, by name.
+    history
+        How training went.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> fitted = ew.GCN(max_epochs=2).fit(data, ew.make_splits(data.y)[0])
+    >>> fitted.model.hidden, sorted(fitted.weights)
+    (64, ['bias_1', 'bias_2', 'weight_1', 'weight_2'])
+    """
 
     model: "Model[Any]"
     weights: Weights

@@ -31,12 +31,24 @@ class GAT(Model[FittedClassifier]):
         Hidden units of all heads together.
     dropout
         The share that is dropped of the inputs of both layers, and of attention weights, in each training pass.
-    learning_rate, weight_decay
+    learning_rate
+        Of Adam.
+    weight_decay
         Of Adam, on all parameters.
     heads
         Heads of the first layer.
-    max_epochs, patience
-        Stop after so many epochs, or when neither accuracy nor NLL on validation has improved for so many.
+    max_epochs
+        Stop after so many epochs.
+    patience
+        Stop when neither accuracy nor NLL on validation has improved for so many epochs.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> GAT(max_epochs=2).fit(data, split, seed=0).posterior()
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     heads: int = 8

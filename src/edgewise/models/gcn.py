@@ -21,10 +21,14 @@ class GCN(Model[FittedClassifier]):
         Hidden units.
     dropout
         The share of hidden units that is dropped in each training pass.
-    learning_rate, weight_decay
+    learning_rate
+        Of Adam.
+    weight_decay
         Of Adam, on all parameters.
-    max_epochs, patience
-        Stop after so many epochs, or when neither accuracy nor NLL on validation has improved for so many.
+    max_epochs
+        Stop after so many epochs.
+    patience
+        Stop when neither accuracy nor NLL on validation has improved for so many epochs.
 
     Examples
     --------

@@ -58,18 +58,32 @@ class GMNN(Model[FittedGMNN]):
         Hidden units of both.
     dropout
         The share of hidden units that is dropped in each training pass.
-    learning_rate, weight_decay
+    learning_rate
+        Of Adam.
+    weight_decay
         Of Adam, on all parameters.
-    pretrain_epochs, pretrain_patience
-        Stop training q on the training nodes after so many epochs, or when neither accuracy nor NLL on validation has
-        improved for so many.
-    rounds, round_epochs
-        How often p (M step) and then q (E step) are trained on all nodes, and for how many epochs each.
+    pretrain_epochs
+        Stop training q on the training nodes after so many epochs.
+    pretrain_patience
+        Stop it when neither accuracy nor NLL on validation has improved for so many epochs.
+    rounds
+        How often p (M step) and then q (E step) are trained on all nodes.
+    round_epochs
+        For how many epochs each of them is trained in a round.
     samples
         How often labels are drawn from q, for p to make something of.
     prediction
         What a fitted value's posterior is by default: "mixture", with joints Σ_s p_s(y_i) p_s(y_j) / S over the draws
         s, or "averaged_logits", with products.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> fitted = GMNN(pretrain_epochs=2, round_epochs=2, samples=4).fit(data, split, seed=0)
+    >>> fitted.posterior(), fitted.posterior("averaged_logits")
+    (MixturePosterior(nodes=2708, classes=7), IndependentPosterior(nodes=2708, classes=7))
     """
 
     pretrain_epochs: int = 200

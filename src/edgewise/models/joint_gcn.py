@@ -67,9 +67,9 @@ class JointGCN(Model[FittedJointGCN]):
     but one, and three numbers have the highest likelihood of the nodes and edges of the folds that were held out: the
     strength w, and s and b of p_i = softmax(s d_i^b z_i), z a network's logits and d_i a node's degree, itself counted,
     relative to the geometric mean: hubs are often surer than they should be. Training nodes that are neighbours are in
-    one fold, so that their edges are held out with them. In the end p_i is the mean over networks, a little less
-    sure than the single ones that these numbers were fitted to. The labels of
-    validation nodes only tell networks when to stop.
+    one fold, so that their edges are held out with them. In the end p_i is the mean over networks, a little less sure
+    than the single ones that these numbers were fitted to. The labels of validation nodes only tell networks when to
+    stop.
 
     Parameters
     ----------
@@ -77,13 +77,16 @@ class JointGCN(Model[FittedJointGCN]):
         Hidden units of a GCN.
     dropout
         The share of hidden units that is dropped in each training pass.
-    learning_rate, weight_decay
+    learning_rate
+        Of Adam.
+    weight_decay
         Of Adam, on all parameters of a GCN.
     folds
         How many GCNs there are; each trains on all folds but one.
-    max_epochs, patience
-        Stop training a GCN after so many epochs, or when neither accuracy nor NLL on validation has improved for so
-        many.
+    max_epochs
+        Stop training a GCN after so many epochs.
+    patience
+        Stop training a GCN when neither accuracy nor NLL on validation has improved for so many epochs.
 
     Examples
     --------

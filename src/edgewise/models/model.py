@@ -48,7 +48,7 @@ class Model(ABC, Generic[F]):
         num_classes: int | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> F:
-        """Train on a graph.
+        """Train on a graph. While it runs, torch has one thread; long loops of its own use as many as torch had.
 
         Parameters
         ----------
@@ -73,13 +73,24 @@ class Model(ABC, Generic[F]):
 
         Returns
         -------
-        The fitted value, which has a ``posterior()`` and a ``history``, and can be saved. A fit that diverges raises
-        FloatingPointError. While it runs, torch has one thread; long loops of its own use as many as torch had.
+        Fitted
+            Has a ``posterior()`` and a ``history``, and can be saved.
+
+        Raises
+        ------
+        ValueError
+            If the graph, the split or an option is not as expected.
+        FloatingPointError
+            If training diverges.
         """
         seeds, log = as_seeds(seed), Log(on_epoch)
         task = prepared(data, split, directed=directed, num_classes=num_classes, device=device)
-        usual = torch.inference_mode(False), torch.enable_grad(), torch.autocast(task.device.type, enabled=False)
-        with _one_thread(), usual[0], usual[1], usual[2]:
+        with (
+            _one_thread(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(task.device.type, enabled=False),
+        ):
             return self._trained(task, seeds, log)
 
     @abstractmethod

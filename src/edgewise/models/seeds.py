@@ -14,9 +14,21 @@ LARGEST_SEED = (1 << 63) - 1
 class Seeds(NamedTuple):
     """One seed for each thing that is drawn, so that another initialisation leaves dropout as it was.
 
-    ``initialisation`` is of weights, ``dropout`` of what is dropped, ``sampling`` of the labels that GMNN draws.
-
     ``fit(…, seed=3)`` is short for ``seed=Seeds(3, 3, 3)``.
+
+    Attributes
+    ----------
+    initialisation
+        Of weights.
+    dropout
+        Of what is dropped.
+    sampling
+        Of the labels that GMNN draws, and of the folds that JointGCN deals.
+
+    Examples
+    --------
+    >>> Seeds(initialisation=3)
+    Seeds(initialisation=3, dropout=0, sampling=0)
     """
 
     initialisation: int = 0

@@ -17,7 +17,31 @@ Shared = TypeVar("Shared")
 
 
 class Epoch(NamedTuple):
-    """How far a fit is: the epoch of its phase, of so many at most, the loss, and NLL and accuracy on validation."""
+    """How far a fit is: what ``on_epoch`` is called with after each epoch.
+
+    Attributes
+    ----------
+    phase
+        What is being trained, such as "pretraining"; a model has one phase or several.
+    epoch
+        The epoch of the phase, counted from 1.
+    max_epochs
+        How many the phase has at most.
+    loss
+        On what is trained on, with dropout.
+    val_loss
+        NLL on validation nodes, without dropout.
+    val_accuracy
+        Accuracy on validation nodes, without dropout.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data, epochs = ew.load_dataset("cora"), []
+    >>> fitted = ew.GCN(max_epochs=2).fit(data, ew.make_splits(data.y)[0], on_epoch=epochs.append)
+    >>> [(epoch.phase, epoch.epoch, epoch.max_epochs) for epoch in epochs]
+    [('training', 1, 2), ('training', 2, 2)]
+    """
 
     phase: str
     epoch: int
@@ -32,10 +56,32 @@ OnEpoch = Callable[[Epoch], None]
 
 @dataclass(frozen=True)
 class History:
-    """Losses on what is trained on, with dropout; NLL and accuracy on validation nodes, without; one for each epoch.
+    """How a fit went, epoch by epoch over all its phases.
 
-    ``phases`` tells how many epochs each phase of training took, in order, and ``kept`` after which epoch, counted from
-    1, the weights of the fitted value were.
+    Attributes
+    ----------
+    loss
+        On what is trained on, with dropout.
+    val_loss
+        NLL on validation nodes, without dropout.
+    val_accuracy
+        Accuracy on validation nodes, without dropout.
+    epochs
+        How many there were.
+    seconds
+        How long they took, with all that they needed.
+    phases
+        Each phase of training, in order, with how many epochs it took.
+    kept
+        After which epoch, counted from 1, the weights of the fitted value were.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> history = ew.GCN(max_epochs=3).fit(data, ew.make_splits(data.y)[0]).history
+    >>> history.epochs, len(history.val_loss), history.phases
+    (3, 3, [('training', 3)])
     """
 
     loss: list[float]

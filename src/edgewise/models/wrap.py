@@ -20,6 +20,16 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     Probabilities need no ``data``. A module needs it, with ``x`` and ``edge_index``; it is run once, in evaluation
     mode, on its own device, and left in the mode it was in.
 
+    Parameters
+    ----------
+    module_or_probabilities
+        A module, or any function, that maps (x, edge_index) to logits (N, C); or probabilities (N, C), whose rows sum
+        to 1. What a module gives is taken for logits, and refused if it is probabilities.
+    data
+        A torch_geometric Data, or anything with ``x`` and ``edge_index``.
+
+    Examples
+    --------
     >>> from torch_geometric.data import Data
     >>> data = Data(x=torch.zeros(3, 5), edge_index=torch.tensor([[0, 1], [1, 0]]))
     >>> wrap(lambda x, edge_index: x[:, :2], data).node.tolist()
