@@ -210,6 +210,8 @@ def test_words():
         (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.0), "fdr above 0"),
         (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.1, among=np.array([-1.0])), "pair 0 has -1"),
         (lambda: threshold_for_believed_fdr(np.array([np.nan]), 0.1), "pair 0 has nan"),
+        (lambda: threshold_for_believed_fdr(np.full((2, 3), 0.5), 0.1), r"probability of shape \(pairs,\)"),
+        (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.1, among=np.full((2, 3), 0.5)), "among of"),
         (lambda: bayes_threshold(false_positive=-1, false_negative=1), "costs that are not negative"),
         (lambda: bayes_threshold(false_positive=0, false_negative=0), "not both 0"),
         (lambda: Threshold(0.5, "by hand").check(np.array([0.5]), np.array([True, True])), "of one shape"),

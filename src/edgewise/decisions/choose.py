@@ -9,9 +9,9 @@ import math
 import numpy as np
 from jaxtyping import Int
 
-from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.arrays import ArrayLike
 from edgewise.decisions.risk_coverage import counts_by_threshold
-from edgewise.decisions.threshold import Costs, Threshold, check_between_0_and_1, checked_probabilities, outcome
+from edgewise.decisions.threshold import Costs, Threshold, checked_outcomes, checked_probabilities, outcome
 
 GROWTH = 1.25  # of the numbers of pairs at which a guaranteed precision is tested
 
@@ -22,19 +22,39 @@ def threshold_for_precision(
     """Choose the lowest threshold whose precision is at least as wanted.
 
     It is the precision on these pairs, which is an optimistic guess of that on others: the threshold was chosen by it.
-    With a ``confidence``, such as 0.9, the precision on all pairs there could be is as wanted with this probability,
-    if pairs are independent: some numbers of selected pairs are fixed in advance, growing by a quarter, and each is
-    tested by the binomial distribution at its part of 1 - confidence.
+    A ``confidence`` asks for more.
 
+    Parameters
+    ----------
+    probability
+        P(event) of validation pairs; `EdgePredictions.outcomes` gives both.
+    happened
+        Whether it happened.
+    precision
+        The wanted share of selected pairs for which the event happens, such as 0.9.
+    confidence
+        If given, such as 0.9, the precision on all pairs there could be is as wanted with this probability, if pairs
+        are independent: some numbers of selected pairs are fixed in advance, growing by a quarter, and each is tested
+        by the binomial distribution at its part of 1 - confidence.
+
+    Returns
+    -------
+    Threshold
+        An infinite one, which selects nothing, if none is good enough.
+
+    Examples
+    --------
     >>> p, happened = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, True, False, True])
     >>> threshold_for_precision(p, happened, 0.75).value
     0.6
     """
     _check_share("precision", precision)
-    p, truth = checked_probabilities(probability, happened)
+    p, truth = checked_outcomes(probability, happened)
+    return _observed(p, truth, precision) if confidence is None else _guaranteed(p, truth, precision, confidence)
+
+
+def _observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
     value, selected, wrong = counts_by_threshold(p, ~truth)
-    if confidence is not None:
-        return _guaranteed(p, truth, precision, confidence)
     reached = np.flatnonzero((selected - wrong) / selected >= precision)
     if len(reached):
         chosen, rule = float(value[reached[-1]]), f"the lowest threshold with a precision of at least {precision:g}"
@@ -85,9 +105,26 @@ def threshold_for_cost(
     """Choose the threshold that costs least on these pairs; of several the highest, which may select nothing.
 
     Where probabilities are calibrated `bayes_threshold` is as good, and needs no pairs.
+
+    Parameters
+    ----------
+    probability
+        P(event) of validation pairs.
+    happened
+        Whether it happened.
+    false_positive
+        What a selected pair costs where the event does not happen.
+    false_negative
+        What a pair that is left out costs where it does.
+
+    Examples
+    --------
+    >>> p, happened = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    >>> print(threshold_for_cost(p, happened, false_positive=1, false_negative=4))
+    P ≥ 0.7, which costs least at 1 a false positive and 4 a false negative
     """
     costs = Costs(false_positive, false_negative)
-    p, truth = checked_probabilities(probability, happened)
+    p, truth = checked_outcomes(probability, happened)
     value, selected, wrong = counts_by_threshold(p, ~truth)
     left_out = truth.sum() - (selected - wrong)
     total = np.append(false_negative * truth.sum(), false_positive * wrong + false_negative * left_out)
@@ -100,6 +137,15 @@ def threshold_for_cost(
 def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshold:
     """Give the threshold fp / (fp + fn), from which on selecting is the cheaper choice if probabilities are right.
 
+    Parameters
+    ----------
+    false_positive
+        fp, what a selected pair costs where the event does not happen.
+    false_negative
+        fn, what a pair that is left out costs where it does.
+
+    Examples
+    --------
     >>> bayes_threshold(false_positive=1, false_negative=4).value
     0.2
     """
@@ -123,17 +169,29 @@ def threshold_for_fdr(
 
     Parameters
     ----------
-    probability, happened
-        Of validation pairs.
+    probability
+        P(event) of validation pairs.
+    happened
+        Whether it happened.
     fdr
         The rate, such as 0.1.
     among
         The probabilities of the pairs that are to be decided; by default those of the validation pairs.
+
+    Returns
+    -------
+    Threshold
+        An infinite one, which selects nothing, if none has the rate.
+
+    Examples
+    --------
+    >>> p, happened = np.linspace(0.99, 0.01, 50), np.arange(50) < 25
+    >>> threshold_for_fdr(p, happened, 0.2, among=np.array([0.97, 0.95, 0.6, 0.1])).value
+    0.6
     """
     _check_share("fdr", fdr)
-    p, truth = checked_probabilities(probability, happened)
-    decided = p if among is None else as_tensor(among, "among").cpu().double().numpy()
-    check_between_0_and_1(decided)
+    p, truth = checked_outcomes(probability, happened)
+    decided = p if among is None else checked_probabilities(among, "among")
     value, selected, _ = counts_by_threshold(decided, np.zeros(len(decided), np.bool_))
     false = np.sort(p[~truth])
     above = len(false) - np.searchsorted(false, value)
@@ -148,10 +206,21 @@ def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
     """Choose the lowest threshold above which the mean of 1 - P is at most a rate, without any labels.
 
     The largest set that the model itself believes to have so few false discoveries: right if P is calibrated.
+
+    Parameters
+    ----------
+    probability
+        P(event) of the pairs that are to be decided.
+    fdr
+        The rate, such as 0.1.
+
+    Examples
+    --------
+    >>> threshold_for_believed_fdr(np.array([0.99, 0.95, 0.8, 0.3]), 0.1).value  # the mean of 0.01, 0.05 and 0.2
+    0.8
     """
     _check_share("fdr", fdr)
-    p = np.sort(as_tensor(probability, "probability").cpu().double().numpy())[::-1]
-    check_between_0_and_1(p)
+    p = np.sort(checked_probabilities(probability))[::-1]
     value, selected, _ = counts_by_threshold(p, np.zeros(len(p), np.bool_))
     believed = np.cumsum(1.0 - p)[selected - 1] / selected
     passed = np.flatnonzero(believed <= fdr)

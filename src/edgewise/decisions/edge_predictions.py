@@ -51,7 +51,33 @@ class EdgePredictions:
 
     ``start`` and ``end`` are the nodes; ``start_predicted`` and ``end_predicted`` what each is predicted to be by
     itself; ``start_label``, ``end_label`` and ``P(labels)`` the most likely pair of labels (with ``_2``, ``_3``, … the
-    next ones), then a column such as ``P(same)`` for each event, ``method`` and ``convergence``.
+    next ones), then a column such as ``P(same)`` for each event, ``method`` and ``convergence``. ``table["P(same)"]``
+    is a column as an array.
+
+    Attributes
+    ----------
+    table
+        The columns by name; the names of nodes and classes are looked up when a column is asked for.
+    convergence
+        What the solver said of the posterior, in words.
+    events
+        What was asked about the pairs.
+    node
+        The node marginals (nodes, classes) that predictions of single nodes are by.
+    pairs
+        The pairs (2, pairs), nodes counted from 0.
+    note
+        Which pairs are selected, and why; empty before `select`.
+
+    Examples
+    --------
+    >>> from edgewise.decisions import Threshold, predict_edges
+    >>> table = predict_edges(np.array([[0.9, 0.1], [0.8, 0.2], [0.5, 0.5]]), [(0, 1), (1, 2)], ["same"])
+    >>> table["P(same)"].round(2).tolist()
+    [0.74, 0.5]
+    >>> chosen = table.select("same", Threshold(0.7, "set by hand"))
+    >>> chosen["selected"].tolist(), chosen.note
+    ([True, False], 'selected by P(same): P ≥ 0.7, set by hand')
     """
 
     table: Mapping[str, Column]
@@ -59,7 +85,7 @@ class EdgePredictions:
     events: Sequence[Event]
     node: Float[Tensor, "nodes classes"]
     pairs: Int[Tensor, "2 pairs"]
-    note: str = ""  # which pairs are selected, and why
+    note: str = ""
 
     def __len__(self) -> int:
         return self.pairs.shape[1]

@@ -24,10 +24,6 @@ class Names:
     count: int
     given: NDArray[Any] | None = None
 
-    def of(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Give the names of things."""
-        return numbers if self.given is None else self.given[numbers]
-
     def words(self) -> list[str]:
         """Give all names as text."""
         return [str(name) for name in (range(self.count) if self.given is None else self.given.tolist())]

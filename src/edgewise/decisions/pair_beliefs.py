@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.data.arrays import ArrayLike
 from edgewise.data.pairs import EdgeLookup
 from edgewise.decisions.events import Event
+from edgewise.metrics.checks import checked_probs
 from edgewise.metrics.collect import slices
 from edgewise.metrics.elements import CHUNK_ELEMENTS
 from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
@@ -31,6 +33,22 @@ class Group(NamedTuple):
     method: int
     is_product: bool
     places: Int[Tensor, " some"] | None = None
+
+
+def checked_belief(posterior: Posterior | ArrayLike) -> Posterior:
+    """Check that there is one belief; probabilities make one of independent nodes."""
+    if isinstance(posterior, tuple):
+        raise ValueError(
+            "Expected a posterior, but got (posterior, convergence). Pass the first of them; predict_edges takes the "
+            "other as convergence=convergence."
+        )
+    if not isinstance(posterior, Posterior):
+        return IndependentPosterior(checked_probs(posterior))
+    if posterior.batch_shape:
+        raise ValueError(
+            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Choose one: posterior[b]."
+        )
+    return posterior
 
 
 def methods_of(posterior: Posterior) -> list[str]:

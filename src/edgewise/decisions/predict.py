@@ -3,15 +3,16 @@
 from collections.abc import Iterable
 
 import numpy as np
+from jaxtyping import Int
+from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, check_whole_number
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, numbers, same_for_all
 from edgewise.decisions.events import EventLike, checked_events
-from edgewise.decisions.node_names import NameLike, PairsLike, checked_names, checked_pairs
-from edgewise.decisions.pair_beliefs import Progress, methods_of, pair_beliefs
+from edgewise.decisions.node_names import NameLike, Names, PairsLike, checked_names, checked_pairs
+from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, checked_belief, methods_of, pair_beliefs
 from edgewise.inference.convergence import Convergence
-from edgewise.metrics.checks import checked_probs
-from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
+from edgewise.posterior import PairwisePosterior, Posterior
 
 
 def predict_edges(
@@ -46,6 +47,13 @@ def predict_edges(
         How many pairs of labels to list.
     convergence
         What the solver said of the posterior; the table repeats it in words.
+    progress
+        Called with the number of pairs done and of all, some thousand pairs at a time.
+
+    Returns
+    -------
+    EdgePredictions
+        The table; ``print`` shows its first rows, ``write`` puts it on disk.
 
     Examples
     --------
@@ -65,35 +73,29 @@ def predict_edges(
     ends = checked_pairs(pairs, nodes)
     words = _convergence_words(belief, convergence)
     said = pair_beliefs(belief, ends, asked, top, progress)
-    predicted = belief.node.argmax(-1).cpu()
-    table = {side: Column(numbers(ends[k]), nodes.given) for k, side in enumerate(("start", "end"))}
-    for k, side in enumerate(("start", "end")):
-        table[f"{side}_predicted"] = Column(numbers(predicted[ends[k]].int()), classes.given)
-    for rank, suffix in enumerate(["", *(f"_{rank}" for rank in range(2, top + 1))]):
-        for k, side in enumerate(("start", "end")):
-            table[f"{side}_label{suffix}"] = Column(numbers(said.labels[rank, k]), classes.given)
-        table[f"P(labels{suffix})"] = Column(numbers(said.label_probability[rank]))
-    for event, probability in zip(asked, said.event_probability, strict=True):
-        table[f"P({event.name})"] = Column(numbers(probability))
-    table["method"] = Column(numbers(said.method), np.array(methods_of(belief), dtype=object))
-    table["convergence"] = same_for_all(words, ends.shape[1])
+    table = {
+        **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), said, nodes, classes),
+        **{f"P({event.name})": Column(numbers(p)) for event, p in zip(asked, said.event_probability, strict=True)},
+        "method": Column(numbers(said.method), np.array(methods_of(belief), dtype=object)),
+        "convergence": same_for_all(words, ends.shape[1]),
+    }
     return EdgePredictions(table, words, asked, belief.node.detach(), ends)
 
 
-def checked_belief(posterior: Posterior | ArrayLike) -> Posterior:
-    """Check that there is one belief; probabilities make one of independent nodes."""
-    if isinstance(posterior, tuple):
-        raise ValueError(
-            "Expected a posterior, but got (posterior, convergence). Pass predict_edges(posterior, …, "
-            "convergence=convergence)."
-        )
-    if not isinstance(posterior, Posterior):
-        return IndependentPosterior(checked_probs(posterior))
-    if posterior.batch_shape:
-        raise ValueError(
-            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Choose one: posterior[b]."
-        )
-    return posterior
+def _nodes_and_labels(
+    ends: Int[Tensor, "2 pairs"], predicted: Int[Tensor, " nodes"], said: PairBeliefs, nodes: Names, classes: Names
+) -> dict[str, Column]:
+    """Give the first columns: who is in a pair, what each is by itself, and what both are together, best first."""
+    sides = ("start", "end")
+    table = {side: Column(numbers(ends[k]), nodes.given) for k, side in enumerate(sides)}
+    for k, side in enumerate(sides):
+        table[f"{side}_predicted"] = Column(numbers(predicted[ends[k]].int()), classes.given)
+    for rank, (labels, probability) in enumerate(zip(said.labels, said.label_probability, strict=True), start=1):
+        suffix = "" if rank == 1 else f"_{rank}"
+        for k, side in enumerate(sides):
+            table[f"{side}_label{suffix}"] = Column(numbers(labels[k]), classes.given)
+        table[f"P(labels{suffix})"] = Column(numbers(probability))
+    return table
 
 
 def _convergence_words(belief: Posterior, convergence: Convergence | None) -> str:

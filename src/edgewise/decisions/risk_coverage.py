@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor
 
@@ -16,7 +16,23 @@ class RiskCoverage:
     """Coverage, the share that is decided, and risk, the share of errors in it, at each threshold from high to low.
 
     What has the same confidence is decided together, as no threshold can part it; between two points of the curve
-    there is nothing. So nothing here depends on the order in which elements were given.
+    there is nothing. So nothing here depends on the order in which elements were given. Made by `risk_coverage` and
+    `selective`.
+
+    Attributes
+    ----------
+    threshold
+        Each distinct confidence, from high to low.
+    selected
+        How many elements reach it.
+    errors
+        How many of these are wrong.
+
+    Examples
+    --------
+    >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
+    >>> curve.risk_at(0.5), curve.coverage_at(0.4)  # the two at 0.8 are decided together
+    (0.333..., 0.75)
     """
 
     threshold: Floats
@@ -93,8 +109,22 @@ class RiskCoverage:
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Make the curve of any predictions from how sure they are (a higher number is surer) and which are right.
+    """Make the curve of any predictions from how sure they are and which are right.
 
+    Parameters
+    ----------
+    confidence
+        A number for each element; a higher one is surer.
+    correct
+        A boolean for each element.
+
+    Returns
+    -------
+    RiskCoverage
+        The curve, with its areas.
+
+    Examples
+    --------
     >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
     >>> curve.coverage.tolist(), curve.aurc  # (0 + 1/3 + 1/3 + 1/2) / 4
     ([0.25, 0.75, 1.0], 0.2916...)
@@ -119,7 +149,7 @@ def checked_scores(
 ) -> tuple[Float[np.ndarray, " elements"], Bool[np.ndarray, " elements"]]:
     """Check that there is a number and a boolean for each element."""
     numbers, booleans = as_tensor(scores, name).cpu(), as_tensor(flags, flags_name).cpu()
-    if str(booleans.dtype) != "torch.bool":
+    if booleans.dtype != torch.bool:
         raise ValueError(
             f"Expected {flags_name} to hold booleans, but got dtype {booleans.dtype}. For 0/1 numbers pass "
             f"{flags_name}.astype(bool) (tensor: .bool())."
@@ -129,10 +159,6 @@ def checked_scores(
             f"Expected {name} and {flags_name} of one shape (elements,), but got {tuple(numbers.shape)} and "
             f"{tuple(booleans.shape)}."
         )
-    _check_numbers(numbers, name)
-    return numbers.double().numpy(), booleans.numpy()
-
-
-def _check_numbers(numbers: Tensor, name: str) -> None:
     if bool(numbers.isnan().any()):
         raise ValueError(f"Expected {name} to hold numbers, but element {int(numbers.isnan().nonzero()[0])} is NaN.")
+    return numbers.double().numpy(), booleans.numpy()

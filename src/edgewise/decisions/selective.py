@@ -10,8 +10,7 @@ from torch import Tensor
 from edgewise.data.arrays import ArrayLike
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, checked_events
-from edgewise.decisions.pair_beliefs import PairBeliefs, pair_beliefs
-from edgewise.decisions.predict import checked_belief
+from edgewise.decisions.pair_beliefs import PairBeliefs, checked_belief, pair_beliefs
 from edgewise.decisions.risk_coverage import RiskCoverage, risk_coverage
 from edgewise.metrics.checks import checked
 from edgewise.posterior import Posterior
@@ -32,16 +31,7 @@ class Selective:
 
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Give counts and areas as plain numbers, by curve."""
-        return {
-            name: {
-                "count": curve.count,
-                "full_risk": curve.full_risk,
-                "aurc": curve.aurc,
-                "best_aurc": curve.best_aurc,
-                "excess_aurc": curve.excess_aurc,
-            }
-            for name, curve in self.curves.items()
-        }
+        return {name: curve.to_dict() for name, curve in self.curves.items()}
 
     def __str__(self) -> str:
         columns = ("count", "full risk", "aurc", "best", "excess")
@@ -67,6 +57,33 @@ def selective(
     event is decided by whether P(event) is at least 1/2, and is as certain as the likelier of event and opposite.
 
     Edges are those that `evaluate` scores: both ends in the mask, each undirected edge once, no self-loops.
+
+    Parameters
+    ----------
+    posterior
+        A `Posterior`, or probabilities (N, C), whose joints are products.
+    y
+        Labels (N,); -1 where unknown, outside the mask.
+    edge_index
+        Edges (2, E), in one direction or in both.
+    mask
+        Which nodes are looked at; by default all.
+    events
+        What is decided about edges, as in `predict_edges`; classes are counted from 0.
+
+    Returns
+    -------
+    Selective
+        A `RiskCoverage` for ``nodes``, for ``edges``, and for each of ``events`` by its name.
+
+    Examples
+    --------
+    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
+    >>> print(selective(probs, np.array([0, 0, 1, 0]), np.array([[0, 1, 2], [1, 2, 3]])))
+                          count  full risk       aurc       best     excess
+    nodes                     4     0.2500     0.0625     0.0625     0.0000
+    edges                     3     0.3333     0.1111     0.1111     0.0000
+    same                      3     0.3333     0.1111     0.1111     0.0000
     """
     belief = checked_belief(posterior)
     given = checked(belief, y, edge_index, mask)

@@ -4,10 +4,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from edgewise.data.arrays import ArrayLike, as_tensor
 from edgewise.decisions.risk_coverage import checked_scores
+
+Probabilities = Float[np.ndarray, " pairs"]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,24 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Selects pairs whose probability is at least ``value``; an infinite one selects nothing, and ``rule`` says why.
+    """A threshold that selects pairs whose probability is at least ``value``.
 
-    ``validation`` is what it selects among the pairs by which it was chosen, which it suits better than others.
+    Attributes
+    ----------
+    value
+        The least probability that is selected; infinite if nothing is.
+    rule
+        How it was chosen, or why nothing is selected.
+    validation
+        What it selects among the pairs by which it was chosen, which it suits better than others.
+    costs
+        What mistakes cost, if it was chosen by that.
+
+    Examples
+    --------
+    >>> threshold = Threshold(0.5, "set by hand")
+    >>> print(threshold.check(np.array([0.9, 0.6, 0.2]), np.array([True, False, False])))
+    2 of 3 pairs selected, precision 0.5000, recall 1.0000
     """
 
     value: float
@@ -106,7 +123,7 @@ class Threshold:
 
     def check(self, probability: ArrayLike, happened: ArrayLike) -> Outcome:
         """Tell what comes of the threshold on other pairs, such as those of test nodes."""
-        p, truth = checked_probabilities(probability, happened)
+        p, truth = checked_outcomes(probability, happened)
         return outcome(self.value, p, truth, self.costs)
 
     def __str__(self) -> str:
@@ -120,16 +137,19 @@ def outcome(value: float, probability: np.ndarray, happened: np.ndarray, costs: 
     return Outcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
 
 
-def checked_probabilities(probability: ArrayLike, happened: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def checked_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
     """Check that there is a probability and a boolean for each pair."""
     p, truth = checked_scores(probability, happened, "probability", "happened")
-    check_between_0_and_1(p)
-    return p, truth
+    return checked_probabilities(p), truth
 
 
-def check_between_0_and_1(probability: np.ndarray) -> None:
-    """Refuse what is no probability."""
-    outside = np.flatnonzero(~((probability >= 0.0) & (probability <= 1.0)))
+def checked_probabilities(probability: ArrayLike, name: str = "probability") -> Probabilities:
+    """Check that there is a number from 0 to 1 for each pair."""
+    p: Probabilities = as_tensor(probability, name).cpu().double().numpy()
+    if p.ndim != 1:
+        raise ValueError(f"Expected {name} of shape (pairs,), but got shape {p.shape}.")
+    outside = np.flatnonzero(~((p >= 0.0) & (p <= 1.0)))
     if len(outside):
         k = int(outside[0])
-        raise ValueError(f"Expected probabilities from 0 to 1, but pair {k} has {probability[k]:.6g}.")
+        raise ValueError(f"Expected probabilities from 0 to 1, but pair {k} has {p[k]:.6g}.")
+    return p
