@@ -119,10 +119,11 @@ def test_a_set_without_nodes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"n_splits": 0}, "n_splits to be an integer of at least 1, but got 0"),
-        ({"n_splits": 2.5}, "n_splits to be an integer of at least 1, but got 2.5"),
-        ({"n_folds": 1}, "n_folds to be an integer of at least 2, but got 1"),
-        ({"seed": -1}, "seed to be an integer of at least 0, but got -1"),
+        ({"n_splits": 0}, "n_splits to be a whole number from 1 to .*, but got 0"),
+        ({"n_splits": 2.5}, "n_splits to be a whole number from 1 to .*, but got 2.5"),
+        ({"n_splits": True}, "n_splits to be a whole number from 1 to .*, but got True"),
+        ({"n_folds": 1}, "n_folds to be a whole number from 2 to .*, but got 1"),
+        ({"seed": -1}, "seed to be a whole number from 0 to .*, but got -1"),
         ({"labelled": 1.0}, "labelled to be a share between 0 and 1, but got 1.0"),
         ({"labelled": math.nan}, "labelled to be a share between 0 and 1, but got nan"),
         ({"test": 0.0}, "test to be a share above 0 and at most 1, but got 0.0"),

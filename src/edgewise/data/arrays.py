@@ -42,6 +42,10 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
         elif isinstance(array, torch.nn.Module):
             way_out = "Of a trained module make a posterior: ew.wrap(module, data)."
         raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. {way_out}")
+    return _from_numpy(array, name)
+
+
+def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise ValueError(
             f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}."

@@ -24,8 +24,7 @@ DATASET_NAMES = (*PLANETOID_NAMES, *HETEROPHILOUS)
 def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.data.Data":
     """Load a dataset: features ``x``, both directions of each edge once in ``edge_index``, labels ``y``.
 
-    Names are read in any case, with hyphens or underscores. Self-loops are left out, and links that have a direction
-    (WebKB, Actor, Wikipedia) lose it.
+    Self-loops are left out, and links that have a direction (WebKB, Actor, Wikipedia) lose it.
 
     Cora, Citeseer and Pubmed are bundled. With ``root`` the files ``ROOT/Cora/raw/ind.cora.*`` are read through PyG,
     and downloaded first where they are missing. They are pickles, which PyG trusts: so should you. The two ways give
@@ -45,6 +44,15 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     embeddings of words, with entries below zero that may cancel, one-hot numbers, or statistics in several units, and
     are left as they are.
 
+    Parameters
+    ----------
+    name
+        One of those above, in any case, with hyphens or underscores.
+    root
+        The folder of the files; without one, the bundled copy.
+
+    Examples
+    --------
     >>> data = load_dataset("cora")
     >>> data.num_nodes, data.num_edges, data.num_features
     (2708, 10556, 1433)

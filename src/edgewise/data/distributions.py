@@ -11,7 +11,7 @@ CHECK_ELEMENTS = 1 << 22
 
 
 def check_distributions(p: Tensor, name: str, row: str) -> None:
-    """Check that p[i] is not negative and sums to 1, for each i."""
+    """Check that p[i] is not negative and sums to 1, for each i; ``row`` is what a message calls p[i]."""
     if p.dtype not in SUM_TOLERANCE:
         raise ValueError(f"Expected {name} to hold floating-point probabilities, but got dtype {p.dtype}.")
     bad = first_bad_row(p.detach().flatten(1), SUM_TOLERANCE[p.dtype])

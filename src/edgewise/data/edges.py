@@ -7,6 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from edgewise.data.compiled import worth_compiling
+from edgewise.data.pairs import pair_keys
 
 EdgeChoice = Literal["both", "any", "all"]
 
@@ -16,9 +17,10 @@ def scored_edges(
 ) -> Bool[Tensor, " edges"]:
     """Tell for each listed edge whether it is scored.
 
-    An edge qualifies when ``"both"`` its ends, ``"any"`` end, or ``"all"`` the same (no condition) lie in the mask, and
-    it is no self-loop. Of a pair listed f times as (i, j) and b times as (j, i), max(f, b) edges are scored: an
-    undirected graph with both directions listed counts each edge once, parallel edges count as often as they are there.
+    An edge qualifies when it is no self-loop and ``"both"`` its ends lie in the mask, or ``"any"`` of them does;
+    ``"all"`` edges qualify whatever the mask says. Of a pair listed f times as (i, j) and b times as (j, i), max(f, b)
+    edges are scored: an undirected graph with both directions listed counts each edge once, parallel edges count as
+    often as they are there.
 
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 2]])
     >>> scored_edges(edge_index, torch.tensor([True, True, True])).tolist()
@@ -53,10 +55,9 @@ def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tens
     forward: Tensor = start < end
     if bool(forward.all()) or not bool(forward.any()):
         return torch.ones_like(forward)
-    pair = torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
-    _, index = pair.unique(return_inverse=True)
+    _, index = pair_keys(edge_index, num_nodes).unique(return_inverse=True)
     # Forward minus backward mentions of each pair: integers, so the order of addition does not matter.
-    surplus = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=pair.device)
+    surplus = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=index.device)
     surplus.index_add_(0, index, torch.where(forward, 1, -1))
     mostly_forward: Tensor = surplus[index] >= 0
     return torch.eq(forward, mostly_forward)

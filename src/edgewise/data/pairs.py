@@ -38,8 +38,8 @@ class EdgeLookup:
 
 def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pairs"]:
     """Give pairs of nodes numbers, both directions of a pair the same."""
-    low, high = torch.minimum(pairs[0], pairs[1]), torch.maximum(pairs[0], pairs[1])
-    return low.long() * num_nodes + high
+    start, end = pairs.long()
+    return torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
 
 
 def connected_parts(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from edgewise.data.arrays import check_whole_number
+
 Indices = Int[np.ndarray, " _"]  # of any length
 
 
@@ -17,7 +19,24 @@ Indices = Int[np.ndarray, " _"]  # of any length
 class Split:
     """Three disjoint sets of nodes as masks; other nodes have no label.
 
-    ``split`` and ``fold`` are names: which fold of which random split it is. One made by hand needs none.
+    Attributes
+    ----------
+    train
+        The nodes whose labels are learnt from.
+    val
+        The nodes whose labels tell when to stop.
+    test
+        The nodes that are scored.
+    split
+        Which random split it is, a name; one made by hand needs none.
+    fold
+        Which fold of it validates, a name too.
+
+    Examples
+    --------
+    >>> train, val, test = torch.eye(3).bool()
+    >>> Split(train, val, test)
+    Split(train=1, val=1, test=1 of 3 nodes, split=0, fold=0)
     """
 
     train: Bool[Tensor, " nodes"]
@@ -43,9 +62,25 @@ def make_splits(
     """Draw stratified splits: a share of each class is labelled and dealt into folds, a share of the rest is tested.
 
     With n nodes in a class, ⌊labelled · n⌋ are labelled and ⌊test · (n - ⌊labelled · n⌋)⌋ tested. Fold f is the
-    validation set, the other folds are the training set. Nodes with label -1 belong to no set. Split s depends on the
-    seed and on s only. The splits come in order: split 0 fold 0, split 0 fold 1, …
+    validation set, the other folds are the training set. The splits come in order: split 0 fold 0, split 0 fold 1, …
 
+    Parameters
+    ----------
+    y
+        Labels (N,); nodes with label -1 belong to no set.
+    n_splits
+        How often nodes are drawn.
+    n_folds
+        How many folds the labelled nodes of a draw are dealt into, each of which validates in one split.
+    seed
+        Split s depends on the seed and on s only.
+    labelled
+        The share of each class that trains or validates.
+    test
+        The share of the rest that is tested.
+
+    Examples
+    --------
     >>> splits = make_splits(torch.arange(400) % 2)
     >>> len(splits), [int(mask.sum()) for mask in (splits[0].train, splits[0].val, splits[0].test)]
     (15, [40, 20, 288])
@@ -122,9 +157,9 @@ def _checked_labels(y: Tensor | np.ndarray) -> Indices:
 
 
 def _check_plan(n_splits: int, n_folds: int, seed: int, labelled: float, test: float) -> None:
-    for name, value, least in (("n_splits", n_splits, 1), ("n_folds", n_folds, 2), ("seed", seed, 0)):
-        if not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"Expected {name} to be an integer of at least {least}, but got {value}.")
+    check_whole_number("n_splits", n_splits, 1, 2**31 - 1)
+    check_whole_number("n_folds", n_folds, 2, 2**31 - 1)
+    check_whole_number("seed", seed, 0, 2**63 - 1)
     if not 0 < labelled < 1:
         raise ValueError(f"Expected labelled to be a share between 0 and 1, but got {labelled}.")
     if not 0 < test <= 1:
