@@ -230,6 +230,14 @@ REFUSED = {
         lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, random_probs(4, 9, seed=1).view(4, 3, 3)),
         r"sum to the marginals of their ends, but edge 0 is .* off at its start, node 0.*edge_probs",
     ),
+    "how far the first of them is off": (
+        lambda: ew.PairwisePosterior.from_joints(
+            torch.full((3, 2), 0.5),
+            torch.tensor([[0, 1], [1, 2]]),
+            torch.tensor([[[0.3, 0.21], [0.25, 0.24]], [[0.4, 0.4], [0.1, 0.1]]]),
+        ),
+        r"edge 0 is 0\.01 off at its start, node 0",
+    ),
     "both directions": (
         lambda: ew.PairwisePosterior.from_joints(
             torch.full((5, 2), 0.5), torch.cat([EDGES, EDGES.flip(0)], 1), torch.full((8, 2, 2), 0.25)

@@ -23,7 +23,17 @@ FORMAT = "edgewise posterior 1"
 
 
 class Posterior(ABC):
-    """A belief about the labels of all nodes."""
+    """A belief about the labels of all nodes: what each is, and what pairs and small sets of them are together.
+
+    There are three kinds: `IndependentPosterior`, `MixturePosterior` and `PairwisePosterior`.
+
+    Examples
+    --------
+    >>> from edgewise.posterior import IndependentPosterior
+    >>> coins = IndependentPosterior(torch.full((4, 2), 0.5))
+    >>> coins.num_nodes, coins.joint(torch.tensor([[0, 1], [1, 2]])).shape
+    (4, torch.Size([2, 2, 2]))
+    """
 
     @property
     @abstractmethod
@@ -74,6 +84,8 @@ class Posterior(ABC):
 
         k may be 1 to 6, as long as the C^k entries of a joint are at most 2^20.
 
+        Examples
+        --------
         >>> from edgewise.posterior import IndependentPosterior
         >>> coins = IndependentPosterior(torch.full((4, 2), 0.5))
         >>> coins.marginal(torch.tensor([[0], [1], [3]])).shape

@@ -11,6 +11,13 @@ from edgewise.posterior.belief import Posterior, check_node_shape
 class IndependentPosterior(Posterior):
     """P(y) = Π_i p_i(y_i): any model that gives each node probabilities of its own.
 
+    Parameters
+    ----------
+    node
+        Probabilities (N, C), whose rows sum to 1. With a batch, (B, N, C).
+
+    Examples
+    --------
     >>> import torch
     >>> IndependentPosterior(torch.tensor([[0.9, 0.1], [0.5, 0.5]])).joint(torch.tensor([[0], [1]])).tolist()
     [[[0.449..., 0.449...], [0.05..., 0.05...]]]

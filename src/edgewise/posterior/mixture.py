@@ -12,10 +12,25 @@ from edgewise.posterior.belief import Posterior
 
 
 class MixturePosterior(Posterior):
-    """P(y) = Σ_s w_s Π_i p_s(y_i): samples (S, N, C) of node probabilities, equally weighted unless weights are given.
+    """P(y) = Σ_s w_s Π_i p_s(y_i): samples s of the probabilities of all nodes.
 
     The joint of a pair is Σ_s w_s p_s(y_i) p_s(y_j), a real joint whose marginals are the node marginals: what an
-    ensemble, dropout at test time, or sampled neighbours say about pairs. With a batch, (B, S, N, C) and (B, S).
+    ensemble, dropout at test time, or sampled neighbours say about pairs.
+
+    Parameters
+    ----------
+    samples
+        Probabilities (S, N, C), whose rows sum to 1. With a batch, (B, S, N, C).
+    weights
+        w (S,), which sum to 1; by default all samples weigh the same. With a batch, (B, S).
+
+    Examples
+    --------
+    Two samples are sure, and disagree:
+
+    >>> posterior = MixturePosterior(torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]]))
+    >>> posterior.node.tolist(), posterior.joint(torch.tensor([[0], [1]])).tolist()
+    ([[0.5, 0.5], [0.5, 0.5]], [[[0.5, 0.0], [0.0, 0.5]]])
     """
 
     def __init__(self, samples: ArrayLike, weights: ArrayLike | None = None):

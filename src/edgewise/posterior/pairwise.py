@@ -9,8 +9,9 @@ from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, dense_tensor
 from edgewise.data.distributions import check_distributions
-from edgewise.data.pairs import EdgeLookup, Found, check_listed_once, connected_parts
+from edgewise.data.pairs import EdgeLookup, check_listed_once, connected_parts
 from edgewise.posterior.belief import Posterior, check_node_shape
+from edgewise.posterior.connected_sets import check_connected, check_joined
 
 MARGINAL_TOLERANCE = 1e-3
 
@@ -23,10 +24,13 @@ class PairwisePosterior(Posterior):
     (E, C, C). Larger sets of nodes that hang together are joined in the same way: exact on a tree; elsewhere loops in
     the set count in full, so its marginals may differ from ``node``, and ways around outside the set do not count.
 
+    `sum_product` gives one; of marginals and joints that are known already make one by `from_joints`.
+
     Parameters
     ----------
     log_node
-        b (N, C), up to a constant in each row; -inf where a label is impossible.
+        b (N, C), up to a constant in each row; -inf where a label is impossible. With a batch, this and all else but
+        ``edge_index`` have the dimensions of the batch first.
     edge_index
         Edges (2, E), each undirected edge once.
     messages
@@ -34,9 +38,17 @@ class PairwisePosterior(Posterior):
     pairwise
         T (1, C, C) for all edges, or (E, C, C), oriented as ``edge_index``.
     edge_scale
-        A factor (E,) of the coupling of each edge.
+        A factor (E,) of the coupling of each edge; by default 1.
 
-    With a batch, all but ``edge_index`` have the dimensions of the batch first.
+    Examples
+    --------
+    >>> node, edge = torch.tensor([[0.5, 0.5], [0.5, 0.5]]), torch.tensor([[0], [1]])
+    >>> posterior = PairwisePosterior.from_joints(node, edge, torch.tensor([[[0.4, 0.1], [0.1, 0.4]]]))
+    >>> posterior
+    PairwisePosterior(nodes=2, classes=2, edges=1)
+    >>> posterior.joint(edge)
+    tensor([[[0.4000, 0.1000],
+             [0.1000, 0.4000]]])
     """
 
     def __init__(
@@ -69,9 +81,18 @@ class PairwisePosterior(Posterior):
 
     @classmethod
     def from_joints(cls, node: ArrayLike, edge_index: ArrayLike, joints: ArrayLike) -> "PairwisePosterior":
-        """Make a field of node marginals (N, C) and joints (E, C, C) that are known already.
+        """Make a field of marginals and joints that are known already.
 
         Sets of more than two nodes are then joined by Π_edges b_ij Π_nodes b_i^(1 - degree), normalised.
+
+        Parameters
+        ----------
+        node
+            Marginals (N, C).
+        edge_index
+            Edges (2, E), each undirected edge once.
+        joints
+            Joints (E, C, C), oriented as ``edge_index``, which sum to the marginals of their ends.
         """
         marginals, pairs = dense_tensor(node, "node"), dense_tensor(joints, "joints")
         check_node_shape(marginals, "node")
@@ -138,9 +159,9 @@ class PairwisePosterior(Posterior):
         size = len(nodes)
         fields = [self._log_node[..., node, :].double() for node in nodes]
         found = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
-        _check_connected(nodes, found)
+        check_connected(nodes, found)
         if size > 2 and bool(self._decided[nodes].any()):
-            _check_joined(nodes, found, self._decided[nodes], self._part[nodes])
+            check_joined(nodes, found, self._decided[nodes], self._part[nodes])
         couplings = {}
         for (a, b), (edge, backward) in found.items():
             into_a, into_b, coupling = self._between(edge, backward)
@@ -183,9 +204,10 @@ def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
     for side, (end, summed) in enumerate((("start", joints.sum(-1)), ("end", joints.sum(-2)))):
         gap = (summed - node[..., edge_index[side], :]).abs().amax(-1)
         if bool((gap > MARGINAL_TOLERANCE).any()):
-            e = int((gap > MARGINAL_TOLERANCE).nonzero()[0, -1])
+            place = tuple((gap > MARGINAL_TOLERANCE).nonzero()[0].tolist())
+            e = place[-1]
             raise ValueError(
-                f"Expected joints that sum to the marginals of their ends, but edge {e} is {float(gap.max()):.2g} off "
+                f"Expected joints that sum to the marginals of their ends, but edge {e} is {float(gap[place]):.2g} off "
                 f"at its {end}, node {int(edge_index[side, e])}. To score joints as they are pass them as edge_probs."
             )
 
@@ -193,47 +215,3 @@ def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
     if tensor.shape != expected:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
-
-
-def _connections(
-    nodes: Int[Tensor, "set sets"], links: dict[tuple[int, int], Bool[Tensor, " sets"]]
-) -> Bool[Tensor, "sets set set"]:
-    """Tell which nodes of a set are connected by links between nodes of the set (Warshall)."""
-    size, num_sets = nodes.shape
-    reached = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
-    for (a, b), linked in links.items():
-        reached[:, a, b] = reached[:, b, a] = linked
-    for through in range(size):
-        reached |= reached[:, :, through, None] & reached[:, None, through, :]
-    return reached
-
-
-def _check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], Found]) -> None:
-    """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
-    apart = ~_connections(nodes, {pair: edge >= 0 for pair, (edge, _) in found.items()}).flatten(1).all(1)
-    if bool(apart.any()):
-        lonely = nodes[:, int(apart.nonzero()[0])].tolist()
-        what = f"the pair {tuple(lonely)} is no edge" if len(nodes) == 2 else f"no edges connect the nodes {lonely}"
-        raise ValueError(
-            f"Expected nodes that the field's edges connect, but {what}. A pairwise field knows the joints of its "
-            "edges and of connected sets; a mixture or independent nodes know any."
-        )
-
-
-def _check_joined(
-    nodes: Int[Tensor, "set sets"],
-    found: dict[tuple[int, int], Found],
-    decided: Bool[Tensor, "set sets"],
-    part: Int[Tensor, "set sets"],
-) -> None:
-    """Refuse sets that hang together only through a node whose label is certain, but depend on each other elsewhere."""
-    links = {(a, b): (edge >= 0) & ~decided[a] & ~decided[b] for (a, b), (edge, _) in found.items()}
-    certain, parts = decided.T, part.T
-    independent = certain[:, :, None] | certain[:, None, :] | (parts[:, :, None] != parts[:, None, :])
-    unknown = ~(_connections(nodes, links) | independent).flatten(1).all(1)
-    if bool(unknown.any()):
-        lonely = nodes[:, int(unknown.nonzero()[0])].tolist()
-        raise ValueError(
-            f"Expected nodes that edges connect, but the nodes {lonely} are connected only through one whose "
-            "label is certain, and depend on each other along other ways. Add the nodes between them to the set."
-        )
