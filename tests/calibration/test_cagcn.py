@@ -11,7 +11,7 @@ from torch_geometric.utils import to_undirected
 
 from edgewise.calibration import CaGCN, TemperatureScaling
 from edgewise.calibration.cagcn import _Network, margin_loss
-from edgewise.calibration.calibrator import Seen
+from edgewise.calibration.seen import Seen
 from edgewise.data.splits import Split
 from edgewise.models.dropout import NO_DROPOUT
 
@@ -31,7 +31,7 @@ def test_factors_are_those_of_two_pyg_layers(case):
             layer.bias.copy_(weights[f"bias_{number}"])
         edges = case.data.edge_index
         expected = torch.log(torch.exp(second(first(case.logits, edges).relu(), edges)) + 1.1)
-    seen = Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data)
+    seen = Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data.edge_index)
     for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
         found = _Network.of(seen, chosen).factors(weights, NO_DROPOUT, 0)
         torch.testing.assert_close(found, expected[chosen])

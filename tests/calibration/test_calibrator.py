@@ -18,7 +18,7 @@ from edgewise.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from edgewise.calibration.calibrator import minimised
+from edgewise.calibration.minimise import minimised
 from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.models import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior

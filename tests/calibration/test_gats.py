@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.calibration import GATS, TemperatureScaling
-from edgewise.calibration.calibrator import Seen
 from edgewise.calibration.gats import _Neighbourhood
+from edgewise.calibration.seen import Seen
 
 
 def temperatures_by_a_loop(case, weights):
@@ -47,7 +47,7 @@ def temperatures_by_a_loop(case, weights):
 
 
 def seen_of(case):
-    return Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data)
+    return Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data.edge_index)
 
 
 @settings(max_examples=8, deadline=None)

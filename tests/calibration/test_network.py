@@ -28,7 +28,7 @@ def trained(training, labels, start=0.0, towards=1.0, seed=0):
         return towards * logits(weights)
 
     weights = {"w": torch.full((1,), start, dtype=torch.float64)}
-    found = training.of(weights, noisy, logits, labels, cross_entropy, generator(seed))
+    found = training.best_weights(weights, noisy, logits, labels, cross_entropy, generator(seed))
     return float(found["w"]), epochs, weights
 
 

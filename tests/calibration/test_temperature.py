@@ -11,7 +11,7 @@ from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
 from torch.nn.functional import cross_entropy
 
 from edgewise.calibration import TemperatureScaling
-from edgewise.calibration.temperature import WIDEST, best_temperature
+from edgewise.calibration.temperature import LARGEST_TEMPERATURE, best_temperature
 
 
 def drawn(seed, num_nodes=200, num_classes=4, true_temperature=2.0):
@@ -43,7 +43,7 @@ def test_probabilities_are_those_of_netcal(true_temperature):
 def test_no_temperature_of_a_fine_grid_is_better(seed, true_temperature, num_classes):
     logits, labels = drawn(seed, 40, num_classes, true_temperature)
     found = best_temperature(logits, labels)
-    lowest = min(nll(logits, labels, t) for t in np.geomspace(1 / WIDEST, WIDEST, 201))
+    lowest = min(nll(logits, labels, t) for t in np.geomspace(1 / LARGEST_TEMPERATURE, LARGEST_TEMPERATURE, 201))
     assert nll(logits, labels, found) <= lowest + 1e-12
     if 1e-2 < found < 1e2:
         around = [nll(logits, labels, found * factor) for factor in (0.999, 1.001)]

@@ -9,9 +9,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.network import Training
 from edgewise.calibration.options import check_not_negative
+from edgewise.calibration.seen import Seen
 from edgewise.data.arrays import check_whole_number
 from edgewise.models.adam import Weights
 from edgewise.models.dropout import NO_DROPOUT, Dropout, dropped
@@ -27,18 +28,35 @@ class CaGCN(NodeCalibrator):
 
     The margin pulls correct predictions apart from the runner-up and wrong ones towards it. Published trainings stop by
     the labels of training nodes, of which a network is surer than of others; here a third of the validation nodes tells
-    when to stop.
+    when to stop. No node's most likely label changes. `learn` gives t as "factors".
 
     Parameters
     ----------
-    hidden, dropout
-        Units between its two layers, and the share of them that is dropped.
+    hidden
+        Units between its two layers.
+    dropout
+        The share of them that is dropped in each training pass.
     margin
         The weight of the margin.
-    epochs, patience, learning_rate, weight_decay
-        How long to train at most, how long to wait for a lower NLL, and Adam's.
+    epochs
+        How long to train at most.
+    patience
+        For how many epochs to wait for a lower NLL on the nodes that tell when to stop.
+    learning_rate
+        Of Adam.
+    weight_decay
+        Of Adam, on all parameters.
     seed
         Of weights and dropout, and of which validation nodes tell when to stop.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> CaGCN().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     hidden: int = 16
@@ -77,7 +95,7 @@ class CaGCN(NodeCalibrator):
         def scaled(weights: Weights, dropout: Dropout, epoch: int) -> Float[Tensor, "val classes"]:
             return network.factors(weights, dropout, epoch) * seen.val_logits
 
-        found = self._training().of(
+        found = self._training().best_weights(
             weights,
             lambda weights, epoch: scaled(weights, dropout, epoch),
             lambda weights: scaled(weights, NO_DROPOUT, 0),

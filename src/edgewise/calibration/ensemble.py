@@ -9,15 +9,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
 
-LEAST = 1e-12  # weights are above while they are searched for, so that no label is impossible
+LEAST_WEIGHT = 1e-12  # weights are above while they are searched for, so that no label is impossible
 
 
 @dataclass(frozen=True)
 class EnsembleTemperatureScaling(NodeCalibrator):
-    """w₁ softmax(z / T) + w₂ softmax(z) + w₃ / C, with T and then the weights of the lowest NLL on validation nodes."""
+    """w₁ softmax(z / T) + w₂ softmax(z) + w₃ / C, with T and then the weights of the lowest NLL on validation nodes.
+
+    The most likely label of a node stays as it is. `learn` gives the "temperature" and the "weights".
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> EnsembleTemperatureScaling().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
+    """
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
         """Give the logarithms of the mixture."""
@@ -48,7 +61,12 @@ def mixture_weights(
         return float(weights.sum() - np.log(mixed).mean()), 1 - (p / mixed).mean(1)
 
     found = minimize(
-        loss_and_gradient, [1 / count] * count, jac=True, method="L-BFGS-B", bounds=[(LEAST, 1.0)] * count, tol=1e-14
+        loss_and_gradient,
+        [1 / count] * count,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(LEAST_WEIGHT, 1.0)] * count,
+        tol=1e-14,
     )
     tried = torch.from_numpy(np.vstack([found.x / found.x.sum(), np.eye(count)]))
     nll = -(tried.log().unsqueeze(2) + of_labels).logsumexp(1).mean(1)

@@ -8,15 +8,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, leaky_relu, softplus
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.network import Training
+from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
 from edgewise.data.arrays import check_whole_number
 from edgewise.models.adam import Weights
 from edgewise.models.seeds import LARGEST_SEED, generator, glorot
 
 MOST_HEADS = 1 << 10
-LEAST = 1e-2  # a temperature is above
+LEAST_TEMPERATURE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -26,17 +27,32 @@ class GATS(NodeCalibrator):
     z̃_j are the sorted logits of j, scaled to [0, 1]; α_ij is the softmax of leaky-ReLU(z_i·z_j / γ_i γ_j); δ_i is by
     how much i is more confident than i and its neighbours on average; γ has one value for training nodes, one for
     their neighbours, and is 1 elsewhere. The NLL of validation nodes trains it, from where their T_i are on average
-    that of temperature scaling; none falls below 0.01.
+    that of temperature scaling; none falls below 0.01. No node's most likely label changes. `learn` gives the
+    "temperatures".
 
     Parameters
     ----------
     heads
         How many θ there are.
-    epochs, patience, learning_rate, weight_decay
-        How long to train at most, how long to wait for a lower NLL on the third of the validation nodes that tells when
-        to stop, and Adam's.
+    epochs
+        How long to train at most.
+    patience
+        For how many epochs to wait for a lower NLL on the third of the validation nodes that tells when to stop.
+    learning_rate
+        Of Adam.
+    weight_decay
+        Of Adam, on all parameters.
     seed
         Of the first θ, and of which validation nodes tell when to stop.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> GATS().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     heads: int = 2
@@ -71,7 +87,7 @@ class GATS(NodeCalibrator):
         def scaled(weights: Weights) -> Float[Tensor, "val classes"]:
             return seen.val_logits / near.temperatures(weights).unsqueeze(1)
 
-        found = self._training().of(
+        found = self._training().best_weights(
             weights, lambda weights, _: scaled(weights), scaled, seen.val_labels, cross_entropy, draws
         )
         temperatures = _Neighbourhood.of(seen, torch.ones_like(seen.val)).temperatures(found)
@@ -116,7 +132,7 @@ class _Neighbourhood:
         told = (self.speaker @ weights["theta"]) * (attention * there).unsqueeze(1)
         heard = told.new_zeros(len(self.lead), told.shape[1]).index_add(0, self.listener, told)
         warm = softplus(heard + (weights["omega"] * self.lead).unsqueeze(1)).mean(1)
-        return (weights["base"] + warm).clamp(min=LEAST)
+        return (weights["base"] + warm).clamp(min=LEAST_TEMPERATURE)
 
     def _shares(self, scores: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
         """Normalise exp(scores) over the pairs of each listener."""
@@ -129,4 +145,4 @@ class _Neighbourhood:
 
 def _away_from_zero(values: Tensor) -> Tensor:
     """Keep a divisor's sign, and its size above the least temperature."""
-    return torch.where(values < 0, values.clamp(max=-LEAST), values.clamp(min=LEAST))
+    return torch.where(values < 0, values.clamp(max=-LEAST_TEMPERATURE), values.clamp(min=LEAST_TEMPERATURE))

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.seen import Seen
 from edgewise.data.arrays import ArrayLike, as_tensor
 
 ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
@@ -15,7 +16,10 @@ ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
 
 @dataclass(frozen=True, eq=False)
 class IsotonicMap:
-    """A map from probabilities of an event to calibrated ones that never falls: straight between its knots."""
+    """A map from probabilities of an event to calibrated ones that never falls: straight between its knots.
+
+    Made by `isotonic_map`; call it with probabilities.
+    """
 
     knots: Float[Tensor, " knots"]
     values: Float[Tensor, " knots"]
@@ -33,8 +37,23 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
 
     So many observations cannot show a probability below 1 / (n + 2) or above 1 less that, and the map stays within.
 
-    >>> isotonic_map(torch.tensor([0.1, 0.4, 0.6, 0.9]), torch.tensor([False, True, False, True])).values.tolist()
-    [0.166..., 0.5, 0.5, 0.833...]
+    Parameters
+    ----------
+    probability
+        P(event) of validation nodes or pairs; for pairs `EdgePredictions.outcomes` gives both.
+    happened
+        Whether it happened.
+
+    Returns
+    -------
+    IsotonicMap
+        A function of probabilities.
+
+    Examples
+    --------
+    >>> calibrated = isotonic_map(torch.tensor([0.1, 0.4, 0.6, 0.9]), torch.tensor([False, True, False, True]))
+    >>> calibrated(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+    [0.166..., 0.5, 0.833...]
     """
     from scipy.optimize import isotonic_regression
 
@@ -51,7 +70,17 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
 class IsotonicCalibration(NodeCalibrator):
     """One isotonic map for each event "the node has label c", fitted on validation nodes; then rows are normalised.
 
-    For an event on edges, such as "both ends have the same label", `isotonic_map` makes a map of its own.
+    Labels that are most likely may change. For an event on edges, such as "both ends have the same label",
+    `isotonic_map` makes a map of its own.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> IsotonicCalibration().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:

@@ -7,8 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen, minimised
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.minimise import minimised
 from edgewise.calibration.options import check_positive
+from edgewise.calibration.seen import Seen
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,26 @@ class LocalScaling(NodeCalibrator):
     that hardly shows in nodes is large in edges. b = c = 0 is temperature scaling, b = 1 gives all nodes the same
     spread; no node's most likely label changes. s and 1 + d are relative to their geometric means over the graph, so T
     is the temperature of a usual node. The three numbers have the lowest NLL on validation nodes plus
-    log(T)² / 2σ_T² + b² / 2σ_b² + c² / 2σ_c².
+    log(T)² / 2σ_T² + b² / 2σ_b² + c² / 2σ_c²: a σ is how far from plain softmax one expects to end before having seen a
+    label. `learn` gives T as "temperature", b as "spread" and c as "degree".
 
     Parameters
     ----------
-    prior_log_temperature, prior_spread, prior_degree
-        σ_T, σ_b and σ_c: how far from plain softmax one expects to end before having seen a label.
+    prior_log_temperature
+        σ_T.
+    prior_spread
+        σ_b.
+    prior_degree
+        σ_c.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> LocalScaling().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     prior_log_temperature: float = 1.0

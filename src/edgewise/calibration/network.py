@@ -1,4 +1,4 @@
-"""Small networks that are trained on the logits of validation nodes."""
+"""How the small networks of CaGCN and GATS are trained: on the logits of validation nodes."""
 
 import math
 from collections.abc import Callable
@@ -36,7 +36,7 @@ class Training:
         check_positive(self, "learning_rate")
         check_not_negative(self, "weight_decay")
 
-    def of(
+    def best_weights(
         self,
         weights: Weights,
         noisy: Callable[[Weights, int], Logits],

@@ -9,17 +9,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator, Seen, minimised
+from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator
 from edgewise.calibration.leave_out import averaged_features, left_out
 from edgewise.calibration.local import LocalScaling
+from edgewise.calibration.minimise import minimised
 from edgewise.calibration.options import check_positive
+from edgewise.calibration.seen import Seen
 from edgewise.data.arrays import as_tensor
 from edgewise.models.coupled_marginals import kept_messages, pair_information
 from edgewise.posterior import PairwisePosterior
 
 LEAST_DOUBT = 0.25  # nats: the prior of a coupling is never narrower
-WIDEST = 10.0  # a log temperature is between its negative and itself
-STRONGEST = 6.0  # nats; more would make the scaling of rows and columns slow
+WIDEST_LOG_TEMPERATURE = 10.0  # between its negative and itself
+STRONGEST = 6.0  # nats, of a coupling; more would make the scaling of rows and columns slow
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,13 @@ class StructuredCalibrator(Calibrator):
     w is shrunk: labels alone say J, by how much the log odds of equal labels on edges exceed those of any two nodes.
     Marginals that know nothing would leave all of it to w, and marginals that know everything nothing. So before the
     likelihood w is J / 2, and none and all are three standard deviations off; J is itself shrunk to 0 by its own
-    variance, which also widens the prior.
+    variance, which also widens the prior. `learn` gives w as "coupling" and J as "surplus", beside what the node
+    calibrator learnt.
 
     Parameters
     ----------
     nodes
-        The node calibrator.
+        The calibrator of single nodes, by default `LocalScaling`.
     ridge
         The penalty of the regression.
 
@@ -51,8 +54,8 @@ class StructuredCalibrator(Calibrator):
     >>> import edgewise as ew
     >>> data = ew.load_dataset("cora")
     >>> split = ew.make_splits(data.y)[0]
-    >>> post = ew.GCN(max_epochs=5).fit(data, split).posterior()
-    >>> StructuredCalibrator().fit(post, data, split)
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> StructuredCalibrator().fit(logits, data, split)
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
@@ -82,7 +85,7 @@ class StructuredCalibrator(Calibrator):
         """Give log marginals of the ends of labelled edges that were made without their labels, and these labels."""
         both_validate = seen.val[known].all(0)
         own, others = known[:, both_validate], known[:, ~both_validate]
-        if getattr(seen.data, "x", None) is None:
+        if seen.given_features is None:
             return log_p[own], seen.labels[own]
         labelled = seen.train | seen.val
         place = labelled.cumsum(0) - 1
@@ -104,11 +107,11 @@ def _temperature_beside(
     def loss(log_temperature: Float[Tensor, " 1"]) -> Tensor:
         return cross_entropy(scores / log_temperature.exp() + log_shares, labels)
 
-    return float(minimised(loss, [0.0])[0].clamp(-WIDEST, WIDEST).exp())
+    return float(minimised(loss, [0.0])[0].clamp(-WIDEST_LOG_TEMPERATURE, WIDEST_LOG_TEMPERATURE).exp())
 
 
 def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
-    given = seen.data.x
+    given = seen.given_features
     x = as_tensor(given.to_dense() if isinstance(given, Tensor) else given, "x").cpu().double()
     if x.ndim != 2 or len(x) != len(seen.labels) or not bool(x.isfinite().all()):
         raise ValueError(

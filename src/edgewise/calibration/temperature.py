@@ -6,20 +6,25 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.seen import Seen
 
-WIDEST = 1e4  # a temperature is between its inverse and itself
+LARGEST_TEMPERATURE = 1e4  # the smallest is its inverse
 
 
 @dataclass(frozen=True)
 class TemperatureScaling(NodeCalibrator):
     """softmax(z / T), with the T of the lowest NLL on validation nodes.
 
+    The most likely label of a node stays as it is. `learn` gives the "temperature".
+
+    Examples
+    --------
     >>> import edgewise as ew
     >>> data = ew.load_dataset("cora")
     >>> split = ew.make_splits(data.y)[0]
-    >>> post = ew.GCN(max_epochs=5).fit(data, split).posterior()
-    >>> TemperatureScaling().fit(post, data, split)
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> TemperatureScaling().fit(logits, data, split)
     IndependentPosterior(nodes=2708, classes=7)
     """
 
@@ -45,9 +50,9 @@ def best_temperature(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor,
     def slope(log_inverse: float) -> float:
         return float(((ahead * math.exp(log_inverse)).softmax(-1) * ahead).sum())
 
-    widest = math.log(WIDEST)
+    widest = math.log(LARGEST_TEMPERATURE)
     if slope(widest) <= 0:
-        return 1 / WIDEST
+        return 1 / LARGEST_TEMPERATURE
     if slope(-widest) >= 0:
-        return WIDEST
+        return LARGEST_TEMPERATURE
     return math.exp(-float(brentq(slope, -widest, widest, xtol=1e-12)))

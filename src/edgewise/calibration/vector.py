@@ -6,8 +6,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator, Seen, minimised
+from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.minimise import minimised
 from edgewise.calibration.options import check_positive
+from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
 
 
@@ -16,12 +18,22 @@ class VectorScaling(NodeCalibrator):
     """softmax(a ∘ z / T + b), with the a and b of the lowest NLL on validation nodes, after temperature scaling.
 
     A few dozen labels cannot tell two numbers for each class apart, so the sum of the NLL is raised by
-    (Σ (a - 1)² + Σ b²) / 2σ²: without labels it is temperature scaling. Labels that are most likely may change.
+    (Σ (a - 1)² + Σ b²) / 2σ²: without labels it is temperature scaling. Labels that are most likely may change. `learn`
+    gives the "temperature" T, the "factor" a / T and the "shift" b.
 
     Parameters
     ----------
     prior
         σ. A large one gives plain vector scaling.
+
+    Examples
+    --------
+    >>> import edgewise as ew
+    >>> data = ew.load_dataset("cora")
+    >>> split = ew.make_splits(data.y)[0]
+    >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
+    >>> VectorScaling().fit(logits, data, split)
+    IndependentPosterior(nodes=2708, classes=7)
     """
 
     prior: float = 1.0
