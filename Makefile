@@ -1,14 +1,15 @@
-# make install | demo | test | check | bench | data: each makes the virtual environment first if it is missing or out of date.
+# make install | demo | test | check | docs | bench | data: each makes the virtual environment first if it is missing or out of date.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: install demo test check bench data clean help
+.PHONY: install demo test check docs bench data clean help
 help:
 	@echo "make install  only make the virtual environment .venv, with the command .venv/bin/edgewise"
 	@echo "make demo   train the four models on bundled Cora: a table, and reliability diagrams in out/demo"
 	@echo "make test   run the tests"
 	@echo "make check  ruff, mypy, import-linter"
+	@echo "make docs   build the site in out/site; its first page is out/site/index.html"
 	@echo "make bench  speed and memory, side by side with what one would otherwise run"
 	@echo "make data   make the bundled datasets again from their source archive"
 
@@ -32,6 +33,9 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed
+	$(BIN)/mkdocs build --strict --quiet
 
 # PGMax asks for far more than it imports, so it comes without its dependencies.
 $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
