@@ -1,0 +1,114 @@
+"""The wheel builds, and does what the README shows in an environment that has nothing but what it asks for."""
+
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+HOME = Path(__file__).parents[1]
+
+
+def run(*command: object, **extra: object) -> str:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False, **extra)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=HOME)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an environment with the wheel, and of what is installed here only what it asks for without extras."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for distribution in asked_for("edgewise"):
+        tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
+        for top in tops:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(distribution.locate_file(top))))
+    pip = [sys.executable, "-m", "pip", "--python", folder / "bin" / "python", "--disable-pip-version-check"]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
+    return folder
+
+
+def asked_for(name: str) -> list[metadata.Distribution]:
+    """Give the distributions that one needs, itself left out."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = [Requirement(name)]
+    while waiting:
+        wish = waiting.pop()
+        for text in metadata.requires(wish.name) or ():
+            needed = Requirement(text)
+            extras = [{"extra": extra} for extra in wish.extras] or [{"extra": ""}]
+            if needed.marker and not any(needed.marker.evaluate(extra) for extra in extras):
+                continue
+            if canonicalize_name(needed.name) not in found:
+                found[canonicalize_name(needed.name)] = metadata.distribution(needed.name)
+                waiting.append(needed)
+    return list(found.values())
+
+
+def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    here = {
+        str(file.relative_to(HOME / "src"))
+        for file in (HOME / "src" / "edgewise").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert {name for name in names if ".dist-info/" not in name} == here
+    assert "edgewise/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_path: Path) -> None:
+    readme = (HOME / "README.md").read_text(encoding="utf-8")
+    ten_lines, own = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[:2]
+    alone = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "MPLBACKEND": "Agg"}
+    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "NUMBA_CACHE_DIR", "LANG")}
+    settings = {"cwd": tmp_path, "env": alone | kept}
+    python = environment / "bin" / "python"
+
+    where = run(python, "-c", "import edgewise; print(edgewise.__file__)", **settings)
+    assert Path(where.strip()).is_relative_to(environment)
+    missing = subprocess.run([python, "-c", "import ray"], capture_output=True, text=True, **settings, check=False)
+    assert "No module named 'ray'" in missing.stderr
+
+    assert "edgewise        2,768" in run(python, "-c", ten_lines, **settings)
+    run(python, "-c", own, **settings)
+    command = re.search(r"```bash\n(edgewise evaluate .*?)\n```", readme)[1]
+    assert "nodewise" in run("bash", "-c", command, **settings)
+    assert (tmp_path / "scores.json").exists()
+    assert (tmp_path / "diagrams.png").exists()
+
+
+def test_what_needs_an_extra_says_which(environment: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [environment / "bin" / "edgewise", "reproduce", "--out", "results", "--quick", "--ray", "local"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "edgewise[ray]" in done.stderr
+
+
+def test_import_is_quick_and_silent() -> None:
+    """Nothing heavy is imported before it is used."""
+    heavy = {"torch", "torch_geometric", "matplotlib", "pyarrow", "numba", "numpy", "scipy", "typer", "rich"}
+    modules = run(sys.executable, "-W", "error", "-c", "import edgewise, sys; print(*sys.modules)").split()
+    assert not heavy & set(modules)
