@@ -1,39 +1,23 @@
 """Chains of labels in compiled loops."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from edgewise.data.compiled import compiled
-
-Array = NDArray[Any]
+from edgewise.simulation.field_arrays import Array, FieldArrays
 
 
 @compiled
-def sweep_labels(
-    labels: Array,
-    free: Array,
-    unary: Array,
-    begin: Array,
-    neighbour: Array,
-    edge: Array,
-    coupling: Array,
-    weight: Array,
-    rate: Array,
-    num_sweeps: int,
-    rng: np.random.Generator,
-) -> None:
+def sweep_labels(labels: Array, arrays: FieldArrays, num_sweeps: int, rng: np.random.Generator) -> None:
     """Draw each free node's label given all others, in turn, so many times; ``labels`` are changed in place."""
-    classes = unary.shape[1]
+    weight, classes = arrays.weight, arrays.unary.shape[1]
     sums = np.zeros(classes)
     for i in range(len(labels)):
         sums[labels[i]] += weight[i]
     field = np.empty(classes)
     for _ in range(num_sweeps):
-        for i in free:
+        for i in arrays.free:
             sums[labels[i]] -= weight[i]
-            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, field)
+            _listen(i, labels, arrays, sums, field)
             labels[i] = _drawn(field, rng.random())
             sums[labels[i]] += weight[i]
 
@@ -41,14 +25,7 @@ def sweep_labels(
 @compiled
 def run_chain(
     labels: Array,
-    free: Array,
-    unary: Array,
-    begin: Array,
-    neighbour: Array,
-    edge: Array,
-    coupling: Array,
-    weight: Array,
-    rate: Array,
+    arrays: FieldArrays,
     ends: Array,
     affinity: Array,
     num_sweeps: int,
@@ -62,18 +39,18 @@ def run_chain(
     ``affinity`` (E or 1, C, C) is exp of all that couples the ends of an edge. ``node_sum`` and ``node_square`` (N, C)
     take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes P(y_i, y_j | rest).
     """
-    num_nodes, classes = unary.shape
+    weight, (num_nodes, classes) = arrays.weight, arrays.unary.shape
     given = np.empty((num_nodes, classes))
     pair = np.empty((classes, classes))
     sums = np.empty(classes)
     for _ in range(num_sweeps):
-        sweep_labels(labels, free, unary, begin, neighbour, edge, coupling, weight, rate, 1, rng)
+        sweep_labels(labels, arrays, 1, rng)
         sums[:] = 0.0
         for i in range(num_nodes):
             sums[labels[i]] += weight[i]
         for i in range(num_nodes):
             sums[labels[i]] -= weight[i]
-            _listen(i, labels, unary, begin, neighbour, edge, coupling, weight, rate, sums, given[i])
+            _listen(i, labels, arrays, sums, given[i])
             sums[labels[i]] += weight[i]
             _add_node(given[i], node_sum[i], node_square[i])
         for e in range(ends.shape[1]):
@@ -83,28 +60,17 @@ def run_chain(
 
 
 @compiled
-def _listen(
-    i: int,
-    labels: Array,
-    unary: Array,
-    begin: Array,
-    neighbour: Array,
-    edge: Array,
-    coupling: Array,
-    weight: Array,
-    rate: Array,
-    sums: Array,
-    field: Array,
-) -> None:
+def _listen(i: int, labels: Array, arrays: FieldArrays, sums: Array, field: Array) -> None:
     """Give log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
     classes = len(field)
     for label in range(classes):
         outside = 0.0
         for other in range(classes):
-            outside += rate[label, other] * sums[other]
-        field[label] = unary[i, label] - weight[i] * outside
-    for place in range(begin[i], begin[i + 1]):
-        row = coupling[edge[place] if len(coupling) > 1 else 0, labels[neighbour[place]]]
+            outside += arrays.rate[label, other] * sums[other]
+        field[label] = arrays.unary[i, label] - arrays.weight[i] * outside
+    for place in range(arrays.begin[i], arrays.begin[i + 1]):
+        edge = arrays.edge[place] if len(arrays.coupling) > 1 else 0
+        row = arrays.coupling[edge, labels[arrays.neighbour[place]]]
         for label in range(classes):
             field[label] += row[label]
 

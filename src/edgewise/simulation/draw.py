@@ -53,6 +53,10 @@ def synthetic(
 
     Parameters
     ----------
+    num_nodes
+        How many nodes.
+    num_classes
+        How many labels a node may have.
     kind
         "block_model": labels first, each class as likely as any other; then each pair is an edge with probability
         1 - exp(-w_i w_j R(y_i, y_j)), R ∝ exp J. "mrf": the graph first, whatever the labels; then labels from
@@ -64,11 +68,27 @@ def synthetic(
     coupling
         Instead of homophily: a Potts coupling J for equal labels, or a symmetric matrix (C, C). Nothing is refused, so
         look at ``class_shares``.
-    average_degree, degree_law
-        How many edges a node has: "poisson" (all nodes alike), "power_law" (tail exponent 2.5), and, of an MRF,
-        "regular". A small graph of many edges has some fewer than asked for, since there are no parallel ones.
-    num_features, feature_noise
-        Features are normal around means that are orthonormal over the classes, with this standard deviation.
+    average_degree
+        How many edges a node has on average. A small graph of many edges has some fewer than asked for, since there are
+        no parallel ones.
+    degree_law
+        "poisson" (all nodes alike), "power_law" (tail exponent 2.5), and, of an MRF, "regular".
+    num_features
+        How many features; at least one a class. They are normal around means that are orthonormal over the classes.
+    feature_noise
+        Their standard deviation.
+    seed
+        Of graph, labels and features.
+
+    Returns
+    -------
+    SyntheticGraph
+        The graph as ``data``, and its ``truth()``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such graph, or if one label of an MRF would take over.
 
     Examples
     --------

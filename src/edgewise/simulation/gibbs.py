@@ -1,7 +1,7 @@
 """Marginals of a field by Gibbs chains: several of them, from different starts, that must agree."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,24 +11,12 @@ from torch import Tensor
 
 from edgewise.posterior import PairwisePosterior
 from edgewise.simulation.field import LabelField
+from edgewise.simulation.field_arrays import field_arrays
 from edgewise.simulation.truth_report import TruthReport, judged
 
 Array = NDArray[Any]
 FITTING_ROUNDS = 100
 SUM_SWEEPS = 200
-
-
-class Lists(NamedTuple):
-    """A field as compiled loops read it: who may change, and of each node its potentials, neighbours and edges."""
-
-    free: Array
-    unary: Array
-    begin: Array
-    neighbour: Array
-    edge: Array
-    coupling: Array
-    weight: Array
-    rate: Array
 
 
 def gibbs_marginals(
@@ -47,7 +35,7 @@ def gibbs_marginals(
     """
     from edgewise.simulation.compiled_gibbs import run_chain, sweep_labels
 
-    lists, ends, affinity = as_lists(field), field.edge_index.numpy(), _affinity(field)
+    arrays, ends, affinity = field_arrays(field), field.edge_index.numpy(), _affinity(field)
     num_chains = len(starts)
     node_sum = np.zeros((num_chains, field.num_nodes, field.num_classes))
     node_square = np.zeros_like(node_sum)
@@ -55,8 +43,8 @@ def gibbs_marginals(
 
     def run(chain: int) -> None:
         labels, rng = possible_start(field, starts[chain]), np.random.default_rng([seed, chain])
-        sweep_labels(labels, *lists, burn_in, rng)
-        run_chain(labels, *lists, ends, affinity, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
+        sweep_labels(labels, arrays, burn_in, rng)
+        run_chain(labels, arrays, ends, affinity, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
 
     with ThreadPoolExecutor(torch.get_num_threads()) as threads:
         list(threads.map(run, range(num_chains)))
@@ -74,7 +62,7 @@ def drawn_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -
     from edgewise.simulation.compiled_gibbs import sweep_labels
 
     labels = rng.integers(field.num_classes, size=field.num_nodes)
-    sweep_labels(labels, *as_lists(field), num_sweeps, rng)
+    sweep_labels(labels, field_arrays(field), num_sweeps, rng)
     return labels
 
 
@@ -82,26 +70,13 @@ def expected_sums(field: LabelField) -> Float[Tensor, " classes"]:
     """Estimate Σ_i w_i P(y_i = l) by one chain that starts at the labels that the unaries say."""
     from edgewise.simulation.compiled_gibbs import run_chain, sweep_labels
 
-    lists, rng = as_lists(field), np.random.default_rng(0)
+    arrays, rng = field_arrays(field), np.random.default_rng(0)
     labels = field.unary.argmax(1).numpy().copy()
     node_sum, no_edges = np.zeros(field.unary.shape), np.zeros((2, 0), dtype=np.int64)
-    sweep_labels(labels, *lists, SUM_SWEEPS, rng)
+    sweep_labels(labels, arrays, SUM_SWEEPS, rng)
     joint_sum = np.zeros((0, field.num_classes, field.num_classes))
-    run_chain(labels, *lists, no_edges, _affinity(field), SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
+    run_chain(labels, arrays, no_edges, _affinity(field), SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
     return field.weight @ torch.from_numpy(node_sum) / SUM_SWEEPS
-
-
-def as_lists(field: LabelField) -> Lists:
-    """List the neighbours of each node, and the nodes that have a choice."""
-    low, high = field.edge_index.numpy()
-    start, end = np.concatenate([low, high]), np.concatenate([high, low])
-    order = np.argsort(start, kind="stable")
-    begin = np.zeros(field.num_nodes + 1, dtype=np.int64)
-    begin[1:] = np.bincount(start, minlength=field.num_nodes).cumsum()
-    free = (field.unary.isfinite().sum(1) > 1).numpy().nonzero()[0]
-    parts = (field.unary, field.coupling, field.weight, field.rate)
-    unary, coupling, weight, rate = (np.ascontiguousarray(part.double().numpy()) for part in parts)
-    return Lists(free, unary, begin, end[order], order % max(1, len(low)), coupling, weight, rate)
 
 
 def _affinity(field: LabelField) -> Array:

@@ -24,7 +24,7 @@ MOST_PAIRED = 200  # nodes of a block model from which on a coupling for each pa
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticGraph:
-    """A drawn graph and what it was drawn from.
+    """A drawn graph and what it was drawn from; made by `synthetic`.
 
     Attributes
     ----------
@@ -33,10 +33,30 @@ class SyntheticGraph:
     field
         p(y | x, graph), with all parameters known: ``unary`` are the log-likelihoods of the features, ``coupling`` what
         edges say, ``weight`` and ``rate`` what pairs without an edge say (nothing in an MRF).
+    kind
+        "block_model" or "mrf".
     coupling
         J (C, C), what the draw was asked for: exp J is how much likelier neighbours have two labels.
-    feature_means, feature_noise
-        Features are normal around the mean of their class.
+    average_degree
+        How many edges a node was asked to have.
+    degree_law
+        "poisson", "power_law" or "regular".
+    feature_means
+        Of each class (classes, features): features are normal around the mean of their class.
+    feature_noise
+        Their standard deviation.
+    seed
+        What all was drawn by.
+
+    Examples
+    --------
+    >>> from edgewise.simulation import synthetic
+    >>> graph = synthetic(12, 3, homophily=0.2, seed=0)
+    >>> posterior, report = graph.truth(evidence=torch.arange(12) < 4)  # the labels of four nodes are known
+    >>> print(report)
+    exact
+    >>> posterior.node[:4].argmax(1).equal(graph.data.y[:4])
+    True
     """
 
     data: "torch_geometric.data.Data"
@@ -70,6 +90,11 @@ class SyntheticGraph:
 
         A block model's pairs without an edge then act only through the number of nodes that each class is expected to
         have, which a short Gibbs chain tells: close on large sparse graphs.
+
+        Parameters
+        ----------
+        evidence
+            A mask (N,) of the nodes whose labels are known; by default none is.
         """
         field = self._given(evidence)
         return field.dense_mrf() if field.is_sparse else field.sparse_mrf(expected_sums(field))
@@ -85,14 +110,27 @@ class SyntheticGraph:
     ) -> tuple[Posterior, TruthReport]:
         """Compute the true p(y | x, graph, labels of the nodes in ``evidence``), and say how well it is known.
 
-        Exact on forests and on graphs small enough to enumerate. Elsewhere by Gibbs chains, ``sweeps`` each after
-        ``burn_in``: the first starts at the true labels, which are a draw from the posterior already, the second at the
-        labels that the features say, others at random. Joints are of the graph's edges.
+        Exact on forests and on graphs small enough to enumerate. Elsewhere by Gibbs chains: the first starts at the
+        true labels, which are a draw from the posterior already, the second at the labels that the features say, others
+        at random. Joints are of the graph's edges.
 
         Parameters
         ----------
         evidence
             A mask (N,) of the nodes whose labels are known; by default none is.
+        chains
+            How many Gibbs chains, two at least.
+        burn_in
+            Sweeps of a chain that are not counted.
+        sweeps
+            Sweeps of a chain that are.
+        seed
+            Of the chains.
+
+        Returns
+        -------
+        tuple[Posterior, TruthReport]
+            The posterior, and a report that is true if it can be trusted; printed, it says how far.
         """
         field = self._given(evidence)
         exact = _exact(field)
@@ -127,8 +165,9 @@ def _exact(field: LabelField) -> Posterior | None:
     """Infer exactly, or give None where there are too many labellings."""
     if not field.is_sparse and field.num_nodes > MOST_PAIRED:
         return None
+    mrf = field.dense_mrf()
     try:
-        return exact_marginals(field.dense_mrf())[0]
+        return exact_marginals(mrf)[0]
     except ValueError:  # too large to enumerate
         return None
 
