@@ -7,10 +7,10 @@ import pytest
 
 from edgewise.experiments.attempts import Job, task_of
 from edgewise.experiments.perform import perform
-from edgewise.experiments.plan import TYPICAL_SECONDS, Plan
+from edgewise.experiments.plan import DATASETS, MODELS, TYPICAL_SECONDS, Plan
 from edgewise.experiments.sources import Sources
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.comparison import tally_line
+from edgewise.report.comparison import compare, tally_line
 from edgewise.report.paper_tables import far_cells
 from edgewise.report.results import Results
 from edgewise.report.sweep_report import time_line, write_tables
@@ -18,6 +18,7 @@ from edgewise.report.words import label, mean_std
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = DOCS / "reproduction" / "runs.parquet"
+EDGE_ECE = ("edgewise", "ece")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,15 @@ def test_the_text_speaks_of_every_cell_that_is_far(results: Results, text: str) 
         row = f"| {cell.dataset} {cell.row} | "
         score = f"| {mean_std(cell.ours, cell.metric)} | {mean_std(cell.published, cell.metric)} |"
         assert any(line.startswith(row) and score in line for line in text.splitlines()), (cell, label(cell.metric))
+
+
+def test_the_readme_has_the_means_of_the_runs(results: Results) -> None:
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    cells = {(cell.dataset, cell.row): cell for cell in compare(results) if (cell.view, cell.metric) == EDGE_ECE}
+    for model in MODELS:
+        means = [(100 * cells[name, model].ours.mean, 100 * cells[name, model].published.mean) for name in DATASETS]
+        row = (f"{ours:.1f} ({published:.1f})" for ours, published in means)
+        assert f"| {model.upper()} | {' | '.join(row)} |" in readme
 
 
 def test_typical_seconds_are_those_of_the_runs(results: Results) -> None:
