@@ -2,19 +2,21 @@
 
     python benchmarks/inference.py               # what `make bench` runs: some minutes, 12 GiB
     python benchmarks/inference.py --only a      # one of a (Pubmed), b (10^6 edges, C = 10), c (10^7 edges, C = 5)
+    python benchmarks/inference.py --page docs/speed.md
 
 All times are from one process and are the best of a few repeats; compilation is left out. One sweep is the difference
 between a call with several sweeps and a call with one, so that what is done once a call does not count.
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 import numpy as np
 import pgmax_rival
+import speed_page
 import torch
 from measure import GIB, environment, measure
 from torch import Tensor
@@ -40,6 +42,35 @@ class Case:
         return unary, pairwise + pairwise.T, torch.rand(self.edge_index.shape[1], generator=g)
 
 
+@dataclass
+class Found:
+    """What one case took: milliseconds of a sweep by row of the table, and memory in words."""
+
+    case: Case
+    milliseconds: dict[str, float]
+    memory: str = ""
+
+
+ROWS = {
+    "one coupling for all edges": ["edgewise, shared coupling"],
+    "a coupling scaled per edge": ["edgewise, scaled per edge"],
+    "the same sweep with (E, C, C) tensors: shared, scaled": ["direct, shared coupling", "direct, scaled per edge"],
+    "PGMax, shared": ["PGMax, shared"],
+    "a bare copy of the messages: in place, into new memory": ["bare copy of the messages", "the same into new memory"],
+}
+
+
+def as_table(found: Sequence[Found]) -> str:
+    """Tabulate one sweep in each case."""
+    rows = [[name, *(_cell(one, parts) for one in found)] for name, parts in ROWS.items()]
+    memory = ["peak memory of a call, of (E, C, C) tensors", *(one.memory for one in found)]
+    return speed_page.table(["ms a sweep", *(one.case.name for one in found)], [*rows, memory])
+
+
+def _cell(found: Found, parts: Sequence[str]) -> str:
+    return ", ".join(speed_page.short(found.milliseconds[part]) for part in parts if part in found.milliseconds) or "–"
+
+
 def power_law(num_nodes: int, num_edges: int) -> Tensor:
     """Draw both ends of edges with probability ∝ rank^-0.6, each pair once, in any order and direction."""
     rng = np.random.default_rng(0)
@@ -58,10 +89,10 @@ def make_case(letter: str) -> Case:
     if letter == "a":
         data = ew.load_dataset("pubmed")
         once = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
-        return Case("(a) Pubmed, C = 3", once, int(data.num_nodes), 3, 100)
+        return Case("Pubmed, C = 3", once, int(data.num_nodes), 3, 100)
     if letter == "b":
-        return Case("(b) 10^6 edges, power law, C = 10", power_law(100_000, 1_000_000), 100_000, 10, 100)
-    return Case("(c) 10^7 edges, power law, C = 5", power_law(1_000_000, 10_000_000), 1_000_000, 5, 100)
+        return Case("10⁶ edges, power law, C = 10", power_law(100_000, 1_000_000), 100_000, 10, 100)
+    return Case("10⁷ edges, power law, C = 5", power_law(1_000_000, 10_000_000), 1_000_000, 5, 100)
 
 
 def direct(unary: Tensor, edge_index: Tensor, pairwise: Tensor, scale: Tensor | None, sweeps: int) -> Tensor:
@@ -96,7 +127,7 @@ def swept(mrf: ew.PairwiseMRF, sweeps: int) -> ew.PairwisePosterior:
     return ew.sum_product(mrf, max_sweeps=sweeps, tolerance=0.0)[0]
 
 
-def compare(case: Case) -> None:
+def compare(case: Case) -> Found:
     unary, pairwise, scale = case.potentials()
     edges = case.edge_index
     print(f"\n{case.name}: {case.num_nodes:,} nodes, largest degree {int(edges.flatten().bincount().max()):,}")
@@ -108,9 +139,10 @@ def compare(case: Case) -> None:
     copy, clone = measure(lambda: target.copy_(messages), 9).seconds, measure(messages.clone, 9).seconds
     small, huge = edges.shape[1] < 10**5, edges.shape[1] > 5 * 10**6
     few, many = (20, 120) if small else (1, 4 if huge else 11)
-    ours = 1.0
+    ours, found = 1.0, Found(case, {})
 
     def row(name: str, seconds: float) -> None:
+        found.milliseconds[name.partition(" (")[0]] = 1e3 * seconds
         ratios = f"{seconds / ours:10.2f}{seconds / copy:11.1f}{seconds / clone:11.1f}"
         print(f"  {name:34}{1e3 * seconds:10.2f}{ratios}", flush=True)
 
@@ -129,9 +161,8 @@ def compare(case: Case) -> None:
     row("the same into new memory", clone)
     mrf = ew.PairwiseMRF(unary, edges, pairwise)
     one, one_direct = measure(lambda: swept(mrf, 1), 1), measure(lambda: direct(unary, edges, pairwise, None, 1), 1)
-    print(
-        f"  peak memory of a call {one.peak_bytes / GIB:.2f} GiB, of a direct one {one_direct.peak_bytes / GIB:.2f} GiB"
-    )
+    found.memory = f"{one.peak_bytes / GIB:.2f}, {one_direct.peak_bytes / GIB:.2f} GiB"
+    print(f"  peak memory of a call, of a direct one: {found.memory}")
     begin = perf_counter()
     _, convergence = ew.sum_product(mrf, max_sweeps=case.sweeps, tolerance=0.0)  # ends early where nothing changes more
     print(
@@ -139,18 +170,21 @@ def compare(case: Case) -> None:
         f"{perf_counter() - begin:.2f} s",
         flush=True,
     )
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list("abc"), help="one case")
-    only = parser.parse_args().only
+    speed_page.add_option(parser)
+    options = parser.parse_args()
     packages = ["edgewise", "torch", "numba", *(["pgmax", "jax"] if pgmax_rival.is_installed() else [])]
-    print(environment(*packages), f"{torch.get_num_threads()} threads", sep=", ")
+    where = environment(*packages)
+    print(where, f"{torch.get_num_threads()} threads", sep=", ")
     if not pgmax_rival.is_installed():
         print("PGMax is not installed and left out: pip install -r benchmarks/requirements.txt")
-    for letter in [only] if only else "abc":
-        compare(make_case(letter))
+    found = [compare(make_case(letter)) for letter in options.only or "abc"]
+    speed_page.put(options.page, "inference", f"{as_table(found)}\n\n{where}.")
 
 
 if __name__ == "__main__":

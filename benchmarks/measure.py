@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -45,6 +46,11 @@ def _status(field: str) -> int:
 
 def environment(*packages: str) -> str:
     """Name what a measurement depends on."""
-    processor = platform.processor() or platform.machine()
-    parts = [f"Python {platform.python_version()}", processor, *(f"{name} {version(name)}" for name in packages)]
-    return ", ".join(parts)
+    versions = (f"{name} {version(name)}" for name in packages)
+    return ", ".join([_processor(), f"Python {platform.python_version()}", *versions])
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{len(os.sched_getaffinity(0))} cores of {next(names, platform.machine())}"

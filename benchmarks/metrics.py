@@ -2,6 +2,7 @@
 
     python benchmarks/metrics.py                 # what `make bench` runs: some minutes, 16 GiB
     python benchmarks/metrics.py --edges 1e7     # a smaller large graph
+    python benchmarks/metrics.py --page docs/speed.md
 
 All times are from one process and are the best of a few repeats; compilation is left out.
 """
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+import speed_page
 import torch
-from measure import GIB, environment, measure
+from measure import GIB, Cost, environment, measure
 from numpy.typing import NDArray
 from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
@@ -21,6 +23,9 @@ import edgewise as ew
 from edgewise.metrics.elements import node_records
 
 Case = tuple[Tensor, Tensor, Tensor]
+
+MANY = ("10⁶ edges, 200,000 nodes", "C = 7", "C = 40", "peak memory, C = 40")
+MOST = ("edges, 2.4 million nodes, C = 47", "seconds", "of two bare gathers", "memory above the inputs")
 
 
 def make_case(num_nodes: int, num_edges: int, num_classes: int, two_way: bool = False) -> Case:
@@ -78,8 +83,8 @@ def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor) -> list[floa
     return [float(binary_calibration_error(*both, n_bins=15)) for both in sets]
 
 
-def compare_with_direct(num_classes: int) -> None:
-    """Score 10^6 edges, each listed once, with all nodes scored."""
+def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
+    """Score 10^6 edges, each listed once, with all nodes scored: by edgewise, by the definitions, by torchmetrics."""
     probs, y, edge_index = make_case(200_000, 1_000_000, num_classes)
     edge_index = edge_index.sort(0).values.unique(dim=1)
     case = probs, y, edge_index[:, edge_index[0] != edge_index[1]]
@@ -98,6 +103,7 @@ def compare_with_direct(num_classes: int) -> None:
             f"  {name:38}{cost.seconds:9.3f}{cost.seconds / fast.seconds:8.1f}"
             f"{cost.peak_bytes / 2**20:10.0f}{cost.peak_bytes / fast.peak_bytes:8.1f}"
         )
+    return fast, slow, theirs
 
 
 def bare_gathers(records: Tensor, edge_index: Tensor, chunk: int = 1 << 18) -> None:
@@ -108,8 +114,8 @@ def bare_gathers(records: Tensor, edge_index: Tensor, chunk: int = 1 << 18) -> N
             torch.index_select(records, 0, end, out=buffer[: len(end)])
 
 
-def compare_with_gathers(num_edges: int, two_way: bool) -> None:
-    """Score product joints on a graph of the size of ogbn-products."""
+def compare_with_gathers(num_edges: int, two_way: bool) -> tuple[Cost, Cost]:
+    """Score product joints on a graph of the size of ogbn-products: by edgewise, and gathers alone."""
     probs, y, edge_index = make_case(2_400_000, num_edges, 47, two_way)
     gathers = measure(partial(bare_gathers, node_records(probs, y), edge_index), repeats=2)
     fast = measure(lambda: ew.evaluate(probs, y, edge_index), repeats=2)
@@ -120,6 +126,7 @@ def compare_with_gathers(num_edges: int, two_way: bool) -> None:
     if not two_way:  # with both directions the answer is that of one direction, which the tests check
         worst = largest_error(ew.evaluate(probs, y, edge_index), probs, y, edge_index)
         print(f"  largest error against float64 truth {worst:.1e}")
+    return fast, gathers
 
 
 def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tensor) -> float:
@@ -182,16 +189,45 @@ def chunked(ends: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterator[t
         yield ends[0, lo : lo + (1 << 20)], ends[1, lo : lo + (1 << 20)]
 
 
+def many_edges(few: tuple[Cost, Cost, Cost], several: tuple[Cost, Cost, Cost]) -> str:
+    """Tabulate what 10^6 edges cost, with few classes and with several."""
+    names = (
+        "`ew.evaluate`, all 16 scores",
+        "the definitions with (E, C, C) tensors, 16 scores",
+        "torchmetrics on edge confidences, 4 calibration errors",
+    )
+    rows = [
+        [name, _seconds(a, few[0]), _seconds(b, several[0]), f"{b.peak_bytes / 2**20:,.0f} MiB"]
+        for name, a, b in zip(names, few, several, strict=True)
+    ]
+    return speed_page.table(MANY, rows)
+
+
+def _seconds(cost: Cost, ours: Cost) -> str:
+    return f"{cost.seconds:.3f} s" if cost is ours else f"{cost.seconds / ours.seconds:.3g} ×"
+
+
+def most_edges(num_edges: int, random_way: tuple[Cost, Cost], both_ways: tuple[Cost, Cost]) -> str:
+    """Tabulate what a very large graph costs."""
+    named = (("in random direction, each to be counted once", random_way), ("both directions listed", both_ways))
+    rows = [
+        [name, f"{ours.seconds:.1f}", f"{ours.seconds / bare.seconds:.1f} ×", f"{ours.peak_bytes / GIB:.2f} GiB"]
+        for name, (ours, bare) in named
+    ]
+    return speed_page.table((f"{num_edges:,} {MOST[0]}", *MOST[1:]), rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", type=float, default=1e8, help="edges of the large graph (default 1e8)")
-    large = int(parser.parse_args().edges)
-    print(environment("edgewise", "torch", "numba", "torchmetrics"), f"{torch.get_num_threads()} threads", sep=", ")
+    speed_page.add_option(parser)
+    options = parser.parse_args()
+    large, where = int(options.edges), environment("edgewise", "torch", "numba", "torchmetrics")
+    print(where, f"{torch.get_num_threads()} threads", sep=", ")
     ew.evaluate(*make_case(1000, 1 << 20, 7))  # compiles
-    compare_with_direct(num_classes=7)
-    compare_with_direct(num_classes=40)
-    compare_with_gathers(large, two_way=False)
-    compare_with_gathers(large, two_way=True)
+    many = many_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40))
+    most = most_edges(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True))
+    speed_page.put(options.page, "metrics", f"{many}\n\n{most}\n\n{where}.")
 
 
 if __name__ == "__main__":

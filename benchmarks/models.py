@@ -2,6 +2,7 @@
 
     python benchmarks/models.py                  # what `make bench` runs: some minutes
     python benchmarks/models.py --epochs 20 --datasets cora
+    python benchmarks/models.py --page docs/speed.md
 
 Each cell trains for the same number of epochs, once by ``fit``, with everything that it prepares, and once by the plain
 loop of benchmarks/plain_loops.py, in one process, both with as many threads as torch takes.
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import NamedTuple
 
+import speed_page
 import torch
 from measure import environment
 
@@ -30,6 +32,7 @@ with warnings.catch_warnings():
     from torch_geometric.data import Data
 
 EQUAL = 1e-4  # how near the losses must be
+HEAD = "ms an epoch: ours, plain, ratio"
 
 Losses = Callable[[], list[float]]
 
@@ -107,10 +110,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--models", nargs="+", default=["gcn", "gat", "gmnn", "epfgnn"])
+    speed_page.add_option(parser)
     options = parser.parse_args()
-    print(environment("torch", "torch_geometric", "numba"), f"{torch.get_num_threads()} threads", sep=", ")
+    where = environment("edgewise", "torch", "torch_geometric", "numba")
+    print(where, f"{torch.get_num_threads()} threads", sep=", ")
     print(f"{'':18}{'ms an epoch':>12}{'plain':>10}{'ratio':>8}{'largest difference of losses in 50 epochs':>46}")
-    ratios, furthest = [], 0.0
+    ratios: dict[tuple[str, str], float] = {}
+    cell_texts, furthest = {}, 0.0
     for name in options.datasets:
         data = ew.load_dataset(name)
         split = ew.make_splits(data.y)[0]
@@ -120,11 +126,18 @@ def main() -> None:
             apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
             furthest = max(furthest, apart)
             fast, slow = (min(seconds(way) for _ in range(2)) for way in timed[model])
-            ratios.append(slow / fast)
+            ratio = ratios[name, model] = slow / fast
             per = 1e3 / options.epochs
-            print(f"{name:10}{model:8}{fast * per:12.2f}{slow * per:10.1f}{ratios[-1]:8.1f}{apart:46.1e}", flush=True)
-    mean = math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-    print(f"Geometric mean of the ratios {mean:.1f}, lowest {min(ratios):.1f}.")
+            print(f"{name:10}{model:8}{fast * per:12.2f}{slow * per:10.1f}{ratio:8.1f}{apart:46.1e}", flush=True)
+            texts = speed_page.short(fast * per), speed_page.short(slow * per)
+            cell_texts[name, model] = f"{', '.join(texts)}, **{ratio:.1f} ×**"
+    mean = math.exp(sum(math.log(ratio) for ratio in ratios.values()) / len(ratios))
+    summary = f"The geometric mean of the ratios is {mean:.1f}, the lowest {min(ratios.values()):.1f}"
+    print(f"{summary}.")
+    rows = [[model.upper(), *(cell_texts[name, model] for name in options.datasets)] for model in options.models]
+    head = [HEAD, *(name.title() for name in options.datasets)]
+    words = f"{summary}; losses without dropout are at most {furthest:.1e} apart in 50 epochs. {where}."
+    speed_page.put(options.page, "models", f"{speed_page.table(head, rows)}\n\n{words}")
     if furthest > EQUAL:
         sys.exit(
             f"Expected losses within {EQUAL} of the plain loops' without dropout, but they are {furthest:.1e} apart."

@@ -1,9 +1,13 @@
 """How long the paper takes on this machine: one run of each cell, as many at a time as there are cores, times 75.
 
 python benchmarks/sweep.py
+python benchmarks/sweep.py --page docs/speed.md
 """
 
+import argparse
 from time import perf_counter
+
+import speed_page
 
 from edgewise.experiments.attempts import Job
 from edgewise.experiments.local import available_cores, run_locally
@@ -17,6 +21,9 @@ PAPER = Plan()
 
 def main() -> None:
     """Run each cell once and print the estimate."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    speed_page.add_option(parser)
+    page = parser.parse_args().page
     workers = available_cores()
     cells = Plan(splits=1, folds=1, inits=1)
     each = PAPER.size // cells.size
@@ -30,7 +37,9 @@ def main() -> None:
         name = " ".join(outcome.key.cell)
         print(f"{name:18}{outcome.seconds:10.1f}{outcome.epochs:10}{duration(each * outcome.seconds):>18}", flush=True)
     print(f"\nThis took {duration(perf_counter() - started)}.")
-    print(f"The paper, {PAPER.size} runs: about {duration(each * work / workers)} on {workers} cores.")
+    estimate = f"The paper, {PAPER.size} runs: about {duration(each * work / workers)} on {workers} cores."
+    print(estimate)
+    speed_page.put(page, "sweep", estimate)
 
 
 if __name__ == "__main__":
