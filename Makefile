@@ -35,7 +35,8 @@ check: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "out/site/index.html"
 
 # PGMax asks for far more than it imports, so it comes without its dependencies.
 $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
