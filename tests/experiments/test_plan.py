@@ -5,20 +5,18 @@ from collections import Counter
 import pytest
 
 from edgewise.experiments import recipes
+from edgewise.experiments.calibrators import BY_NAME
 from edgewise.experiments.plan import (
+    CALIBRATORS,
     DATASETS,
     KNOWN_DATASETS,
     KNOWN_MODELS,
     MODELS,
-    TIMES_OF_PUBMED,
-    TYPICAL_SECONDS,
     Plan,
     datasets_in_order,
-    estimated_seconds,
-    typical_seconds,
 )
 from edgewise.experiments.recipes import RECIPES, Recipe, hyperparameters
-from edgewise.experiments.runs import RunKey
+from edgewise.experiments.run_times import TYPICAL_SECONDS
 from edgewise.models import GCN
 
 
@@ -141,45 +139,5 @@ def test_every_hyper_parameter_of_a_model_is_in_its_key() -> None:
     assert set(json.loads(hyperparameters("gcn"))[0]) == names
 
 
-# --- estimates ---
-
-
-def key(dataset: str, model: str, init: int = 0) -> RunKey:
-    return RunKey(dataset, model, "", 0, 0, init)
-
-
-def test_without_measurements_a_run_takes_its_typical_time() -> None:
-    missing = [key("cora", "gcn", init) for init in range(3)] + [key("pubmed", "gat")]
-    typical = 3 * TYPICAL_SECONDS["cora", "gcn"] + TYPICAL_SECONDS["pubmed", "gat"]
-    assert estimated_seconds(missing, {}, 1) == pytest.approx(typical)
-    assert estimated_seconds(missing, {("cora", "gcn"): []}, 4) == pytest.approx(typical / 4)
-    assert estimated_seconds([], {}, 2) == 0
-
-
-def test_measured_cells_take_their_median_and_others_the_pace_of_those() -> None:
-    cora = TYPICAL_SECONDS["cora", "gcn"]
-    measured = {
-        ("cora", "gcn"): [2 * cora, 2 * cora, 20 * cora]
-    }  # twice as slow as typical, and the first of them compiled
-    missing = [key("cora", "gcn"), key("pubmed", "gat")]
-    expected = 2 * cora + 2 * TYPICAL_SECONDS["pubmed", "gat"]
-    assert estimated_seconds(missing, measured, 1) == pytest.approx(expected)
-    assert estimated_seconds(missing, measured, 2) == pytest.approx(expected / 2)
-
-
-def test_there_is_a_typical_time_for_every_cell() -> None:
-    assert set(TYPICAL_SECONDS) == {(dataset, model) for dataset in DATASETS for model in MODELS}
-    assert all(seconds > 0 for seconds in TYPICAL_SECONDS.values())
-
-
-def test_other_cells_are_guessed_by_their_size() -> None:
-    assert set(TIMES_OF_PUBMED) == set(KNOWN_DATASETS) - set(DATASETS)
-    assert all(typical_seconds(cell) == seconds for cell, seconds in TYPICAL_SECONDS.items())
-    for model in KNOWN_MODELS:
-        assert 0 < typical_seconds(("texas", model)) < typical_seconds(("synthetic-0.3", model))
-        assert typical_seconds(("synthetic-0.3", model)) < typical_seconds(("questions", model))
-    measured = {("texas", "gcn"): [4 * typical_seconds(("texas", "gcn"))]}
-    missing = [key("texas", "gcn"), key("cora", "gat")]
-    assert estimated_seconds(missing, measured, 1) == pytest.approx(
-        4 * typical_seconds(("texas", "gcn")) + 4 * TYPICAL_SECONDS["cora", "gat"]
-    )
+def test_each_name_of_a_calibrator_has_one() -> None:
+    assert tuple(BY_NAME) == CALIBRATORS

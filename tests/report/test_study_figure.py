@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from edgewise.experiments.study_answer import METRICS, agreement, chosen
+from edgewise.experiments.study_answer import SCORE_NAMES, agreement, chosen
 from edgewise.experiments.study_predictors import LEARNT, PREDICTORS
 from edgewise.report.study_figure import draw_study, write_study_figure
 from experiments.made_up_study import row
@@ -17,7 +17,7 @@ mpl.use("Agg")
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
-    metrics = [*METRICS, "edge_kl"]
+    metrics = [*SCORE_NAMES, "edge_kl"]
     return [
         row(name, seed, **dict(zip(metrics, rng.random(len(metrics)), strict=True)))
         for seed in range(4)
@@ -44,11 +44,20 @@ def test_a_point_for_each_graph_and_predictor_but_the_truth(rows, figure):
     np.testing.assert_allclose(gat.get_offsets(), expected)
 
 
+def test_no_two_predictors_look_the_same(figure):
+    points = [part for part in figure.axes[0].collections if isinstance(part, PathCollection)]
+    looks = {
+        (part.get_facecolor().tobytes(), part.get_edgecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
+        for part in points
+    }
+    assert len(looks) == len(PREDICTORS) - 1
+
+
 def test_bars_are_the_shares_of_right_pairs(rows, figure):
     bars = figure.axes[2].patches
-    expected = [100 * agreement(chosen(rows, list(LEARNT)), metric, "edge_kl").right for metric in METRICS]
+    expected = [100 * agreement(chosen(rows, list(LEARNT)), metric, "edge_kl").right for metric in SCORE_NAMES]
     np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
-    assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(METRICS.values())
+    assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(SCORE_NAMES.values())
 
 
 def test_nothing_is_cut_off_or_overlaps(figure):
@@ -60,6 +69,7 @@ def test_nothing_is_cut_off_or_overlaps(figure):
 
 
 def test_one_graph_is_enough_for_a_picture(rows, tmp_path):
+    before = plt.get_fignums()
     write_study_figure([found for found in rows if found.graph.seed == 0], tmp_path / "study.png")
     assert (tmp_path / "study.png").read_bytes()[1:4] == b"PNG"
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == before

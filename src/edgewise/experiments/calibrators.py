@@ -1,4 +1,4 @@
-"""The calibrators that a sweep may add to a model's own predictions."""
+"""The calibrators that a sweep may add to a model's own predictions, by the names that `plan.CALIBRATORS` lists."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,16 +14,16 @@ from edgewise.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from edgewise.experiments.plan import CALIBRATORS
 
-_KINDS: tuple[Calibrator, ...] = (
-    TemperatureScaling(),
-    VectorScaling(),
-    EnsembleTemperatureScaling(),
-    CaGCN(),
-    GATS(),
-    IsotonicCalibration(),
-    LocalScaling(),
-    StructuredCalibrator(),
+BY_NAME: Mapping[str, Calibrator] = MappingProxyType(
+    {
+        "temperature": TemperatureScaling(),
+        "vector": VectorScaling(),
+        "ensemble": EnsembleTemperatureScaling(),
+        "cagcn": CaGCN(),
+        "gats": GATS(),
+        "isotonic": IsotonicCalibration(),
+        "local": LocalScaling(),
+        "structured": StructuredCalibrator(),
+    }
 )
-BY_NAME: Mapping[str, Calibrator] = MappingProxyType(dict(zip(CALIBRATORS, _KINDS, strict=True)))

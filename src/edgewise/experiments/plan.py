@@ -1,14 +1,13 @@
 """Which runs make the paper, and what else can be run by its protocol."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from statistics import median
 
 from edgewise.data.arrays import check_whole_number
 from edgewise.data.datasets import canonical_name
 from edgewise.data.heterophilous import HETEROPHILOUS
 from edgewise.experiments.published import PUBLISHED_DATASETS
+from edgewise.experiments.run_times import typical_seconds
 from edgewise.experiments.runs import RunKey
 from edgewise.experiments.synthetic_graphs import homophily_of_name, synthetic_name
 
@@ -22,41 +21,6 @@ CALIBRATORS = ("temperature", "vector", "ensemble", "cagcn", "gats", "isotonic",
 CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
 FOLDS = 3  # the published splits have three, and so have those that are drawn
 MOST = 1000  # splits and initialisations, so that each run has a seed of its own
-
-# Seconds of one run on one core, for an estimate before anything has been measured: the lower quartile of the runs of
-# docs/reproduction.md, whose machine was shared.
-TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.3,
-    ("cora", "gat"): 5.8,
-    ("cora", "gmnn"): 1.8,
-    ("cora", "epfgnn"): 3.1,
-    ("citeseer", "gcn"): 2.2,
-    ("citeseer", "gat"): 4.6,
-    ("citeseer", "gmnn"): 2.2,
-    ("citeseer", "epfgnn"): 4.0,
-    ("pubmed", "gcn"): 22.5,
-    ("pubmed", "gat"): 45.5,
-    ("pubmed", "gmnn"): 10.9,
-    ("pubmed", "epfgnn"): 19.1,
-}
-
-# The same for graphs that the paper has not, in times of Pubmed: not of their own runs, but of epochs of GCN and GAT on
-# random graphs of their size, so they may be wrong by a factor of three. A model that the paper has not counts as an
-# EPFGNN.
-TIMES_OF_PUBMED: Mapping[str, float] = {
-    "texas": 0.1,
-    "wisconsin": 0.1,
-    "cornell": 0.1,
-    "actor": 0.7,
-    "chameleon": 0.6,
-    "squirrel": 1.9,
-    "roman-empire": 1.2,
-    "amazon-ratings": 2.1,
-    "minesweeper": 0.6,
-    "tolokers": 6.4,
-    "questions": 8.4,
-}
-SYNTHETIC_TIMES = 0.2
 
 
 @dataclass(frozen=True)
@@ -143,27 +107,3 @@ def datasets_in_order(names: Collection[str]) -> list[str]:
     """Put names of datasets in order: the paper's, other known ones, then synthetic ones by their homophily."""
     place = {name: number for number, name in enumerate(KNOWN_DATASETS)}
     return sorted(names, key=lambda name: (place.get(name, len(place)), homophily_of_name(name) or 0.0, name))
-
-
-def typical_seconds(cell: tuple[str, str]) -> float:
-    """Give about how long a run of a dataset and a model takes on one core."""
-    dataset, model = cell
-    like = model if model in MODELS else "epfgnn"
-    times = TIMES_OF_PUBMED.get(dataset, SYNTHETIC_TIMES)
-    return TYPICAL_SECONDS.get((dataset, like), times * TYPICAL_SECONDS["pubmed", like])
-
-
-def estimated_seconds(
-    missing: Iterable[RunKey], measured: Mapping[tuple[str, str], Collection[float]], workers: int
-) -> float:
-    """Estimate how long the missing runs take: by the median of their cell's finished runs, else by a typical one.
-
-    Typical seconds are those of another machine, so they are scaled by how this one does in the cells that have run.
-    The median, because the first run of a worker loads and compiles.
-    """
-    usual = {cell: median(seconds) for cell, seconds in measured.items() if seconds}
-    ours, typical = sum(usual.values()), sum(map(typical_seconds, usual))
-    pace = ours / typical if usual else 1.0
-    counts = Counter(key.cell for key in missing)
-    total = sum(count * usual.get(cell, pace * typical_seconds(cell)) for cell, count in counts.items())
-    return total / workers

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgewise.experiments.attempts import Failure, Job, Outcome
-from edgewise.experiments.plan import Plan, estimated_seconds
+from edgewise.experiments.plan import Plan
+from edgewise.experiments.run_times import estimated_seconds
 from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources
 from edgewise.experiments.store import Store

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edgewise.experiments.study_plan import GraphKey
 from edgewise.experiments.study_rows import Row
 
-METRICS = {
+SCORE_NAMES = {
     "edge_ece": "edge ECE",
     "edge_ece_expected": "edge ECE, expected",
     "same_ece": "P(same) ECE",
@@ -22,7 +22,6 @@ METRICS = {
     "edge_brier": "edge Brier",
     "edge_nll": "edge NLL",
 }
-DISTANCES = {"edge_kl": "KL", "edge_tv": "TV"}
 RESAMPLES = 2000
 
 Values = NDArray[np.float64]
@@ -31,7 +30,7 @@ Cases = Sequence[tuple[Values, Values]]  # of each graph: a metric and a distanc
 
 @dataclass(frozen=True)
 class Agreement:
-    """How well the order of predictors by a metric is that by their distance from the truth.
+    """How well the order of predictors by a metric is that by their distance from the truth, both names of scores.
 
     ``right`` is the share of pairs of predictors, on the same graph, of which the one with the better score is the
     nearer, with its 95% interval over graphs; ``rank`` is Spearman's correlation within a graph, meaned over graphs,
@@ -52,14 +51,14 @@ def agreement(rows: Sequence[Row], metric: str, distance: str) -> Agreement:
     cases = _by_graph(rows, metric, distance)
     counts = np.array([_right_pairs(*case) for case in cases]).reshape(-1, 2)
     ranks = np.array([rank_correlation(*case) for case in cases])
-    together = [np.concatenate(values) if cases else np.zeros(0) for values in zip(*cases, strict=True)] or [ranks] * 2
+    all_metric, all_distance = (np.concatenate([case[k] for case in cases] or [np.zeros(0)]) for k in (0, 1))
     return Agreement(
         metric,
         distance,
         _share(counts),
         _interval(counts),
         float(np.nanmean(ranks)) if np.isfinite(ranks).any() else float("nan"),
-        rank_correlation(together[0], together[1]),
+        rank_correlation(all_metric, all_distance),
         int(counts[:, 1].sum()),
     )
 

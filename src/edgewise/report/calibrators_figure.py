@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from edgewise.experiments.runs import Run
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
+from edgewise.report.colours import BLUE, VERMILION
 from edgewise.report.results import Results, Summary, summarised
 from edgewise.report.words import label
 
-# Okabe and Ito's colours, a marker each, and how far beneath the middle of a line.
-ERRORS = {"node ECE": ("nodewise", "#0072B2", "o", -0.15), "edge ECE": ("edgewise", "#D55E00", "s", 0.15)}
+# The view, a colour and a marker, and how far beneath the middle of a line.
+ERRORS = {"node ECE": ("nodewise", BLUE, "o", -0.15), "edge ECE": ("edgewise", VERMILION, "s", 0.15)}
 ACROSS = 4  # datasets side by side
 
 

@@ -12,6 +12,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
+from edgewise.report.legends import legend_entries
 from edgewise.report.reliability_axes import BENEATH, INSIDE, draw_panels
 from edgewise.report.reliability_panels import Panel, Runs, prepare_reliability
 
@@ -77,13 +78,13 @@ def draw_figure(panels: Sequence[Panel], title: str | None = None) -> tuple[Figu
 
 
 def _draw_legend(fig: Figure, axes: NDArray[np.object_]) -> Legend:
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    entry = 11.5 * plt.rcParams["font.size"] / 72  # inches that the longest entry takes
+    entries = legend_entries(axes)
+    widest = 11.5 * plt.rcParams["font.size"] / 72  # inches that the longest entry takes
     return fig.legend(
-        [*handles.values()],
-        [*handles],
+        [*entries.values()],
+        [*entries],
         loc="outside lower center",
-        ncols=max(1, int(fig.get_figwidth() / entry)),
+        ncols=max(1, int(fig.get_figwidth() / widest)),
         fontsize="x-small",
         frameon=False,
     )

@@ -11,11 +11,8 @@ from matplotlib.colors import to_rgb, to_rgba
 from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
+from edgewise.report.colours import BLUE, GREY, ORANGE, SKY
 from edgewise.report.reliability_panels import EVENT, Floats, Panel, mean_and_std
-
-# Okabe and Ito's colours stay apart for colour-blind readers, and blue and orange in grey print too. The grey is a
-# middle one: it shows on a white and on a black ground.
-BLUE, SKY, ORANGE, GREY = "#0072B2", "#56B4E9", "#E69F00", "#8C8C8C"
 
 TICKS = (0.0, 0.5, 1.0)
 
@@ -120,7 +117,7 @@ def _draw_gaps(ax: Axes, panel: Panel) -> None:
     confidence, accuracy = panel.confidence[0], panel.accuracy[0]
     # At the mean confidence and not as wide as the bin: so each bar starts on the diagonal, however wide the bin is.
     width = 0.6 / len(confidence)
-    for label, colour, chosen in (
+    for label, colour, chosen in (  # blue and orange stay apart in grey print too
         ("gap: over-confident", ORANGE, accuracy < confidence),
         ("gap: under-confident", BLUE, accuracy > confidence),
     ):

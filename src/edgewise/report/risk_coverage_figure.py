@@ -10,11 +10,11 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import PercentFormatter
 
 from edgewise.decisions import RiskCoverage, Selective
-from edgewise.report.reliability_axes import BLUE, GREY, ORANGE, SKY
+from edgewise.report.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
 
 Points = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
-COLOURS = (BLUE, ORANGE, SKY, GREY, "#009E73", "#CC79A7")
+COLOURS = (BLUE, ORANGE, SKY, GREY, GREEN, PURPLE)
 MOST_POINTS = 2000
 EARLY = 0.05  # of the coverage: risks of so few elements jump, and do not set the scale
 

@@ -1,6 +1,7 @@
 """The picture of a study: scores against the distance from the truth, and how often each score is right."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,14 +10,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgewise.experiments.study_answer import METRICS, agreement, chosen
+from edgewise.experiments.study_answer import SCORE_NAMES, agreement, chosen
 from edgewise.experiments.study_predictors import LEARNT, REFERENCES
 from edgewise.experiments.study_rows import Row
 from edgewise.replace_file import replace_file
+from edgewise.report.colours import BLACK, BLUE, GREEN, OCHRE, ORANGE, PURPLE, SKY, VERMILION
 
-# Okabe and Ito's colours, which all eyes tell apart; references are hollow, trained models are filled.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B07D00")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
+# References are hollow, trained models are filled. More markers than colours: a ninth model looks like no other.
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OCHRE)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 TITLE: Mapping[str, Any] = {"fontsize": "medium", "loc": "left"}
 LEAST = 1e-4  # what is smaller is drawn here
 
@@ -59,9 +61,10 @@ class Style(NamedTuple):
 
 
 def _styles() -> dict[str, Style]:
-    trained = {name: Style(MARKERS[k % 8], COLOURS[k % 8], COLOURS[k % 8]) for k, name in enumerate(LEARNT)}
+    colours, markers = cycle(COLOURS), cycle(MARKERS)
+    trained = {name: Style(marker, c, c) for name, marker, c in zip(LEARNT, markers, colours, strict=False)}
     references = [name for name in REFERENCES if name != "truth"]
-    return trained | {name: Style(MARKERS[k % 8], "none", "0.25") for k, name in enumerate(references)}
+    return trained | {name: Style(marker, "none", "0.25") for name, marker in zip(references, MARKERS, strict=False)}
 
 
 def _scatter(ax: Axes, rows: Sequence[Row], heights: Sequence[float]) -> None:
@@ -92,18 +95,18 @@ def _scatter(ax: Axes, rows: Sequence[Row], heights: Sequence[float]) -> None:
 def _bars(ax: Axes, rows: Sequence[Row]) -> None:
     """Draw for each score how often it tells which of two trained models is the nearer to the truth."""
     learnt = chosen(rows, list(LEARNT))
-    values = [agreement(learnt, metric, "edge_kl") for metric in METRICS]
+    values = [agreement(learnt, metric, "edge_kl") for metric in SCORE_NAMES]
     right = 100 * np.array([value.right for value in values])
     limits = 100 * np.array([value.interval for value in values])
     places = np.arange(len(values))[::-1]
-    proper = ["nll" in metric or "brier" in metric for metric in METRICS]
-    ax.barh(places, right, color=[COLOURS[0] if is_proper else COLOURS[4] for is_proper in proper], height=0.65)
+    proper = ["nll" in metric or "brier" in metric for metric in SCORE_NAMES]
+    ax.barh(places, right, color=[BLUE if is_proper else ORANGE for is_proper in proper], height=0.65)
     if np.isfinite(limits).all():
         ax.hlines(places, limits[:, 0], limits[:, 1], color="0.2", linewidth=1.2)
     for place, value in zip(places, right, strict=True):
         ax.text(2.0, place, f"{value:.0f}%", va="center", color="white", fontsize="small", fontweight="bold")
     ax.axvline(50.0, color="0.6", linewidth=0.8, linestyle="--")
-    ax.set_yticks(places, list(METRICS.values()))
+    ax.set_yticks(places, list(SCORE_NAMES.values()))
     ax.set(xlim=(0, 100), xlabel="of pairs of trained models, percent")
     ax.set_title("How often the better score is the nearer", **TITLE)
     ax.spines[["top", "right"]].set_visible(False)

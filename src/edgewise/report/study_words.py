@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgewise.experiments.study_answer import (
-    METRICS,
+    SCORE_NAMES,
     Agreement,
     agreement,
     chosen,
@@ -120,7 +120,7 @@ def _agreement_lines(rows: Sequence[Row]) -> list[str]:
     sets = {"trained models": list(LEARNT), "all but the truth": list(WITHOUT_TRUTH)}
     lines = [f"{'':22}" + "".join(f"{name:^34}" for name in sets)]
     lines.append(f"{'score':22}" + f"{'nearer by KL':>16}{'rank KL':>9}{'rank TV':>9}" * len(sets))
-    for metric, name in METRICS.items():
+    for metric, name in SCORE_NAMES.items():
         cells = ""
         for predictors in sets.values():
             kl, tv = (agreement(chosen(rows, predictors), metric, distance) for distance in ("edge_kl", "edge_tv"))

@@ -14,19 +14,21 @@ from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
 from edgewise.report.calibrator_rows import calibrated_runs
 from edgewise.report.calibrators_figure import draw_calibrators
+from edgewise.report.colours import BLUE, GREEN, OCHRE, PURPLE, VERMILION
+from edgewise.report.legends import legend_entries
 from edgewise.report.reliability_axes import INSIDE, draw_panels
 from edgewise.report.reliability_panels import Panel
 from edgewise.report.results import Results
 from edgewise.report.words import READING_NAMES
 
 ENDINGS = (".pdf", ".png")
-# Okabe and Ito's colours, which all eyes tell apart, and a marker each, for those who print in grey.
+# A colour each, and a marker for those who print in grey.
 STYLES = {
-    "gcn": ("#0072B2", "o"),
-    "gat": ("#D55E00", "s"),
-    "gmnn": ("#009E73", "^"),
-    "epfgnn": ("#CC79A7", "D"),
-    "jointgcn": ("#B07D00", "<"),
+    "gcn": (BLUE, "o"),
+    "gat": (VERMILION, "s"),
+    "gmnn": (GREEN, "^"),
+    "epfgnn": (PURPLE, "D"),
+    "jointgcn": (OCHRE, "<"),
 }
 ACROSS = 4  # datasets side by side
 PAIRS = {
@@ -76,8 +78,8 @@ def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figur
         axes = row.subplots(1, len(VIEWS))
         row.suptitle(model, fontweight="bold")
         draw_panels(panels, axes, INSIDE)
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    bottom.legend([*handles.values()], [*handles], loc="center", ncols=5, frameon=False, fontsize="x-small")
+    entries = legend_entries(axes)
+    bottom.legend([*entries.values()], [*entries], loc="center", ncols=5, frameon=False, fontsize="x-small")
     fig.suptitle(f"{dataset}, {READING_NAMES[reading]}")
     return fig
 
@@ -118,9 +120,9 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
             _say_empty(ax)
     for ax in grid[:, 0]:
         ax.set_ylabel(f"{up_name}, percent")
-    handles = {label: handle for ax in fig.axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-    models = [model for model in STYLES if model in handles]
-    shown = [handles[model] for model in models]
+    entries = legend_entries(fig.axes)
+    models = [model for model in STYLES if model in entries]
+    shown = [entries[model] for model in models]
     fig.legend(shown, models, loc="outside lower center", ncols=len(STYLES), frameon=False, markerscale=1.6)
     fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
     return fig
