@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
@@ -39,6 +40,15 @@ class Field(NamedTuple):
 
     def enumerated(self):
         return Enumeration(self.unary.double().tolist(), self.edges, self.couplings.tolist(), self.evidence)
+
+
+def assert_enumerated(posterior, field, tolerance):
+    """Nodes and edges are those of the enumeration."""
+    true = field.enumerated()
+    np.testing.assert_allclose(posterior.node.numpy(), true.nodes(), rtol=0, atol=tolerance)
+    if field.edges:
+        joint = posterior.joint(field.edge_index).numpy()
+        np.testing.assert_allclose(joint, true.edges(field.edges), rtol=0, atol=tolerance)
 
 
 def generator(seed):

@@ -122,12 +122,12 @@ def test_a_batch_is_its_fields_one_by_one(kind):
 
 
 def test_more_edges_than_one_chunk_holds(monkeypatch):
-    from edgewise.inference import bethe
+    from edgewise.inference import messages
 
     field = loopy("scaled")
     posterior, _ = sum_product(field.mrf())
     whole = float(bethe_free_energy(field.mrf(), posterior))
-    monkeypatch.setattr(bethe, "CHUNK_ELEMENTS", 4 * 9)
+    monkeypatch.setattr(messages, "CHUNK_ELEMENTS", 4 * 9)
     assert float(bethe_free_energy(field.mrf(), posterior)) == pytest.approx(whole, abs=1e-12)
 
 

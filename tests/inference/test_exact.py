@@ -10,6 +10,7 @@ from edgewise.posterior import MixturePosterior, PairwisePosterior
 from inference.fields import (
     KINDS,
     Field,
+    assert_enumerated,
     cycle,
     generator,
     one_of,
@@ -20,22 +21,13 @@ from inference.fields import (
 )
 
 
-def assert_edges_and_nodes(posterior, field, tolerance=1e-12):
-    true = field.enumerated()
-    np.testing.assert_allclose(posterior.node.numpy(), true.nodes(), rtol=0, atol=tolerance)
-    if field.edges:
-        np.testing.assert_allclose(
-            posterior.joint(field.edge_index).numpy(), true.edges(field.edges), rtol=0, atol=tolerance
-        )
-
-
 @given(field=small_fields())
 @settings(max_examples=100, deadline=None)
 def test_forests(field):
     posterior, convergence = exact_marginals(field.mrf())
     assert isinstance(posterior, PairwisePosterior)
     assert convergence.converged and convergence.residual == 0.0 and convergence.sweeps == 0
-    assert_edges_and_nodes(posterior, field)
+    assert_enumerated(posterior, field, 1e-12)
 
 
 @given(field=small_fields(loops=True, strength=3.0))
@@ -43,7 +35,7 @@ def test_forests(field):
 def test_graphs_with_loops(field):
     posterior, convergence = exact_marginals(field.mrf())
     assert convergence.converged
-    assert_edges_and_nodes(posterior, field)
+    assert_enumerated(posterior, field, 1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,7 +98,7 @@ def test_evidence_cuts_loops(kind):
         field = random_field(edge_index, 6, 3, generator(seed), kind=kind)._replace(evidence={5: 2, 1: 0})
         posterior, _ = exact_marginals(field.mrf())
         assert isinstance(posterior, PairwisePosterior)
-        assert_edges_and_nodes(posterior, field)
+        assert_enumerated(posterior, field, 1e-12)
         assert posterior.node[5].tolist() == [0, 0, 1] and posterior.node[1].tolist() == [1, 0, 0]
 
 
@@ -115,7 +107,7 @@ def test_labels_ruled_out_one_by_one_cut_loops_too():
     field.unary[2, [0, 2]] = -torch.inf
     posterior, _ = exact_marginals(field.mrf())
     assert isinstance(posterior, PairwisePosterior)
-    assert_edges_and_nodes(posterior, field)
+    assert_enumerated(posterior, field, 1e-12)
 
 
 def test_sets_on_both_sides_of_a_known_node():
@@ -145,7 +137,7 @@ def test_loops_that_remain_are_enumerated_with_evidence(num_known):
         field = random_field(pairs, 6, 3, generator(num_known), kind=kind, num_known=num_known)
         posterior, _ = exact_marginals(field.mrf())
         assert isinstance(posterior, MixturePosterior)
-        assert_edges_and_nodes(posterior, field)
+        assert_enumerated(posterior, field, 1e-12)
         # To rounding; that it is exact is asked for below.
         for node, label in field.evidence.items():
             np.testing.assert_allclose(posterior.node[node].numpy(), np.eye(3)[label], rtol=0, atol=1e-14)
@@ -168,7 +160,7 @@ def test_huge_potentials(dtype):
             field.unary[0, 1] = -torch.inf
             # Sums of 1e4 in float32 are rounded to 1e-3; enumeration sums in float64.
             loose = 2e-3 if dtype == torch.float32 else 1e-10
-            assert_edges_and_nodes(exact_marginals(field.mrf())[0], field, tolerance=loose)
+            assert_enumerated(exact_marginals(field.mrf())[0], field, loose)
 
 
 def test_a_large_graph_with_loops_is_refused_with_a_way_out():
@@ -208,7 +200,7 @@ def test_a_batch_is_its_fields_one_by_one(kind, loops, num_known):
     assert isinstance(posterior, MixturePosterior if loops else PairwisePosterior)
     assert posterior.node.shape == (3, 5, 3)
     for b in range(3):
-        assert_edges_and_nodes(posterior[b], one_of(batch, b))
+        assert_enumerated(posterior[b], one_of(batch, b), 1e-12)
         np.testing.assert_allclose(posterior.node[b].numpy(), one_of(batch, b).enumerated().nodes(), rtol=0, atol=1e-12)
 
 
@@ -219,7 +211,7 @@ def test_labels_known_in_one_field_of_a_batch_only_do_not_cut():
     posterior, _ = exact_marginals(batch.mrf())
     assert isinstance(posterior, MixturePosterior)
     for b in range(2):
-        assert_edges_and_nodes(posterior[b], one_of(batch, b))
+        assert_enumerated(posterior[b], one_of(batch, b), 1e-12)
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 5])

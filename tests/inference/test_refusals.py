@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.inference import PairwiseMRF, exact_marginals, max_product, mean_field, sum_product
+from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
 
 EDGES = torch.tensor([[0, 1], [1, 2]])
 
@@ -175,7 +175,11 @@ def test_options(infer, options, words):
         inspect.unwrap(infer)(make(), **options)  # as without the checks of types in tests
 
 
-@pytest.mark.parametrize("infer", [sum_product, max_product, mean_field, exact_marginals])
+def free_energy_of_a_chain(mrf):
+    return inspect.unwrap(bethe_free_energy)(mrf, sum_product(make())[0])
+
+
+@pytest.mark.parametrize("infer", [sum_product, max_product, mean_field, exact_marginals, free_energy_of_a_chain])
 def test_what_is_no_field(infer):
     with pytest.raises(ValueError, match=r"Expected a PairwiseMRF, but got Tensor\. Make one: ew\.PairwiseMRF\(unary"):
         inspect.unwrap(infer)(torch.zeros(3, 2))

@@ -10,6 +10,7 @@ from edgewise.inference import Convergence, PairwiseMRF, exact_marginals, sum_pr
 from inference.fields import (
     KINDS,
     Field,
+    assert_enumerated,
     cycle,
     generator,
     one_of,
@@ -23,16 +24,6 @@ from inference.fields import (
 EXACT = 1e-10
 
 
-def assert_is(answer, field, tolerance=EXACT):
-    """Nodes and edges are those of the enumeration."""
-    true = field.enumerated()
-    np.testing.assert_allclose(answer.node.numpy(), true.nodes(), rtol=0, atol=tolerance)
-    if field.edges:
-        np.testing.assert_allclose(
-            answer.joint(field.edge_index).numpy(), true.edges(field.edges), rtol=0, atol=tolerance
-        )
-
-
 def assert_same(got, expected, tolerance):
     torch.testing.assert_close(got, expected, rtol=0, atol=tolerance)
 
@@ -42,7 +33,7 @@ def assert_same(got, expected, tolerance):
 def test_exact_on_small_forests(field):
     posterior, convergence = sum_product(field.mrf())
     assert convergence.converged
-    assert_is(posterior, field)
+    assert_enumerated(posterior, field, EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -196,7 +187,7 @@ def test_weak_couplings_are_nearly_exact(field):
     posterior, convergence = sum_product(field.mrf())
     assert convergence.converged
     # |s T| is seldom above 4 · 0.05 and a triangle's loop gain (0.2)^3 = 0.008. First order (0.05) would show.
-    assert_is(posterior, field, tolerance=0.01)
+    assert_enumerated(posterior, field, tolerance=0.01)
 
 
 def test_one_loop_of_two_labels_knows_which_label_is_likelier():
@@ -258,7 +249,7 @@ def test_huge_couplings(dtype, kind):
         posterior, convergence = sum_product(field.mrf())
         assert convergence.converged
         # Sums of 1e4 in float32 are rounded to 1e-3.
-        assert_is(posterior, field, tolerance=2e-3 if dtype == torch.float32 else EXACT)
+        assert_enumerated(posterior, field, tolerance=2e-3 if dtype == torch.float32 else EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -423,7 +414,7 @@ def test_a_batch_may_share_couplings_and_scales():
     scale = torch.rand(6, generator=g, dtype=torch.float64)
     together, _ = sum_product(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale))
     for b in range(4):
-        assert_is(together[b], Field(unary[b], edge_index, pairwise, scale))
+        assert_enumerated(together[b], Field(unary[b], edge_index, pairwise, scale), EXACT)
 
 
 def test_numpy_arrays_are_as_good_as_tensors():
@@ -437,7 +428,7 @@ def test_numpy_arrays_are_as_good_as_tensors():
         evidence={np.int64(node): np.int64(label) for node, label in field.evidence.items()},
     )
     assert torch.equal(sum_product(of_arrays)[0].node, sum_product(field.mrf())[0].node)
-    assert_is(sum_product(of_arrays)[0], field)
+    assert_enumerated(sum_product(of_arrays)[0], field, EXACT)
 
 
 def test_evidence_may_be_narrow_integers():

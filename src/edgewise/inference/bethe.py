@@ -1,14 +1,13 @@
 """The Bethe free energy: what belief propagation minimises."""
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from edgewise.inference.messages import CHUNK_ELEMENTS, Messages, node_totals
+from edgewise.inference.messages import Messages, edges_at_once, node_totals
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.inference.options import check_field
 from edgewise.posterior import PairwisePosterior
 
 
@@ -18,7 +17,22 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
     Z_i = Σ_l exp(U_i(l) + Σ_k μ_{k→i}(l)) and Z_e sums exp(T + both cavities) over pairs of labels; d_i is the degree.
     As a function of the messages F is stationary at the fixed points of sum-product, so there its gradient with respect
     to the potentials, with messages held fixed as it is here, is minus the marginals: a likelihood to learn by.
+
+    Parameters
+    ----------
+    mrf
+        The field.
+    posterior
+        What `sum_product` gave for it.
+
+    Examples
+    --------
+    >>> from edgewise.inference import sum_product
+    >>> chain = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1], [1, 2]]), 2 * torch.eye(2))
+    >>> round(float(bethe_free_energy(chain, sum_product(chain)[0])), 4)  # a tree: -log(2 (1 + e²)²)
+    -4.947
     """
+    check_field(mrf)
     if not isinstance(posterior, PairwisePosterior) or not torch.equal(posterior.edge_index, mrf.edge_index):
         raise ValueError(
             f"Expected the posterior that sum_product gave for this field, but got {posterior!r}, of another kind or "
@@ -46,7 +60,7 @@ def free_energy_of_messages(mrf: PairwiseMRF, messages: Messages) -> Float[Tenso
     totals = node_totals(mrf, messages)
     degree = torch.bincount(edge_index.flatten(), minlength=mrf.num_nodes).double()
     energy = ((degree - 1) * totals.logsumexp(-1)).sum(-1)
-    step = max(1, CHUNK_ELEMENTS // (mrf.num_classes**2 * max(1, math.prod(mrf.batch_shape))))
+    step = edges_at_once(mrf, mrf.num_classes**2)
     for lo in range(0, mrf.num_edges, step):
         part = slice(lo, lo + step)
         fields = totals[..., edge_index[:, part], :] - messages[..., part, :].double()

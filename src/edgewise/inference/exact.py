@@ -8,7 +8,7 @@ from edgewise.inference.convergence import EXACT, Convergence
 from edgewise.inference.fixed_point import ADJOINT_SWEEPS, attach
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_options
+from edgewise.inference.options import check_field
 from edgewise.inference.propagation import as_posterior
 from edgewise.posterior import MixturePosterior, Posterior
 
@@ -20,8 +20,11 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
 
     A node whose label is known cuts the graph: what hangs together only through such nodes counts as a forest. Of a
     graph with loops a vertex cover of k nodes is enumerated, C^k labellings: given their labels all other nodes are
-    independent, so the posterior is a mixture, which answers for any set of nodes.
+    independent, so the posterior is a mixture, which answers for any set of nodes. A graph that is too large for that
+    is a ValueError.
 
+    Examples
+    --------
     >>> triangle = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2), evidence={0: 1})
     >>> posterior, _ = exact_marginals(triangle)
     >>> round(float(posterior.node[1, 1]), 4)
@@ -29,7 +32,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     """
     from edgewise.inference.forest import forest_messages, is_forest  # which loads the compiler
 
-    check_options(mrf, 1, 0.0, None)
+    check_field(mrf)
     decided = mrf.decided
     if not is_forest(mrf, decided):
         return _enumerated(mrf, decided), EXACT

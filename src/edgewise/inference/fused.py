@@ -3,6 +3,9 @@
 Messages lie in the order of the nodes that receive them ("slots"), so a node reads all that it hears in one go, forms
 its cavities and writes what it tells to the slots of its neighbours. 64 messages go side by side through vector
 instructions, whatever the number of classes. A second pass, over whole arrays, damps and finds the largest change.
+
+All of it is in one file because compiled loops that call each other must be: what is kept of them on disk is thrown
+away only when their own file changes (see `edgewise.data.compiled`).
 """
 
 from functools import partial

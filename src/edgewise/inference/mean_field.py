@@ -1,16 +1,14 @@
 """Mean field: independent nodes that are near a field (a stationary point of the divergence from it)."""
 
-import math
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.inference.convergence import Convergence, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
-from edgewise.inference.messages import CHUNK_ELEMENTS
+from edgewise.inference.messages import edges_at_once
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_options
+from edgewise.inference.options import check_field, check_options, checked_tolerance
 from edgewise.posterior import IndependentPosterior
 
 
@@ -22,17 +20,26 @@ def mean_field(
     At rest they are a stationary point of the divergence from the field, if not the nearest one. The joint of an edge
     is the product of its ends, by definition. Arguments as in `sum_product`; the residual is the largest change of a
     probability.
+
+    Examples
+    --------
+    >>> chain = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1], [1, 2]]), 2 * torch.eye(2), evidence={0: 1})
+    >>> posterior, convergence = mean_field(chain)
+    >>> posterior.node[0].tolist(), convergence.converged
+    ([0.0, 1.0], True)
     """
-    small = check_options(mrf, max_sweeps, damping, tolerance)
+    check_field(mrf)
+    check_options(max_sweeps, damping)
+    small_enough = checked_tolerance(tolerance, mrf.unary.dtype)
     residuals: list[float] = []
     with torch.no_grad():
         field = mrf.detach()
         q = field.unary.softmax(-1)
-        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > small):
+        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > small_enough):
             following = mean_field_sweep(field, q)
             residuals.append(float((following - q).abs().max()) if q.numel() else 0.0)
             q = q.lerp(following, 1.0 - damping)
-    convergence = verdict(residuals, small, damping)
+    convergence = verdict(residuals, small_enough, damping)
     if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
         q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q, damping)
     elif mrf.requires_grad:
@@ -48,8 +55,7 @@ def mean_field_sweep(
     """Update all nodes at once; sums over neighbours are float64."""
     fields = mrf.unary.double()
     start, end = mrf.edge_index
-    entries = mrf.num_classes * (1 if mrf.pairwise.shape[-3] == 1 else mrf.num_classes)
-    step = max(1, CHUNK_ELEMENTS // (entries * max(1, math.prod(mrf.batch_shape))))
+    step = edges_at_once(mrf, mrf.num_classes if mrf.is_shared else mrf.num_classes**2)
     for lo in range(0, mrf.num_edges, step):
         part = slice(lo, lo + step)
         fields = fields.index_add(-2, start[part], _pull(mrf, q[..., end[part], :], part, backward=True))
@@ -59,8 +65,7 @@ def mean_field_sweep(
 
 def _pull(mrf: PairwiseMRF, q: Float[Tensor, "*batch some classes"], part: slice, backward: bool) -> Tensor:
     """Σ_l q(l) s T(l, m) in float64, with T turned round for messages that run against the edge."""
-    shared = mrf.pairwise.shape[-3] == 1
-    coupling = (mrf.pairwise if shared else mrf.pairwise[..., part, :, :]).double()
+    coupling = (mrf.pairwise if mrf.is_shared else mrf.pairwise[..., part, :, :]).double()
     coupling = coupling.transpose(-1, -2) if backward else coupling
-    pulled = q.double() @ coupling.squeeze(-3) if shared else (q.double().unsqueeze(-2) @ coupling).squeeze(-2)
+    pulled = q.double() @ coupling.squeeze(-3) if mrf.is_shared else (q.double().unsqueeze(-2) @ coupling).squeeze(-2)
     return pulled if mrf.edge_scale is None else pulled * mrf.edge_scale[..., part, None].double()

@@ -59,7 +59,7 @@ def _tell(mrf: PairwiseMRF, fields: Float[Tensor, "*batch edges classes"], rule:
 
     For a gradient chunks are computed again on the way back, instead of being kept.
     """
-    step = max(1, CHUNK_ELEMENTS // (mrf.num_classes**2 * max(1, math.prod(mrf.batch_shape))))
+    step = edges_at_once(mrf, mrf.num_classes**2)
     parts = []
     for lo in range(0, max(1, mrf.num_edges), step):
         told = partial(_tell_part, mrf, rule, slice(lo, lo + step), backward)
@@ -85,6 +85,11 @@ def log_sum(fields: Float[Tensor, "*batch edges classes"], coupling: Float[Tenso
 def log_max(fields: Float[Tensor, "*batch edges classes"], coupling: Float[Tensor, "*batch e c c"]) -> Tensor:
     """max_l h(l) + T(l, m)."""
     return (fields.unsqueeze(-1) + coupling).amax(-2)
+
+
+def edges_at_once(mrf: PairwiseMRF, numbers: int) -> int:
+    """Give how many edges to look at together, when each needs so many numbers in each field of a batch."""
+    return max(1, CHUNK_ELEMENTS // (numbers * max(1, math.prod(mrf.batch_shape))))
 
 
 def largest_change(old: Tensor, new: Tensor) -> float:

@@ -2,11 +2,12 @@
 
 import torch
 
+from edgewise.data.compiled import runs_compiled
 from edgewise.inference.convergence import Convergence, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import Messages, Rule, largest_change, log_max, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_options
+from edgewise.inference.options import check_field, check_options, checked_tolerance
 from edgewise.posterior import PairwisePosterior
 
 COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
@@ -33,8 +34,11 @@ def sum_product(
 
     Returns
     -------
-    The posterior, and whether it converged, after how many sweeps, and what to do if it did not. Gradients flow to the
-    potentials: at a fixed point by the implicit function theorem, else through the sweeps.
+    PairwisePosterior
+        The marginals of nodes and the joints of edges. Gradients flow to the potentials: at a fixed point by the
+        implicit function theorem, else through the sweeps.
+    Convergence
+        Whether it converged, after how many sweeps, and what to do if it did not.
 
     Examples
     --------
@@ -52,7 +56,14 @@ def max_product(
     """Infer max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labelling in which i has label l.
 
     They are not marginals: the argmax of each node is the most likely labelling of a tree if that is unique, and a good
-    guess elsewhere. Arguments as in `sum_product`.
+    guess elsewhere. Arguments and answer as in `sum_product`.
+
+    Examples
+    --------
+    >>> chain = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1], [1, 2]]), 2 * torch.eye(2), evidence={0: 1})
+    >>> posterior, convergence = max_product(chain)
+    >>> posterior.node.argmax(1).tolist()
+    [1, 1, 1]
     """
     return _propagated(mrf, log_max, max_sweeps, damping, tolerance)
 
@@ -60,9 +71,11 @@ def max_product(
 def _propagated(
     mrf: PairwiseMRF, rule: Rule, max_sweeps: int, damping: float, tolerance: float | None
 ) -> tuple[PairwisePosterior, Convergence]:
-    small = check_options(mrf, max_sweeps, damping, tolerance)
+    check_field(mrf)
+    check_options(max_sweeps, damping)
     with torch.no_grad():
-        messages, convergence = _run(mrf.detach(), rule, max_sweeps, damping, small)
+        small_enough = checked_tolerance(tolerance, mrf.unary.dtype)
+        messages, convergence = _run(mrf.detach(), rule, max_sweeps, damping, small_enough)
     if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
         messages = attach(lambda told: sweep(mrf, told, rule), messages, damping)
     elif mrf.requires_grad:
@@ -83,7 +96,7 @@ def _run(
 ) -> tuple[Messages, Convergence]:
     messages = silent(mrf)
     work = 2 * mrf.num_edges * mrf.num_classes * min(max_sweeps, 100)  # of each field
-    if mrf.unary.device.type == "cpu" and work >= COMPILED_WORK:
+    if runs_compiled(mrf.unary.device) and work >= COMPILED_WORK:
         from edgewise.inference.fused import run_compiled
 
         return run_compiled(mrf, "max" if rule is log_max else "sum", max_sweeps, damping, tolerance)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.arrays import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
-from edgewise.inference.mrf import LARGEST
+from edgewise.inference.checks import LARGEST
 from edgewise.models.adam import Adam, Steps, Weights
 from edgewise.models.convolution import Convolution, backbone_trained
 from edgewise.models.dropout import NO_DROPOUT, Dropout

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.mrf import LARGEST
+from edgewise.inference.checks import LARGEST
 from edgewise.models.adam import Adam, Weights
 from edgewise.models.convolution import backbone_trained, convolved
 from edgewise.models.coupled_marginals import kept_messages, labelled_likelihood, unaries
