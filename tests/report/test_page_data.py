@@ -15,8 +15,8 @@ from edgewise.report.results import Results, Summary
 from edgewise.report.score_rows import (
     Published,
     ScoreCell,
-    cell,
     prediction_rows,
+    score_cell,
     score_rows,
     statistics_rows,
 )
@@ -115,12 +115,12 @@ def test_how_far_from_the_published_number(difference: float | None, verdict: st
 
 
 def test_a_cell_says_what_it_lacks() -> None:
-    assert cell(Summary(0.1234, 0.01, 6), "ece", 6).text == "12.34 ± 1.00"
-    assert cell(Summary(0.1234, 0.01, 5), "ece", 6).remark == "5 runs"
-    assert cell(Summary(0.1234, 0.0, 1), "ece", 1).text == "12.34"  # one run has no spread
-    assert cell(Summary(1.5, 0.25, 6), "nll", 6).text == "1.500 ± 0.250"
-    assert cell(Summary(math.inf, math.nan, 6), "nll", 6) == ScoreCell("∞", math.inf)
-    empty = cell(None, "ece", 6, MeanStd(0.5, 0.1))
+    assert score_cell(Summary(0.1234, 0.01, 6), "ece", 6).text == "12.34 ± 1.00"
+    assert score_cell(Summary(0.1234, 0.01, 5), "ece", 6).remark == "5 runs"
+    assert score_cell(Summary(0.1234, 0.0, 1), "ece", 1).text == "12.34"  # one run has no spread
+    assert score_cell(Summary(1.5, 0.25, 6), "nll", 6).text == "1.500 ± 0.250"
+    assert score_cell(Summary(math.inf, math.nan, 6), "nll", 6) == ScoreCell("∞", math.inf)
+    empty = score_cell(None, "ece", 6, MeanStd(0.5, 0.1))
     assert empty == ScoreCell("–", None, "nothing to score", Published("50.00 ± 10.00"))
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
 from edgewise.experiments.reproduce import Progress
 from report.made_up_runs import made_up_results
 
@@ -221,4 +221,4 @@ def test_a_row_of_one_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gat", True),
         ("jointgcn", False),
     ]
-    assert "jointgcn" not in changes.changed_rows() and "gat" not in changes.changed_rows()
+    assert "jointgcn" not in changed_rows() and "gat" not in changed_rows()

@@ -35,6 +35,19 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
     }
 )
 
+
+def same_in_both_readings() -> list[str]:
+    """Give the rows of the tables that both readings take from the same prediction."""
+    one, *others = READINGS.values()
+    return [row for row, source in one.items() if all(other.get(row) == source for other in others)]
+
+
+def changed_rows() -> list[str]:
+    """Give the rows of the tables that both readings have, and take from different predictions."""
+    same = same_in_both_readings()
+    return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
+
+
 # What each prediction is, for the legend of a report.
 PREDICTIONS: Mapping[str, str] = MappingProxyType(
     {

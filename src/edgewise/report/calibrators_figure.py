@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from edgewise.experiments.runs import Run
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
 from edgewise.report.colours import BLUE, VERMILION
-from edgewise.report.results import Results, Summary, summarised
+from edgewise.report.results import Results, Summary, runs_with, summarised
 from edgewise.report.words import label
 
 # The view, a colour and a marker, and how far beneath the middle of a line.
@@ -33,8 +33,7 @@ def calibrator_panel(dataset: str, model: str, runs: Sequence[Run], named: Mappi
     """Give mean and std over the runs for each of some predictions, which are named by their calibrator."""
     errors = {
         name: [
-            summarised(100 * run.predictions[one][view].ece for run in runs if one in run.predictions)
-            for one in named.values()
+            summarised(100 * run.predictions[one][view].ece for run in runs_with(one, runs)) for one in named.values()
         ]
         for name, (view, *_) in ERRORS.items()
     }

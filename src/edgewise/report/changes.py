@@ -9,9 +9,9 @@ from statistics import fmean
 import numpy as np
 from scipy.stats import t as student
 
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, READINGS
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, READINGS, changed_rows
 from edgewise.report.results import Results
-from edgewise.report.score_rows import TELLING, ScoreCell, ScoreRow, same_in_both_readings
+from edgewise.report.score_rows import TELLING, ScoreCell, ScoreRow
 from edgewise.report.words import PERCENT, label, listed, score_name, signed
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "of too few splits to tell"
@@ -89,19 +89,21 @@ class Story:
     sentences: list[str]
 
 
-def changed_rows() -> list[str]:
-    """Give the rows of the tables that both readings have, and take from different predictions."""
-    same = same_in_both_readings()
-    return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
+def changed_cells(results: Results) -> list[tuple[str, str]]:
+    """Give each dataset with each changed row of the tables that it has runs of."""
+    return [
+        (dataset, row)
+        for dataset in results.datasets
+        for row in changed_rows()
+        if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
+    ]
 
 
 def change_rows(results: Results) -> list[ScoreRow]:
     """Give a row for each dataset and changed row of the tables, with a cell for each telling score."""
     return [
         ScoreRow(dataset, row, [_cell(results, dataset, row, view, metric) for view, metric in TELLING])
-        for dataset in results.datasets
-        for row in changed_rows()
-        if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
+        for dataset, row in changed_cells(results)
     ]
 
 
@@ -118,6 +120,7 @@ def _difference(found: Change, metric: str) -> str:
 
 def stories(results: Results) -> list[Story]:
     """Tell what differs, for each changed row that has runs."""
+    having_runs = {row for _, row in changed_cells(results)}
     return [
         Story(
             row,
@@ -126,7 +129,7 @@ def stories(results: Results) -> list[Story]:
             [sentence for view, metric in TELLING if (sentence := _sentence(results, row, view, metric))],
         )
         for row in changed_rows()
-        if any(results.of(dataset, READINGS[AS_PUBLISHED][row].model) for dataset in results.datasets)
+        if row in having_runs
     ]
 
 

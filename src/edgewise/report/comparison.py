@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from edgewise.data.statistics import MeanStd
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.readings import AS_PUBLISHED
-from edgewise.report.results import SHARES, Results
+from edgewise.report.results import SHARES, Results, away
 
 STATISTICS = "statistics"
 
@@ -25,7 +25,7 @@ class ComparedCell:
     @property
     def difference(self) -> float | None:
         """Ours less published, in published standard deviations."""
-        return None if self.ours is None else (self.ours.mean - self.published.mean) / self.published.std
+        return None if self.ours is None else away(self.ours, self.published)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from edgewise.experiments.plan import CALIBRATORS_ENTRY, KNOWN_MODELS, Plan
 from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.experiments.readings import READINGS
+from edgewise.experiments.readings import READINGS, same_in_both_readings
 from edgewise.experiments.synthetic_graphs import SIZE_IN_WORDS
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
@@ -30,7 +30,6 @@ from edgewise.report.score_rows import (
     ScoreRow,
     legend_of,
     prediction_rows,
-    same_in_both_readings,
     score_rows,
     statistics_rows,
 )

@@ -8,7 +8,7 @@ from edgewise.experiments.readings import AS_PUBLISHED, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
-from edgewise.report.results import Results, summarised
+from edgewise.report.results import Results, runs_with, summarised
 from edgewise.report.words import READING_NAMES, label
 
 Document = dict[str, object]
@@ -40,7 +40,7 @@ def drawn_document(results: Results) -> Document:
                 "sources": {
                     source_key(source): source_document(runs, source.prediction)
                     for source in sorted(sources)
-                    if (runs := _having(results.of(dataset, source.model), source.prediction))
+                    if (runs := runs_with(source.prediction, results.of(dataset, source.model)))
                 },
             }
             for dataset in results.datasets
@@ -66,10 +66,6 @@ def calibrated_models(results: Results) -> dict[str, list[str]]:
 def calibrators_of_all(models: Mapping[str, Sequence[str]]) -> list[str]:
     """Give all calibrators of some models, in the order in which they are known."""
     return [name for name in CALIBRATORS if any(name in several for several in models.values())]
-
-
-def _having(runs: Sequence[Run], prediction: str) -> list[Run]:
-    return [run for run in runs if prediction in run.predictions]
 
 
 def source_key(source: Source) -> str:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
+from edgewise.experiments.readings import AS_DEFINED, READINGS
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.calibrator_rows import CALIBRATOR_SCORES, calibrator_rows
-from edgewise.report.changes import change, changed_rows
+from edgewise.report.changes import change, changed_cells
 from edgewise.report.comparison import ComparedCell, compare
 from edgewise.report.results import SHARES, Results
 from edgewise.report.score_rows import (
@@ -92,9 +92,7 @@ def _beneath(rows: Sequence[ScoreRow]) -> list[str]:
 def _changes(results: Results) -> Table:
     rows = [
         Row(dataset, row, [_change(results, dataset, row, *score) for score in TELLING])
-        for dataset in results.datasets
-        for row in changed_rows()
-        if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
+        for dataset, row in changed_cells(results)
     ]
     note = "As published → as defined, means over runs; beneath: in how many runs as defined is better."
     return Table("What the definitions change", [score_name(*score) for score in TELLING], rows, [note])

@@ -95,6 +95,16 @@ class Results:
         return {name: sorted(several) for name, several in found.items()}
 
 
+def away(ours: MeanStd, published: MeanStd) -> float:
+    """Give how far our mean is from a published one, in published standard deviations."""
+    return (ours.mean - published.mean) / published.std
+
+
+def runs_with(prediction: str, runs: Iterable[Run]) -> list[Run]:
+    """Give the runs that have a prediction: those before a calibrator was added have not."""
+    return [run for run in runs if prediction in run.predictions]
+
+
 def _spread(values: Sequence[float]) -> Summary:
     """Give mean and population std over the splits that have a value: a test set may have no edge."""
     known = [value for value in values if not np.isnan(value)]

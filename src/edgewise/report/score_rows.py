@@ -12,7 +12,7 @@ from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.readings import PREDICTIONS, READINGS
 from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.results import SHARES, Results, Summary, summarised
+from edgewise.report.results import SHARES, Results, Summary, away, runs_with, summarised
 from edgewise.report.words import EMPTY, counted, mean_std, signed
 
 COUNTS = ("nodes", "directed_edges", "features", "classes")
@@ -94,18 +94,19 @@ def _score_row(results: Results, reading: str, dataset: str, name: str, metric: 
         return ScoreRow(dataset, name, ())
     published = PUBLISHED_SCORES.get(dataset, {}).get(name, {}).get(metric, {})
     cells = [
-        cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view)) for view in VIEWS
+        score_cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view))
+        for view in VIEWS
     ]
     return ScoreRow(dataset, name, cells, counted(runs, "run") if runs < usual else "")
 
 
-def cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> ScoreCell:
+def score_cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> ScoreCell:
     """Write mean ± std, and remark on it if some of the runs have no value."""
     theirs = Published(mean_std(published, metric)) if published else None
     if ours is None:
         return ScoreCell(EMPTY, None, "nothing to score", theirs)
     if theirs and published:
-        theirs = replace(theirs, difference=(ours.mean - published.mean) / published.std)
+        theirs = replace(theirs, difference=away(ours, published))
     remark = counted(ours.runs, "run") if ours.runs < runs else ""
     return ScoreCell(mean_std(ours, metric), ours.mean, remark, theirs)
 
@@ -149,8 +150,10 @@ def prediction_row(
     dataset: str, name: str, runs: Sequence[Run], prediction: str, scores: Iterable[tuple[str, str]]
 ) -> ScoreRow:
     """Give a cell for each score of a prediction; the remark says if only some of the runs have it."""
-    having = [run.predictions[prediction] for run in runs if prediction in run.predictions]
-    cells = [cell(summarised(views[view][metric] for views in having), metric, len(having)) for view, metric in scores]
+    having = [run.predictions[prediction] for run in runs_with(prediction, runs)]
+    cells = [
+        score_cell(summarised(views[view][metric] for views in having), metric, len(having)) for view, metric in scores
+    ]
     return ScoreRow(dataset, name, cells, counted(len(having), "run") if len(having) < len(runs) else "")
 
 
@@ -184,10 +187,4 @@ def _statistics_cells(ours: DatasetStatistics, published: DatasetStatistics | No
 def _share_cell(share: MeanStd, name: str, published: MeanStd | None) -> ScoreCell:
     """Write a share of the edges of test sets; a set without edges has none."""
     ours = share if isinstance(share, Summary) and share.runs else None
-    return cell(ours, name, ours.runs if ours else 0, published)
-
-
-def same_in_both_readings() -> list[str]:
-    """Give the rows of the tables that both readings take from the same prediction."""
-    one, *others = READINGS.values()
-    return [row for row, source in one.items() if all(other.get(row) == source for other in others)]
+    return score_cell(ours, name, ours.runs if ours else 0, published)

@@ -2,22 +2,25 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import product
 
 from edgewise.data.statistics import MeanStd
 from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.experiments.readings import READINGS
-from edgewise.experiments.runs import SAME_LABEL, Run
+from edgewise.experiments.runs import SAME_LABEL
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
 from edgewise.report.comparison import STATISTICS, ComparedCell, compare
-from edgewise.report.results import SHARES, Results, summarised
+from edgewise.report.results import SHARES, Results, runs_with, summarised
 from edgewise.report.words import METRIC_NAMES
 
 COLUMNS = (
     *("reading", "dataset", "row", "metric", "view", "mean", "std", "runs"),
     *("published_mean", "published_std", "difference_in_published_std"),
 )
+
+Line = list[object]
 
 CALIBRATED = "calibrated"  # in the column of readings
 
@@ -31,48 +34,53 @@ def scores_csv(results: Results) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for reading in READINGS:
-        published = {_place(cell): cell for cell in compare(results, reading)}
-        for dataset in results.datasets:
-            for row in READINGS[reading]:
-                for metric in METRIC_NAMES:
-                    for view in VIEWS:
-                        ours = results.summary(reading, dataset, row, view, metric)
-                        if ours is not None:
-                            place = (dataset, row, metric, view)
-                            numbers = _numbers(ours, ours.runs, published.get(place))
-                            writer.writerow([reading, *place, *numbers])
-    for (dataset, model), runs in calibrated_runs(results).items():
-        for name, prediction in calibrated_predictions(runs).items():
-            writer.writerows([CALIBRATED, dataset, f"{model} {name}", *line] for line in _lines(runs, prediction))
-    for cell in compare(results):
-        if cell.row == STATISTICS and cell.ours is not None:
-            splits = sum(task.dataset == cell.dataset for task in results.tasks)
-            writer.writerow(["", *_place(cell), *_numbers(cell.ours, splits, cell)])
-    for dataset in results.described_datasets:
-        if dataset not in PUBLISHED_DATASETS:
-            writer.writerows(_unpublished_statistics(results, dataset))
+        writer.writerows(_of_reading(results, reading))
+    writer.writerows(_of_calibrators(results))
+    writer.writerows(_published_statistics(results))
+    writer.writerows(_other_statistics(results))
     return text.getvalue()
 
 
-def _lines(runs: Sequence[Run], prediction: str) -> Iterator[list[object]]:
-    """Give a line for each score of a prediction that some run has."""
-    having = [run.predictions[prediction] for run in runs if prediction in run.predictions]
-    for metric in METRIC_NAMES:
-        for view in (*VIEWS, SAME_LABEL):
-            ours = summarised(views[view][metric] for views in having)
-            if ours is not None:
-                yield [metric, view, *_numbers(ours, ours.runs, None)]
+def _of_reading(results: Results, reading: str) -> Iterator[Line]:
+    """Give a line for each score of each row of the tables that some run has."""
+    published = {_place(cell): cell for cell in compare(results, reading)}
+    for dataset, row, metric, view in product(results.datasets, READINGS[reading], METRIC_NAMES, VIEWS):
+        ours = results.summary(reading, dataset, row, view, metric)
+        if ours is not None:
+            place = (dataset, row, metric, view)
+            yield [reading, *place, *_numbers(ours, ours.runs, published.get(place))]
 
 
-def _unpublished_statistics(results: Results, dataset: str) -> list[list[object]]:
-    """Give a line for each share of a dataset that some split has."""
-    ours = results.dataset_statistics(dataset)
-    shares = {share: getattr(ours, share) for share in SHARES if ours}
-    return [
-        ["", dataset, STATISTICS, share, "", *_numbers(value, value.runs, None)]
-        for share, value in shares.items()
-        if value.runs
-    ]
+def _of_calibrators(results: Results) -> Iterator[Line]:
+    """Give a line for each score of each calibrator of each model that some run has."""
+    for (dataset, model), runs in calibrated_runs(results).items():
+        for name, prediction in calibrated_predictions(runs).items():
+            having = [run.predictions[prediction] for run in runs_with(prediction, runs)]
+            for metric, view in product(METRIC_NAMES, (*VIEWS, SAME_LABEL)):
+                ours = summarised(views[view][metric] for views in having)
+                if ours is not None:
+                    place = (dataset, f"{model} {name}", metric, view)
+                    yield [CALIBRATED, *place, *_numbers(ours, ours.runs, None)]
+
+
+def _published_statistics(results: Results) -> Iterator[Line]:
+    """Give a line for each published share of a dataset whose splits are known."""
+    for cell in compare(results):
+        if cell.row == STATISTICS and cell.ours is not None:
+            splits = sum(task.dataset == cell.dataset for task in results.tasks)
+            yield ["", *_place(cell), *_numbers(cell.ours, splits, cell)]
+
+
+def _other_statistics(results: Results) -> Iterator[Line]:
+    """Give a line for each share of another dataset that some split has."""
+    for dataset in results.described_datasets:
+        ours = results.dataset_statistics(dataset)
+        if dataset in PUBLISHED_DATASETS or ours is None:
+            continue
+        for share in SHARES:
+            value = getattr(ours, share)
+            if value.runs:
+                yield ["", dataset, STATISTICS, share, "", *_numbers(value, value.runs, None)]
 
 
 def _place(cell: ComparedCell) -> tuple[str, str, str, str]:

@@ -1,13 +1,13 @@
 """Structured calibration beside the paper's models and temperature scaling, on the same splits and initialisations."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source
 from edgewise.experiments.runs import Run
 from edgewise.report.calibrator_rows import calibrated_runs
-from edgewise.report.results import Results
+from edgewise.report.results import Results, runs_with
 from edgewise.report.score_rows import ScoreRow, prediction_row, with_best
 from edgewise.report.words import READING_NAMES, counted
 
@@ -46,13 +46,14 @@ def contenders(results: Results, dataset: str) -> list[Contender]:
     structured = [
         run
         for (of_dataset, _), runs in calibrated_runs(results).items()
-        for run in runs
-        if of_dataset == dataset and STRUCTURED in run.predictions
+        for run in runs_with(STRUCTURED, runs)
+        if of_dataset == dataset
     ]
     bases, places = dict.fromkeys(run.key.model for run in structured), {_place(run) for run in structured}
     found = [
-        Contender(name, source, [run for run in _having(results, dataset, source) if _place(run) in places])
+        Contender(name, source, [run for run in runs if _place(run) in places])
         for name, source in _named(bases)
+        for runs in [runs_with(source.prediction, results.of(dataset, source.model))]
     ]
     return [one for one in found if one.runs]
 
@@ -74,10 +75,6 @@ def _named(bases: Iterable[str]) -> list[tuple[str, Source]]:
     return list(dict.fromkeys(named))
 
 
-def _having(results: Results, dataset: str, source: Source) -> list[Run]:
-    return [run for run in results.of(dataset, source.model) if source.prediction in run.predictions]
-
-
 def _place(run: Run) -> tuple[int, int, int]:
     return run.key.split, run.key.fold, run.key.init
 
@@ -91,11 +88,11 @@ def structured_rows(results: Results) -> list[ScoreRow]:
 def _rows(found: Sequence[Contender]) -> list[ScoreRow]:
     most = max((len(one.runs) for one in found), default=0)
     return [
-        ScoreRow(
-            one.runs[0].key.dataset,
-            one.name,
-            prediction_row("", "", one.runs, one.source.prediction, STRUCTURED_SCORES.values()).cells,
-            counted(len(one.runs), "run") if len(one.runs) < most else "",
+        replace(
+            prediction_row(
+                one.runs[0].key.dataset, one.name, one.runs, one.source.prediction, STRUCTURED_SCORES.values()
+            ),
+            remark=counted(len(one.runs), "run") if len(one.runs) < most else "",
         )
         for one in found
     ]

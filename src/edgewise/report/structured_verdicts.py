@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgewise.experiments.plan import CALIBRATORS, MODELS
 from edgewise.report.calibrator_rows import STARTED_FROM
-from edgewise.report.results import Results, summarised
+from edgewise.report.results import Results, runs_with, summarised
 from edgewise.report.structured_rows import TEMPERATURE, Contender, contenders
 from edgewise.report.words import PERCENT, counted, label, listed, signed
 
@@ -131,7 +131,7 @@ def _same_accuracy(one: Contender) -> Aim:
 
 def _paired(one: Contender) -> str:
     """Count the runs whose edge NLL is below that of temperature scaling in the same run."""
-    both = [run for run in one.runs if TEMPERATURE in run.predictions]
+    both = runs_with(TEMPERATURE, one.runs)
     if not both:
         return ""
     ours, theirs = (
