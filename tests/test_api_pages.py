@@ -36,6 +36,14 @@ def test_what_a_page_shows_is_what_the_name_stands_for(identifier):
     assert f"{home}.{name}" not in sys.modules, f"Write {home}.{name}.{name}."
 
 
+@pytest.mark.parametrize("identifier", IDENTIFIERS)
+def test_each_parameter_is_described_by_itself(identifier):
+    """Of "a, b" the page would show the type and the default of a for both."""
+    shown = found(identifier)
+    for part in (shown, *vars(shown).values()) if isinstance(shown, type) else (shown,):
+        assert re.findall(r"^ *\w+(?:, \w+)+$", getattr(part, "__doc__", None) or "", re.MULTILINE) == []
+
+
 def test_commands_are_shown_as_their_help_says():
     spec = spec_from_file_location("show_commands", HOME / "scripts" / "show_commands.py")
     script = module_from_spec(spec)
