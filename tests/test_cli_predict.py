@@ -201,7 +201,7 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
         "two columns, the ids of pairs, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
         "to hold 5 names, one for each node, but got 2": (*given, "--ids", saved["classes"]),
-        "No such file": (*given, "--ids", tmp_path / "none.txt"),
+        "does not exist. Check the path.": (*given, "--ids", tmp_path / "none.txt"),
         "a file that ends in .csv, .txt": (*given, "--ids", tmp_path / "ids.xlsx"),
         "Expected a posterior at": ("--probs", tmp_path / "none.safetensors", "--edges", saved["edges"]),
         "row 0 of node sums to 1.8": ("--probs", tmp_path / "broken.npy", "--edges", saved["edges"]),

@@ -1,6 +1,7 @@
 """The application: what all commands share, which is how they fail and how help looks."""
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +9,7 @@ from typer.core import TyperGroup
 
 import edgewise
 from edgewise.cli.complaints import INTERRUPTED, complain
+from edgewise.cli.interruption import Interruption
 
 ORDER = ("evaluate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
 
@@ -17,31 +19,43 @@ class _Commands(TyperGroup):
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command and leave with its exit code."""
-        try:
-            code = super().main(*args, **{**extra, "standalone_mode": False})
-        except typer.Abort:
-            code = INTERRUPTED
-        except (ValueError, OSError) as error:
-            code = complain(str(error))
-        except (MemoryError, RuntimeError) as error:
-            # torch has no error of its own for a lack of memory.
-            if isinstance(error, RuntimeError) and "allocate" not in str(error):
-                raise
-            code = complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
-        except Exception as error:
-            # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
-            if not hasattr(error, "format_message"):
-                raise
-            context = getattr(error, "ctx", None)
-            stop = "" if (message := error.format_message()).endswith((".", "?")) else "."
-            code = complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
-        if code == INTERRUPTED:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show must not cost the answer
+        code = 0
+        with Interruption() as interruption:
+            try:
+                code = super().main(*args, **{**extra, "standalone_mode": False})
+            except (typer.Abort, KeyboardInterrupt):
+                code = INTERRUPTED
+            except Exception as error:
+                if not interruption.code:  # else it is what an interrupted library made of it
+                    code = _told(error)
+        if interruption.code or code == INTERRUPTED:
+            code = interruption.code or code
             complain("Interrupted.")
         sys.exit(code or 0)
 
     def list_commands(self, context: Any) -> list[str]:
         """Give the commands in the order in which people need them."""
         return sorted(super().list_commands(context), key=ORDER.index)
+
+
+def _told(error: Exception) -> int:
+    """Say what can be mended, and give the exit code; raise the rest, which is a mistake of ours."""
+    if isinstance(error, OSError) and error.strerror:
+        what = f"use {error.filename}" if error.filename else "write the output"
+        return complain(f"Expected to {what}, but got: {error.strerror}.")
+    if isinstance(error, ValueError | OSError):
+        return complain(str(error))
+    # torch has no error of its own for a lack of memory.
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
+        return complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
+    # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
+    if not hasattr(error, "format_message"):
+        raise error
+    context = getattr(error, "ctx", None)
+    stop = "" if (message := error.format_message()).endswith((".", "?")) else "."
+    return complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
 
 
 # Plain help: in 80 columns typer's boxes leave twenty for the text.

@@ -1,7 +1,7 @@
 """How commands say what went wrong, and with which code they end."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
@@ -11,7 +11,8 @@ SOME_RUNS_FAILED, FAILED, INTERRUPTED = 1, 2, 130
 
 def complain(message: str) -> int:
     """Say in one line what is wrong, and give the exit code."""
-    typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
+    with suppress(OSError):  # nobody listens, but the exit code still tells
+        typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
     return FAILED
 
 
@@ -21,5 +22,5 @@ def complaints_name(**files: Path | None) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        named = ", ".join(f"{name} is {file}" for name, file in files.items() if file)
-        raise ValueError(f"{error} ({named})") from error
+        named = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
+        raise ValueError(f"{error} ({named})" if named else str(error)) from error

@@ -85,7 +85,8 @@ def evaluate(
     from edgewise.posterior import Posterior
 
     with progress_bar() as progress:
-        p = Posterior.load(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
+        with complaints_name(probs=probs):
+            p = Posterior.load(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
         y, edge_index = files.read_labels(labels), files.read_edges(edges)
         chosen = files.read_mask(mask) if mask else None
         joints = files.read_edge_probs(edge_probs) if edge_probs else None

@@ -113,11 +113,13 @@ def _read_belief(path: Path) -> "tuple[Posterior, Convergence | None]":
         with complaints_name(probs=path):
             return IndependentPosterior(probs), None
     if not _is_fitted(path):
-        return Posterior.load(path), None
+        with complaints_name(probs=path):
+            return Posterior.load(path), None
     from edgewise.models import Fitted
     from edgewise.models.epfgnn import FittedEPFGNN
 
-    fitted = Fitted.load(path)
+    with complaints_name(probs=path):
+        fitted = Fitted.load(path)
     return fitted.infer() if isinstance(fitted, FittedEPFGNN) else (fitted.posterior(), None)
 
 

@@ -11,7 +11,7 @@ PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
     """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

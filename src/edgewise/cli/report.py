@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import app
-from edgewise.report.output import check_outputs
+from edgewise.report.output import check_outputs, make_folder
 
 if TYPE_CHECKING:
     from edgewise.report.results import Results
@@ -43,6 +43,8 @@ def report(
     first, *others = results
     if others and to is None:
         raise ValueError(f"Expected --to with {len(results)} sources, but got none. Name a folder to write to.")
+    if to is not None:
+        make_folder(to, "--to")
     found = show_report(first, to or (first if first.is_dir() else first.parent), others)
     if export:
         from edgewise.experiments.run_table import write_run_table

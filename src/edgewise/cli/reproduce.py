@@ -12,6 +12,7 @@ from edgewise.cli.app import app
 from edgewise.cli.complaints import SOME_RUNS_FAILED, complain
 from edgewise.cli.options import SeveralValues, as_given, listed
 from edgewise.cli.report import show_report
+from edgewise.report.output import make_folder
 
 if TYPE_CHECKING:
     from edgewise.experiments.attempts import Outcome
@@ -112,6 +113,8 @@ def reproduce(
 
         typer.echo(plan_text(planned(plan, out, count)))
         return
+    if fitted is not None:
+        make_folder(fitted, "--fitted")
     failures = _run(plan, out, sources, count, ray, fitted)
     typer.echo()
     show_report(out, out)

@@ -7,6 +7,7 @@ import typer
 
 from edgewise.cli.app import app
 from edgewise.cli.complaints import complain
+from edgewise.report.output import make_folder
 
 if TYPE_CHECKING:
     from edgewise.experiments.study_plan import GraphKey
@@ -40,6 +41,7 @@ def study(
     usual_nodes, usual_seeds = (300, 1) if quick else (1000, 3)
     sizes = usual_nodes if nodes is None else nodes, usual_seeds if seeds is None else seeds
     plan = StudyPlan(*sizes, quick=quick)
+    make_folder(out, "--out")
     try:
         rows = run_study(plan, out, workers or available_cores(), _tell)
     except KeyboardInterrupt:

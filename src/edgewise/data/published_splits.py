@@ -1,7 +1,9 @@
 """The splits that the paper published, read without executing what a pickle asks for."""
 
 import io
+import math
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Sequence
@@ -11,7 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from edgewise.data.files.problem import FileProblem
 from edgewise.data.splits import Indices, Split, one_split_per_fold
+
+MOST_BYTES, MOST_BYTES_OF_NODE = 1 << 20, 64  # of an array of nodes; a node takes 8, and more only in a pickle
 
 
 def load_splits(path: str | Path, num_nodes: int) -> list[Split]:
@@ -23,7 +28,7 @@ def load_splits(path: str | Path, num_nodes: int) -> list[Split]:
     """
     splits: list[Split] = []
     for number, file in _numbered_files(Path(path).expanduser()):
-        folds, tested = _read_published(file)
+        folds, tested = _read_published(file, num_nodes)
         _check_nodes([*folds, tested], num_nodes, file)
         splits += one_split_per_fold(folds, tested, num_nodes, number)
     return splits
@@ -43,19 +48,29 @@ def _numbered_files(path: Path) -> list[tuple[int, Path]]:
     return sorted(zip(numbers, files, strict=True))
 
 
-def _read_published(file: Path) -> tuple[list[Indices], Indices]:
+def _read_published(file: Path, num_nodes: int) -> tuple[list[Indices], Indices]:
     try:
         with zipfile.ZipFile(file) as archive:
-            folds, tested = (_read_rows(archive.read(f"{key}.npy")) for key in ("k_fold_indices", "test_indices"))
-    except (zipfile.BadZipFile, KeyError) as error:
+            members = (archive.getinfo(f"{key}.npy") for key in ("k_fold_indices", "test_indices"))
+            folds, tested = (_read_rows(_content(archive, member, num_nodes)) for member in members)
+    except FileProblem as problem:
+        raise ValueError(f"{problem} The file is {file}.") from problem
+    except Exception as error:  # a damaged archive raises anything: BadZipFile, KeyError, zlib.error, …
         raise ValueError(f"Expected {file} to hold k_fold_indices and test_indices, but got: {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{error} The file is {file}.") from error
     if len(folds) < 2 or len(tested) != 1:
         raise ValueError(
             f"Expected two folds or more and one test set, but got {len(folds)} and {len(tested)} in {file}."
         )
     return folds, tested[0]
+
+
+def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_nodes: int) -> bytes:
+    """Unpack a part of an archive, if it is no larger than lists of all nodes could be."""
+    if member.file_size > MOST_BYTES + MOST_BYTES_OF_NODE * num_nodes:
+        raise FileProblem(
+            f"Expected {member.filename} to list some of {num_nodes} nodes, but got {member.file_size} bytes."
+        )
+    return archive.read(member)
 
 
 def _check_nodes(sets: Sequence[Indices], num_nodes: int, file: Path) -> None:
@@ -73,13 +88,15 @@ def _read_rows(content: bytes) -> list[Indices]:
     """Read the inside of an .npy file: an array of integers, a matrix of them, or a pickled list of arrays."""
     stream = io.BytesIO(content)
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
-    _, _, dtype = read_header(stream)
+    shape, _, dtype = read_header(stream)
     if dtype.hasobject:
         return _unpickle_arrays(stream)
+    if math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
+        raise FileProblem(f"Expected an array of shape {shape} and dtype {dtype}, but it is cut off or damaged.")
     stream.seek(0)
     array = npy.read_array(stream, allow_pickle=False)
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
-        raise ValueError(f"Expected lists of integers, but got shape {array.shape} and dtype {array.dtype}.")
+        raise FileProblem(f"Expected lists of integers, but got shape {array.shape} and dtype {array.dtype}.")
     return list(np.atleast_2d(array.astype(np.int64)))
 
 
@@ -107,13 +124,23 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickle_arrays(stream: io.BytesIO) -> list[Indices]:
     try:
+        _check_memo(stream)
         match _ArrayUnpickler(stream).load():
             # An array is pickled as (version, shape, dtype, Fortran order, content); "O" is the dtype of objects.
             case _Inert(state=(_, (_,), _Inert(args=("O" | "O4" | "O8", *_)), _, list(items))):
                 return [_to_array(item) for item in items]
         raise pickle.UnpicklingError("it is something else")
     except Exception as error:  # a pickle that was tampered with raises anything
-        raise ValueError(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
+        raise FileProblem(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
+
+
+def _check_memo(stream: io.BytesIO) -> None:
+    """Refuse to remember something under a number that is larger than the pickle: memory is taken up to that number."""
+    start = stream.tell()
+    for operation, argument, _ in pickletools.genops(stream):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(str(argument)) > len(stream.getbuffer()):
+            raise pickle.UnpicklingError("it asks for too much memory")
+    stream.seek(start)
 
 
 def _to_array(item: object) -> Indices:

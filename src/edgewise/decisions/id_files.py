@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.data.files import FileProblem
+from edgewise.data.files.numpy_files import read_npy
+from edgewise.data.files.reading import refusals
 
 ENDINGS = (".csv", ".txt", ".parquet", ".npy")
 
@@ -59,26 +61,22 @@ def _read_columns(path: Path) -> list[NDArray[Any]]:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise FileProblem(f"Expected names in a file that ends in {', '.join(ENDINGS)}, but got {path}.")
-    try:
+    with refusals(path, f"a sound {ending} file of names"):
         if ending == ".txt":
             return [np.array(path.read_text(encoding="utf-8-sig").splitlines(), dtype=object)]
         if ending == ".npy":
-            return _columns_of_array(np.load(path, allow_pickle=False), path)
+            return _columns_of_array(read_npy(path, _check_names), path)
         return _columns_of_table(path)
-    except FileProblem:
-        raise
-    except OSError as error:
-        raise FileProblem(f"Expected {path} to be readable, but got: {error.strerror or error}.") from error
-    except ValueError as error:  # of Arrow, NumPy and text that is no UTF-8
-        raise FileProblem(f"Expected {path} to be a sound {ending} file of names, but got: {error}.") from error
+
+
+def _check_names(dtype: np.dtype[Any], path: Path) -> None:
+    if dtype.kind not in "iuU":
+        raise FileProblem(f"Expected names in {path}, text or whole numbers, but got an array of dtype {dtype}.")
 
 
 def _columns_of_array(array: NDArray[Any], path: Path) -> list[NDArray[Any]]:
-    if array.ndim > 2 or array.dtype.kind not in "iuU" or (array.ndim == 2 and array.shape[0] != 2):
-        raise FileProblem(
-            f"Expected names (names,) or pairs (2, pairs) in {path}, text or whole numbers, but got {array.dtype} of "
-            f"shape {array.shape}."
-        )
+    if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[0] != 2):
+        raise FileProblem(f"Expected names (names,) or pairs (2, pairs) in {path}, but got shape {array.shape}.")
     array = array.astype(object) if array.dtype.kind == "U" else array
     return [array] if array.ndim == 1 else list(array)
 

@@ -84,7 +84,15 @@ def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRo
     about = table.schema.metadata or {}
     if about.get(b"format") != FORMAT:
         raise ValueError(f"Expected a table that edgewise report --export wrote, but {path} is another.")
-    rows = table.to_pylist()
+    try:
+        return _contents(table.to_pylist(), about)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
+        raise ValueError(f"Expected a whole table of runs, but {path} is damaged: {error}. Export it again.") from error
+
+
+def _contents(
+    rows: list[dict[str, Any]], about: Mapping[bytes, bytes]
+) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
     runs = [_run(list(of_run)) for _, of_run in groupby(rows, key=lambda row: [row[name] for name in OF_KEY])]
     tasks = [TaskRow(**task) for task in json.loads(about[b"tasks"])]
     commands = [CommandRow(**command) for command in json.loads(about[b"commands"])]

@@ -70,11 +70,11 @@ def explained(path: Path) -> Iterator[None]:
     """Say in words what SQLite says in codes."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise StoreError(_explanation(path, error)) from error
 
 
-def _explanation(path: Path, error: sqlite3.Error) -> str:
+def _explanation(path: Path, error: Exception) -> str:
     text = str(error)
     if "full" in text:
         return (

@@ -26,15 +26,29 @@ def read_rows(path: Path) -> list[Row]:
     """Read the rows that are there; a last line that was cut off is none."""
     if not path.exists():
         return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    lines = csv.reader(io.StringIO(whole))
-    header = tuple(next(lines, COLUMNS))
-    if header != COLUMNS:
+    try:
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+        header, *lines = list(csv.reader(io.StringIO(whole))) or [list(COLUMNS)]
+    except (UnicodeError, csv.Error) as error:
+        raise _damage(path, str(error)) from error
+    if tuple(header) != COLUMNS:
         raise ValueError(
             f"Expected a study with the columns {', '.join(COLUMNS)} in {path}, but got {', '.join(header)}. "
             "Name another folder."
         )
-    return [_row(line) for line in lines]
+    rows = []
+    for number, line in enumerate(lines, start=2):
+        try:
+            rows.append(_row(line))
+        except (IndexError, TypeError, ValueError) as error:  # too few or too many cells, or others than numbers
+            raise _damage(path, f"line {number} is {','.join(line)[:40]!r}") from error
+    return rows
+
+
+def _damage(path: Path, what: str) -> ValueError:
+    return ValueError(
+        f"Expected rows of a study, but {path} is damaged: {what}. Correct it, or name another folder to start anew."
+    )
 
 
 def append_rows(path: Path, rows: Iterable[Row]) -> None:

@@ -14,7 +14,7 @@ PLOT_ENDINGS = (".png", ".pdf", ".svg")
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
     """Refuse a file that could not be written, before anything long is begun."""
-    taken = {path.resolve() for path in inputs.values() if path}
+    taken = {_resolved(_file_of(path)) for path in inputs.values() if path}
     for option, path in outputs.items():
         if path is None:
             continue
@@ -22,11 +22,37 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
             raise ValueError(f"Expected {option} to end in {', '.join(PLOT_ENDINGS)}, but got {path}.")
         if path.is_dir():
             raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Name a file in it.")
-        if path.resolve() in taken:
+        if (target := _resolved(path)) in taken:
             raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
         if not is_special(path):
-            _check_folder(path.resolve().parent, option)
-        taken.add(path.resolve())
+            _check_folder(target.parent, option)
+        taken.add(target)
+
+
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder to write to, or refuse what could not be one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = "is a file" if folder.is_file() else f"cannot be made: {error.strerror}"
+        raise ValueError(f"Expected {option} to be a folder, but {folder} {what}. Name another.") from error
+    _check_folder(folder, option)
+
+
+def _file_of(path: Path) -> Path:
+    """Leave out the name of an array behind ``file.npz:``."""
+    if ":" not in str(path):
+        return path
+    from edgewise.data.files.numpy_files import archive_of
+
+    return archive_of(path)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # of Python before 3.13
+        raise ValueError(f"Expected a file, but {path} is a link that leads to itself. Check the path.") from error
 
 
 def _check_folder(folder: Path, option: str) -> None:

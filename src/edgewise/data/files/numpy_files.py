@@ -3,22 +3,24 @@
 import math
 import re
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from edgewise.data.files.memory import check_memory
 from edgewise.data.files.problem import Array, FileProblem
 
 MAP_FROM = 64 << 20  # bytes; from here on an .npy file is looked at where it lies instead of being read
 
 
-def read_npy(path: Path) -> Array:
-    """Read an array, or map it into memory if it is large."""
+def read_npy(path: Path, check_dtype: Callable[[np.dtype[Any], Path], None] | None = None) -> Array:
+    """Read an array, or map it into memory if it is large; of numbers, unless ``check_dtype`` admits others."""
     num_bytes = path.stat().st_size
     with path.open("rb") as stream:
-        _check_header(stream, num_bytes, path)
+        _check_header(stream, num_bytes, path, check_dtype or _check_numbers)
         if num_bytes < MAP_FROM:
             return _read_stream(stream)
     # Copy on write: torch wants an array it may write into, and the file must never change.
@@ -33,7 +35,8 @@ def read_npz(path: Path) -> Array:
         name = _chosen_name(path, names)
         member = archive.getinfo(f"{name}.npy")
         with archive.open(member) as stream:
-            _check_header(stream, member.file_size, path)
+            _check_header(stream, member.file_size, path, _check_numbers)
+            check_memory(member.file_size, path)
             return _read_stream(stream)
 
 
@@ -52,11 +55,13 @@ def _chosen_name(path: Path, names: list[str]) -> str:
     return names[0]
 
 
-def _check_header(stream: IO[bytes], num_bytes: int, path: Path) -> None:
+def _check_header(
+    stream: IO[bytes], num_bytes: int, path: Path, check_dtype: Callable[[np.dtype[Any], Path], None]
+) -> None:
     """Compare what the header promises with what is there, before memory is taken on its word."""
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)
-    _check_dtype(dtype, path)
+    check_dtype(dtype, path)
     promised, held = math.prod(shape) * dtype.itemsize, num_bytes - stream.tell()
     if promised != held:
         raise FileProblem(
@@ -75,7 +80,7 @@ def archive_of(path: Path) -> Path:
     return Path(re.sub(r"(\.npz):.*", r"\1", str(path), flags=re.IGNORECASE | re.DOTALL))
 
 
-def _check_dtype(dtype: np.dtype[Any], path: Path) -> None:
+def _check_numbers(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.hasobject:
         raise FileProblem(
             f"Expected numbers in {path}, but got pickled Python objects, which are never loaded. "

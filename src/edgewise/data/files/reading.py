@@ -1,7 +1,8 @@
 """Any array from a file, by its ending."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from edgewise.data.files.numpy_files import archive_of, read_npy, read_npz
@@ -21,17 +22,24 @@ def read_array(path: Path) -> Array:
 
     A table gives (rows, columns), or (rows,) if it has one column. Whatever is wrong is a FileProblem.
     """
-    file, ending = archive_of(path), ending_of(path)
+    ending = ending_of(path)
     if ending not in READERS:
         raise FileProblem(
             f"Expected a file that ends in {', '.join(READERS)}, but got {path}. Of a tensor make one by "
             "np.save('FILE.npy', tensor.numpy())."
         )
+    with refusals(path, f"a sound {ending} file of numbers"):
+        return READERS[ending](path)
+
+
+@contextmanager
+def refusals(path: Path, what: str) -> Iterator[None]:
+    """Refuse what is no file, and make a FileProblem of all that is raised while it is read as ``what``."""
     try:
-        _check_file(file)
+        _check_file(archive_of(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a header written by Python 2 is as good as any
-            return READERS[ending](path)
+            yield
     except FileProblem:
         raise
     except MemoryError as error:
@@ -39,9 +47,7 @@ def read_array(path: Path) -> Array:
     except Exception as error:  # a damaged file raises anything: BadZipFile, EOFError, zlib.error, ArrowInvalid, …
         if isinstance(error, OSError) and error.errno:
             raise FileProblem(f"Expected {path} to be readable, but got: {error.strerror}.") from error
-        raise FileProblem(
-            f"Expected {path} to be a sound {ending} file of numbers, but got: {_in_one_line(error)}. Save it again."
-        ) from error
+        raise FileProblem(f"Expected {path} to be {what}, but got: {_in_one_line(error)}. Save it again.") from error
 
 
 def _check_file(file: Path) -> None:
@@ -49,6 +55,8 @@ def _check_file(file: Path) -> None:
         raise FileProblem(f"Expected a file, but {file} is a folder. Name a file in it.")
     if not file.exists():
         raise FileProblem(f"Expected a file, but {file} does not exist. Check the path.")
+    if not file.is_file():
+        raise FileProblem(f"Expected a file, but {file} is a pipe or a device. Save what comes from it as a file.")
     if file.stat().st_size == 0:
         raise FileProblem(f"Expected numbers in {file}, but the file is empty. Save it again.")
 

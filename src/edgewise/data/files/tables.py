@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from edgewise.data.files.memory import check_memory
 from edgewise.data.files.problem import Array, FileProblem
 
 CSV_BLOCK = 16 << 20  # bytes; a line must fit in a block, and a joint of many classes makes a long line
+BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # of a value; 8 of all others that are numbers
 
 
 def read_csv(path: Path) -> Array:
@@ -84,7 +86,15 @@ def read_parquet(path: Path) -> Array:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path, memory_map=True) as file:
+        check_memory(_num_bytes(file.metadata), path)
         return _from_table(file.read(), path)
+
+
+def _num_bytes(metadata: Any) -> int:
+    """Count the bytes of all values, of which repeated ones take none in the file."""
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    return sum(chunk.num_values * BYTES.get(chunk.physical_type, 8) for chunk in chunks)
 
 
 def _from_table(table: Any, path: Path) -> Array:
