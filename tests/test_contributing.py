@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from netcal.metrics import ACE
 from torch_geometric.nn import APPNP as TheirPropagation
 from typer.main import get_command
@@ -154,3 +155,26 @@ def test_the_calibrator_makes_confidence_the_share_that_was_right(made):
     assert after.nodewise.ece < 0.3 * before.nodewise.ece and after.nodewise.nll < before.nodewise.nll
     unseen = SimpleNamespace(y=torch.where(test, 0, y), edge_index=data.edge_index)
     assert torch.equal(made.HistogramBinning().fit(logits, unseen, split).node, calibrated.node)
+
+
+FORMS = sorted((HOME / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", [path for path in FORMS if path.name != "config.yml"], ids=lambda path: path.stem)
+def test_a_form_for_issues_is_one_that_github_shows(path):
+    """Without a name, a description and a body, or with an id twice, GitHub leaves a form out without a word."""
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert form.keys() == {"name", "description", "labels", "body"}
+    asked = [part for part in form["body"] if part["type"] != "markdown"]
+    ids = [part["id"] for part in asked]
+    assert len(ids) == len(set(ids)) and all(re.fullmatch(r"[a-z_-]+", name) for name in ids)
+    assert {part["type"] for part in asked} <= {"textarea", "input", "dropdown", "checkboxes"}
+    assert all(part["attributes"]["label"] for part in asked)
+    assert all(part["attributes"]["options"] for part in asked if part["type"] in ("dropdown", "checkboxes"))
+    for value in (part["attributes"].get("value", "") for part in asked):
+        for code in re.findall(r'python -c "(.*)"', value):
+            exec(compile(code, path.name, "exec"), {})
+
+
+def test_there_are_forms_for_failures_numbers_and_additions():
+    assert [path.stem for path in FORMS] == ["addition", "bug", "config", "wrong_number"]
