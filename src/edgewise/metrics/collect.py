@@ -22,11 +22,19 @@ from edgewise.metrics.elements import (
     product_elements,
     product_event_elements,
 )
-from edgewise.metrics.sums import VIEWS, Elements, carried, empty_tables, sum_groups
+from edgewise.metrics.sums import (
+    AGREE,
+    DISAGREE,
+    EDGEWISE,
+    NODEWISE,
+    Elements,
+    carried,
+    empty_tables,
+    sum_groups,
+)
 
 Progress = Callable[[int, int], None]  # edges done, edges in all
 
-NODEWISE, EDGEWISE, AGREE, DISAGREE = range(len(VIEWS))
 FUSED_SLICE = 1 << 24  # edges between two reports of progress
 
 

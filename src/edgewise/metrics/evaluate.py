@@ -2,10 +2,13 @@
 
 from typing import get_args
 
+from jaxtyping import Int
+from torch import Tensor
+
 from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_sets
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.binning import Binning, Closed, Kind
-from edgewise.metrics.checks import checked
+from edgewise.metrics.checks import Prediction, checked
 from edgewise.metrics.collect import (
     Progress,
     all_edges,
@@ -60,9 +63,15 @@ def evaluate(
         Joints (E, C, C), row e belonging to ``edge_index[:, e]``; by default the product of the ends' probabilities.
         Of an edge that is listed in both directions the joint of the direction that is listed more often is scored,
         that of (low, high) if they are equally frequent.
-    n_bins, binning, closed, norm
-        How confidences are binned ("width" or "mass"; bins closed on the "right" or "left") and how the gaps of the
-        bins make one calibration error ("l1", "l2" or "max").
+    n_bins
+        How many bins confidences fall into.
+    binning
+        Bins of equal "width", or of equal "mass": each view then has its own.
+    norm
+        How the gaps of the bins make one calibration error: their mean ("l1"), the root of their mean square ("l2"), or
+        the largest ("max").
+    closed
+        Which end belongs to a bin, "right" or "left".
     edges
         Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an
         end is left out.
@@ -73,12 +82,26 @@ def evaluate(
         Also score sets of k nodes, given as an index (k, M): wedges, triangles, whatever is of interest. A set counts
         as often as it is listed, when all its nodes are in the mask (``edges`` says otherwise). A pairwise field knows
         sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
-    n_resamples, confidence_level, seed
+    n_resamples
         Give confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
         calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
         by √3 at the most, where edges hardly share nodes.
+    confidence_level
+        How often such intervals hold what they estimate.
+    seed
+        Of the resamples.
     progress
         Called with (edges done, edges in all) now and then.
+
+    Returns
+    -------
+    Evaluation
+        The scores, which ``print`` shows as a table. An empty set has count 0 and NaN scores.
+
+    Raises
+    ------
+    ValueError
+        If an input is not as expected: the message says what was expected, what came, where, and a way out.
 
     Examples
     --------
@@ -89,13 +112,9 @@ def evaluate(
     (2, 0.36, 1)
     """
     bins = Binning(n_bins, binning, closed)
-    check_option("norm", norm, get_args(Norm))
-    check_option("edges", edges, get_args(EdgeChoice))
-    check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
-    check_whole_number("seed", seed, 0, 2**63 - 1)
-    if not isinstance(confidence_level, int | float) or not 0.0 < confidence_level < 1.0:
-        raise ValueError(f"Expected confidence_level between 0 and 1, but got {confidence_level!r}.")
+    _check_options(norm, edges, n_resamples, confidence_level, seed)
     prediction = checked(probs, y, edge_index, mask, edge_probs)
+    sets = None if node_sets is None else _checked_node_sets(node_sets, prediction, edge_probs is not None)
     task = prepare(prediction, edges)
     boundaries = bins.boundaries(task.records[:0, 0]).repeat(NUM_TABLES, 1)
     elements = None
@@ -107,14 +126,30 @@ def evaluate(
         tables = width_tables(task, bins, progress)
     if same_label:
         tables[SAME_LABEL], boundaries[SAME_LABEL] = same_label_table(task, bins, progress)
-    if node_sets is not None:
-        if edge_probs is not None:
-            raise ValueError("Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only.")
-        sets = checked_sets(as_tensor(node_sets, "node_sets").to(prediction.y.device), len(prediction.y), "node_sets")
+    if sets is not None:
         tables[NODE_SETS], boundaries[NODE_SETS] = node_set_table(task, sets, edges, bins)
     intervals: Intervals = {}
     if elements is not None and n_resamples:
         intervals = node_resampling_intervals(
             *elements, prediction.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
         )
-    return Evaluation(tables, boundaries, bins, norm, edges, same_label, node_sets is not None, intervals)
+    return Evaluation(tables, boundaries, bins, norm, edges, same_label, sets is not None, intervals)
+
+
+def _check_options(norm: Norm, edges: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:
+    check_option("norm", norm, get_args(Norm))
+    check_option("edges", edges, get_args(EdgeChoice))
+    check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
+    check_whole_number("seed", seed, 0, 2**63 - 1)
+    if not isinstance(confidence_level, int | float) or not 0.0 < confidence_level < 1.0:
+        raise ValueError(f"Expected confidence_level between 0 and 1, but got {confidence_level!r}.")
+
+
+def _checked_node_sets(node_sets: ArrayLike, prediction: Prediction, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
+    if has_edge_probs:
+        raise ValueError(
+            "Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only. Leave out "
+            "node_sets, or make a posterior of marginals and joints: ew.PairwisePosterior.from_joints."
+        )
+    sets = as_tensor(node_sets, "node_sets").to(prediction.y.device)
+    return checked_sets(sets, len(prediction.y), "node_sets")

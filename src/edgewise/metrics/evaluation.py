@@ -14,7 +14,15 @@ from edgewise.metrics.sums import NODE_SETS, SAME_LABEL, VIEWS, carried
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval."""
+    """A confidence interval.
+
+    Attributes
+    ----------
+    low
+        Where it begins.
+    high
+        Where it ends.
+    """
 
     low: float
     high: float
@@ -22,7 +30,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class KIndex:
-    """K(E_S): the share of the scored nodes that are an end of some edge of the view."""
+    """K(E_S): the share of the scored nodes that are an end of some edge of the view.
+
+    Attributes
+    ----------
+    edgewise
+        That of all scored edges.
+    agree
+        That of edges whose true labels agree.
+    disagree
+        That of edges whose true labels differ.
+    """
 
     edgewise: float
     agree: float
@@ -38,8 +56,33 @@ Intervals = Mapping[str, Mapping[str, Interval]]
 class Evaluation:
     """The scores of a prediction in the four views; a value made of sums, so evaluations of parts add up with ``+``.
 
-    ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number. ``ev.same_label`` and ``ev.node_sets`` are
-    None unless they were asked for, ``ev.intervals`` is empty unless resamples were.
+    `evaluate` and `GraphCalibration` make one. ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number,
+    and ``print(ev)`` shows a table.
+
+    Attributes
+    ----------
+    nodewise
+        The scores of nodes.
+    edgewise
+        The scores of edges, whose two labels are one joint label.
+    agree
+        The scores of edges whose true labels agree.
+    disagree
+        The scores of edges whose true labels differ.
+    intervals
+        Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``; empty unless
+        resamples were asked for.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from edgewise.metrics import evaluate
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+    >>> ev = evaluate(probs, torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]]))
+    >>> ev
+    Evaluation(nodes=3, edges=2)
+    >>> ev.homophily, (ev + ev).edgewise.count
+    (0.5, 4)
     """
 
     def __init__(
@@ -64,14 +107,14 @@ class Evaluation:
 
     @property
     def same_label(self) -> EventScores | None:
-        """The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges."""
+        """The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges; None unless asked for."""
         if not self._has_same_label:
             return None
         return EventScores(self._tables[SAME_LABEL], self._boundaries[SAME_LABEL], self._norm)
 
     @property
     def node_sets(self) -> ViewScores | None:
-        """The scores of the sets of nodes that were given."""
+        """The scores of the sets of nodes that were given; None if there were none."""
         if not self._has_node_sets:
             return None
         return ViewScores(self._tables[NODE_SETS], self._boundaries[NODE_SETS], self._norm)

@@ -15,6 +15,7 @@ from edgewise.metrics.collect import prepare, same_label_table, width_tables
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, carried, empty_tables
+from edgewise.posterior import Posterior
 
 
 def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
@@ -34,6 +35,23 @@ class GraphCalibration(Metric):
     Batches are disjoint graphs or parts of a graph: a node or an edge given twice counts twice, and an edge between two
     batches is not seen.
 
+    Parameters
+    ----------
+    n_bins
+        How many bins of equal width confidences fall into; bins of equal mass would depend on all batches.
+    norm
+        How the gaps of the bins make one calibration error: "l1", "l2" or "max".
+    closed
+        Which end belongs to a bin, "right" or "left".
+    edges
+        Score an edge when "both" ends are in the mask, or "any", or "all" edges.
+    same_label
+        Also score the event "both ends have the same label".
+    **kwargs
+        What any metric of torchmetrics can be told, such as ``sync_on_compute``.
+
+    Examples
+    --------
     >>> metric = GraphCalibration()
     >>> metric.update(torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 1]), torch.tensor([[0], [1]]))
     >>> round(metric.compute().edgewise.nll, 4)
@@ -75,7 +93,7 @@ class GraphCalibration(Metric):
 
     def update(
         self,
-        probs: ArrayLike,
+        probs: ArrayLike | Posterior,
         y: ArrayLike,
         edge_index: ArrayLike,
         mask: ArrayLike | None = None,

@@ -11,13 +11,26 @@ from torch import Tensor
 from edgewise.metrics.exact import to_floats
 
 METRICS = ("accuracy", "nll", "brier", "ece")
+"""The scores of each view, in the order of tables."""
 
 Norm = Literal["l1", "l2", "max"]
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram shows: per bin the count, Σ confidence and Σ correct, and the bins' boundaries."""
+    """What a reliability diagram shows.
+
+    Attributes
+    ----------
+    count
+        How many elements fall into each bin.
+    confidence_sum
+        Σ confidence of each bin.
+    correct_sum
+        Σ correct of each bin.
+    boundaries
+        The limits of the bins, 0 and 1 included.
+    """
 
     count: Int[Tensor, " bins"]
     confidence_sum: Float[Tensor, " bins"]

@@ -19,6 +19,9 @@ from edgewise.data.compiled import worth_compiling
 from edgewise.metrics.exact import carry, to_limbs
 
 VIEWS = ("nodewise", "edgewise", "agree", "disagree")
+"""What is scored: nodes, edges, edges whose true labels agree, and those whose true labels differ."""
+
+NODEWISE, EDGEWISE, AGREE, DISAGREE = range(len(VIEWS))
 # Behind the tables of the views are those of the event "both ends have the same label" and of sets of nodes.
 SAME_LABEL, NODE_SETS = len(VIEWS), len(VIEWS) + 1
 NUM_TABLES = len(VIEWS) + 2
