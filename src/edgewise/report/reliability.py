@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.legends import legend_entries
-from edgewise.report.reliability_axes import BENEATH, INSIDE, draw_panels
+from edgewise.report.reliability_axes import draw_panels
 from edgewise.report.reliability_panels import Panel, Runs, prepare_reliability
+from edgewise.report.reliability_strip import BENEATH, INSIDE
 
 
 def plot_reliability(
@@ -38,6 +39,11 @@ def plot_reliability(
         A view or several; "same_label" is one of them if the evaluations have it.
     title
         Stands above the new figure, or above the first of the axes given.
+
+    Returns
+    -------
+    tuple[Figure, NDArray[object_]]
+        The figure, and its axes, one a view.
 
     Examples
     --------

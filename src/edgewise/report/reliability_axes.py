@@ -1,35 +1,21 @@
 """How a panel of a reliability diagram is drawn into axes."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb, to_rgba
-from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 
 from edgewise.report.colours import BLUE, GREY, ORANGE, SKY
 from edgewise.report.reliability_panels import EVENT, Floats, Panel, mean_and_std
+from edgewise.report.reliability_strip import BENEATH, Strip, draw_shares
 
 TICKS = (0.0, 0.5, 1.0)
 
 # Above the strip of shares, and whole also at accuracy 0 and 1.
 MARKERS: dict[str, Any] = {"marker": "o", "markersize": 3.5, "zorder": 6, "clip_on": False}
-
-
-@dataclass(frozen=True)
-class Strip:
-    """Where the strip of shares goes: its place in the axes, and how far below accuracy 0 the axes reach for it."""
-
-    bounds: tuple[float, float, float, float]
-    floor: float
-
-
-BENEATH = Strip(bounds=(0.0, -0.31, 1.0, 0.24), floor=0.0)
-INSIDE = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
 
 
 def draw_panels(panels: Sequence[Panel], axes: NDArray[np.object_], strip: Strip, title: str | None = None) -> None:
@@ -48,7 +34,7 @@ def draw_panels(panels: Sequence[Panel], axes: NDArray[np.object_], strip: Strip
         has_y_axis = y_label != y_label_before or _is_leftmost(ax)
         y_label_before = y_label
         _draw_lines(ax, panel)
-        strip_ax = _draw_shares(ax, panel, strip, highest)
+        strip_ax = draw_shares(ax, panel, strip, highest)
         _label_y(ax, strip_ax, y_label if has_y_axis else None)
         _label_x(ax, strip_ax, x_label, strip)
 
@@ -182,34 +168,6 @@ def _draw_partly_filled(ax: Axes, panel: Panel) -> None:
         hollow = {**MARKERS, "markerfacecolor": _ground(ax), "zorder": 7}
         x, y = confidence[partly], accuracy[partly]
         ax.plot(x, y, color=_blue(ax), linestyle="", label="bin empty in some runs", **hollow)
-
-
-def _draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
-    strip_ax = ax.inset_axes(strip.bounds)
-    filled = panel.num_filled > 0
-    left, right = panel.boundaries[:-1][filled], panel.boundaries[1:][filled]
-    width = np.maximum(right - left - 0.015, (right - left) / 2)
-    # The outline lets a share of almost nothing be seen.
-    strip_ax.bar((left + right) / 2, panel.share[filled], width, color=GREY, edgecolor=GREY, linewidth=0.8)
-    strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
-    # The count of one bin makes counts of all shares.
-    fullest = int(panel.mean_count.argmax())
-    at = (
-        float(np.clip((panel.boundaries[fullest] + panel.boundaries[fullest + 1]) / 2, 0.12, 0.88)),
-        panel.share[fullest],
-    )
-    count = f"{panel.mean_count[fullest]:,.0f}"
-    strip_ax.annotate(count, at, (0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize="xx-small")
-    tick = _round_share(0.8 * highest)  # clear of the strip's top, where the panel has its own 0
-    strip_ax.set_yticks((0, tick))
-    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))
-    return strip_ax
-
-
-def _round_share(limit: float) -> float:
-    """Give the largest 1, 2 or 5 times a power of ten within a limit."""
-    power = 10.0 ** math.floor(math.log10(limit))
-    return max(digit * power for digit in (1, 2, 5) if digit * power <= limit)
 
 
 def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:

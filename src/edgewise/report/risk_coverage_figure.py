@@ -35,6 +35,11 @@ def plot_risk_coverage(
     title
         Stands above the axes.
 
+    Returns
+    -------
+    tuple[Figure, Axes]
+        The figure, and its axes.
+
     Examples
     --------
     >>> from edgewise.decisions import risk_coverage

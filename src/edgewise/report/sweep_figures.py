@@ -16,8 +16,9 @@ from edgewise.report.calibrator_rows import calibrated_runs
 from edgewise.report.calibrators_figure import draw_calibrators
 from edgewise.report.colours import BLUE, GREEN, OCHRE, PURPLE, VERMILION
 from edgewise.report.legends import legend_entries
-from edgewise.report.reliability_axes import INSIDE, draw_panels
+from edgewise.report.reliability_axes import draw_panels
 from edgewise.report.reliability_panels import Panel
+from edgewise.report.reliability_strip import INSIDE
 from edgewise.report.results import Results
 from edgewise.report.words import READING_NAMES
 
