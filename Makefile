@@ -10,7 +10,7 @@ help:
 	@echo "make test   run the tests"
 	@echo "make check  ruff, mypy, import-linter"
 	@echo "make docs   build the site in out/site; its first page is out/site/index.html"
-	@echo "make bench  speed and memory, side by side with what one would otherwise run"
+	@echo "make bench  speed and memory, side by side with what one would otherwise run: the tables of docs/speed.md"
 	@echo "make data   make the bundled datasets again from their source archive"
 
 # torch goes first and by its exact version: asked for by a range, pip may take a build with gigabytes of CUDA.
@@ -45,10 +45,10 @@ $(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
 	@touch $@
 
 bench: $(VENV)/.bench
-	$(BIN)/python benchmarks/metrics.py
-	$(BIN)/python benchmarks/inference.py
-	$(BIN)/python benchmarks/models.py
-	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python benchmarks/metrics.py --page docs/speed.md
+	$(BIN)/python benchmarks/inference.py --page docs/speed.md
+	$(BIN)/python benchmarks/models.py --page docs/speed.md
+	$(BIN)/python benchmarks/sweep.py --page docs/speed.md
 
 data: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth

@@ -102,7 +102,7 @@ def run_bash(text: str, place: str, sweep: Path) -> str:
 
 def run_edgewise(words: list[str], place: str, sweep: Path) -> str:
     """Run a command; a sweep finds one of its runs done, and only plans the others."""
-    if words[0] == "reproduce":
+    if words[0] == "reproduce" and "--help" not in words:
         out = Path(words[words.index("--out") + 1])
         if not out.exists():
             shutil.copytree(sweep, out)
