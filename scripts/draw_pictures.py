@@ -102,7 +102,7 @@ def _draw_view(ax: Axes, scored_nodes: Sequence[str], scored_edges: Sequence[str
             x, y = node.place
             away = (1.0, 0.0) if name == "f" else (x, y)  # from the middle, so that no edge runs through the number
             ax.annotate(f"{node.confidence:.1f}", (x + 0.42 * away[0], y + 0.42 * away[1]), **CENTRED, weight="bold")
-    ax.set(aspect="equal", xlim=(-1.45, 2.6), ylim=(-1.25, 1.45))
+    ax.set(aspect="equal", xlim=(-1.45, 2.6), ylim=(-1.25, 1.6))
     ax.axis("off")
 
 
