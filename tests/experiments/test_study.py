@@ -14,7 +14,7 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from edgewise import models
 from edgewise.experiments import study, study_plan, study_predictors
 from edgewise.experiments.study import ROWS_FILE, missing_rows, run_study, study_graph
-from edgewise.experiments.study_answer import agreement, excess_nll, lower_than_truth, rank_correlation
+from edgewise.experiments.study_answer import above_truth, agreement, lower_than_truth, rank_correlation
 from edgewise.experiments.study_plan import GraphKey, StudyPlan
 from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
 from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
@@ -123,8 +123,8 @@ def test_equal_predictors_and_lonely_graphs_have_no_order():
 
 def test_what_is_above_the_truth_and_what_is_below():
     rows = [row("truth", edge_nll=1.0, edge_ece=0.1), row("gcn", edge_nll=1.7, edge_kl=0.6, edge_ece=0.05)]
-    kl, excess = excess_nll(rows)
-    assert kl.tolist() == [0.6] and excess == pytest.approx([0.7])
+    ((found, excess),) = above_truth(rows)
+    assert found.predictor == "gcn" and excess == pytest.approx(0.7)
     assert lower_than_truth(rows, "gcn", "edge_ece") == (1, 1)
 
 

@@ -106,6 +106,15 @@ class EdgePredictions:
         """Give P(event) and whether it happened, for the pairs that have both ends in the mask.
 
         What thresholds are chosen by on validation nodes, and are checked by on test nodes.
+
+        Parameters
+        ----------
+        event
+            The name of an event of the table.
+        y
+            Labels (N,); -1 where unknown, outside the mask.
+        mask
+            Which nodes are looked at, such as ``split.val``; by default all.
         """
         asked = self._event(event)
         inside = checked(self.node, y, self.pairs.to(self.node.device), mask)

@@ -76,16 +76,15 @@ def rank_correlation(a: Values, b: Values) -> float:
     return float(first @ second / size) if size else float("nan")
 
 
-def excess_nll(rows: Sequence[Row]) -> tuple[Values, Values]:
-    """Give of all rows but the truth's: KL, and the edge NLL above that of the true joints on the same labels."""
-    least = {row.graph: row.scores["edge_nll"] for row in rows if row.predictor == "truth"}
+def above_truth(rows: Sequence[Row]) -> list[tuple[Row, float]]:
+    """Give all rows but the truth's, each with its edge NLL above that of the true joints on the same labels."""
+    least = {row.graph: row.scores["edge_nll"] for row in chosen(rows, ["truth"])}
     others = [row for row in rows if row.predictor != "truth" and row.graph in least]
-    kl = np.array([row.scores["edge_kl"] for row in others])
-    return kl, np.array([row.scores["edge_nll"] - least[row.graph] for row in others])
+    return [(row, row.scores["edge_nll"] - least[row.graph]) for row in others]
 
 
 def chosen(rows: Sequence[Row], predictors: Sequence[str]) -> list[Row]:
-    """Leave the rows of some predictors."""
+    """Give the rows of some predictors."""
     return [row for row in rows if row.predictor in predictors]
 
 

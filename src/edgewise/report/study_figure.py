@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgewise.experiments.study_answer import SCORE_NAMES, agreement, chosen
+from edgewise.experiments.study_answer import SCORE_NAMES, above_truth, agreement, chosen
 from edgewise.experiments.study_predictors import LEARNT, REFERENCES
 from edgewise.experiments.study_rows import Row
 from edgewise.replace_file import replace_file
@@ -35,10 +35,10 @@ def draw_study(rows: Sequence[Row]) -> Figure:
     figure, (ece, nll, bars) = plt.subplots(
         1, 3, figsize=(13.0, 4.9), layout="constrained", width_ratios=(1.0, 1.0, 0.85)
     )
-    least = {row.graph: row.scores for row in chosen(rows, ["truth"])}
-    others = [row for row in rows if row.predictor != "truth" and row.graph in least]
+    above = above_truth(rows)
+    others = [row for row, _ in above]
     _scatter(ece, others, [row.scores["edge_ece"] for row in others])
-    _scatter(nll, others, [row.scores["edge_nll"] - least[row.graph]["edge_nll"] for row in others])
+    _scatter(nll, others, [excess for _, excess in above])
     ece.set_ylabel("edge ECE")
     ece.set_title("Edge ECE against the distance from the truth", **TITLE)
     nll.set_ylabel("edge NLL above the truth's, nats")

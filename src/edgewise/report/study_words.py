@@ -7,9 +7,9 @@ import numpy as np
 from edgewise.experiments.study_answer import (
     SCORE_NAMES,
     Agreement,
+    above_truth,
     agreement,
     chosen,
-    excess_nll,
     lower_than_truth,
     mean_of,
     rank_correlation,
@@ -74,7 +74,8 @@ def _cause(ece: Agreement, noiseless: Agreement) -> str:
 
 
 def _excess_sentence(rows: Sequence[Row]) -> str:
-    kl, excess = excess_nll(rows)
+    above = above_truth(rows)
+    kl, excess = np.array([row.scores["edge_kl"] for row, _ in above]), np.array([nll for _, nll in above])
     finite = np.isfinite(kl) & np.isfinite(excess)
     gap = np.abs(kl - excess)[finite]
     return (
