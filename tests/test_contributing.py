@@ -4,6 +4,7 @@ import ast
 import re
 import shlex
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -178,3 +179,10 @@ def test_a_form_for_issues_is_one_that_github_shows(path):
 
 def test_there_are_forms_for_failures_numbers_and_additions():
     assert [path.stem for path in FORMS] == ["addition", "bug", "config", "wrong_number"]
+
+
+def test_a_release_has_one_version():
+    project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((HOME / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    newest = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (HOME / "CHANGELOG.md").read_text("utf-8"), re.M)
+    assert {project.get("version", ew.__version__), cited, newest[1]} == {ew.__version__}
