@@ -13,11 +13,20 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         write(beside)
         if beside != path:
             beside.replace(target)
-    except OSError as error:
-        raise ValueError(f"Expected to write {path}, but got: {error.strerror or error}.") from error
+    except Exception as error:
+        if (cause := _cause(error)) is None:
+            raise
+        raise ValueError(f"Expected to write {path}, but got: {cause.strerror or cause}.") from error
     finally:
         if beside != path:
             beside.unlink(missing_ok=True)
+
+
+def _cause(error: BaseException | None) -> OSError | None:
+    """Find what the system said; a library that tidies up after it, such as Matplotlib, may stumble once more."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def is_special(path: Path) -> bool:

@@ -1,19 +1,20 @@
-"""Ctrl-C and SIGTERM at any moment: what a command holds is put away first, and no import is cut in two."""
+"""Ctrl-C and SIGTERM at any moment: what a command holds is put away first."""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-IMPORT_IN_PROGRESS = "<frozen importlib._bootstrap>"  # whose code is on the stack while a module is imported
-PATIENCE = 0.02  # seconds until it is looked again whether an import has ended
+# Code that is on the stack while a module is imported, which torch and NumPy would go on with half of, having swallowed
+# what is raised; and while a worker is started, which would print that it got half of its orders.
+NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
+PATIENCE = 0.02  # seconds until it is looked again whether they have ended
 
 
 class Interruption:
-    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt.
+    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt, at the next moment at which that does no harm.
 
-    Within an import they wait for its end, as torch and NumPy swallow what is raised there, and go on with half of a
-    module. A second signal does not wait.
+    A second signal does not wait for it.
     """
 
     def __init__(self) -> None:
@@ -49,12 +50,12 @@ class Interruption:
         raise KeyboardInterrupt
 
     def _look_again(self, number: int, frame: FrameType | None) -> None:
-        if not _is_importing(frame):
+        if _can_be_cut(frame):
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != IMPORT_IN_PROGRESS:
+def _can_be_cut(frame: FrameType | None) -> bool:
+    while frame is not None and not frame.f_code.co_filename.endswith(NOT_TO_BE_CUT):
         frame = frame.f_back
-    return frame is not None
+    return frame is None

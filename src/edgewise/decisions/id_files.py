@@ -77,7 +77,9 @@ def _check_names(dtype: np.dtype[Any], path: Path) -> None:
 def _columns_of_array(array: NDArray[Any], path: Path) -> list[NDArray[Any]]:
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[0] != 2):
         raise FileProblem(f"Expected names (names,) or pairs (2, pairs) in {path}, but got shape {array.shape}.")
-    array = array.astype(object) if array.dtype.kind == "U" else array
+    if array.dtype.kind == "U":
+        array = array.astype(object)
+        "".join(array.flat).encode()  # halves of characters could not be written
     return [array] if array.ndim == 1 else list(array)
 
 

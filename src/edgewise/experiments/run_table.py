@@ -77,6 +77,8 @@ def write_run_table(
 
 def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
     """Read what `write_run_table` wrote."""
+    if not path.is_file():
+        raise ValueError(f"Expected a table of runs, but there is no file {path}. Check the path.")
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
