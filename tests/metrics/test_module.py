@@ -47,6 +47,15 @@ def test_batches_in_any_order_and_grouping_give_the_bits_of_one_graph(order, cut
     assert metric.compute().to_dict() == whole(parts, same_label=True)
 
 
+def test_a_posterior_is_a_batch_with_joints_of_its_own():
+    probs, y, edge_index, mask = random_case(0, num_nodes=20, num_edges=60)
+    belief = ew.MixturePosterior(torch.stack([probs, probs.flip(1)]))
+    metric = ew.GraphCalibration()
+    metric.update(belief, y, edge_index, mask)
+    assert metric.compute().to_dict() == ew.evaluate(belief, y, edge_index, mask=mask).to_dict()
+    assert metric.compute().to_dict() != ew.evaluate(belief.node, y, edge_index, mask=mask).to_dict()
+
+
 def test_merge_state_of_metrics_and_of_dicts():
     parts = batches(4)
     first, second, third = (ew.GraphCalibration() for _ in range(3))

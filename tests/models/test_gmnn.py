@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 
 import edgewise as ew
 from edgewise.models.convolution import convolved
-from edgewise.models.gmnn import _draw, _drawn
+from edgewise.models.gmnn import draw_classes, drawn_labels
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepared
 from models.blocks import SMALL, assert_same_bits, blocks, split_of, tensors_of
@@ -135,7 +135,7 @@ def test_fitting_twice_is_fitting_once():
 
 def test_drawn_labels_are_one_hot_and_true_where_known(task):
     logits = 3 * torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
-    drawn = _drawn(task, logits, torch.Generator().manual_seed(1))
+    drawn = drawn_labels(task, logits, torch.Generator().manual_seed(1))
     assert drawn.shape == (90, 3)
     assert drawn.dtype == torch.float32
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
@@ -155,7 +155,7 @@ def test_known_rows_replace(task):
 )
 def test_draws_follow_their_distribution(probs):
     p, num = torch.tensor(probs, dtype=torch.float64), 100_000
-    drawn = _draw(p.expand(num, -1), torch.Generator().manual_seed(0))
+    drawn = draw_classes(p.expand(num, -1), torch.Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=len(p)).double()
     assert len(counts) == len(p)
     possible = p > 0
@@ -167,7 +167,7 @@ def test_draws_follow_their_distribution(probs):
 def test_nodes_are_drawn_independently():
     """Pairs of neighbouring draws are as frequent as the product says."""
     p = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
-    drawn = _draw(p.expand(90_000, -1), torch.Generator().manual_seed(3)).view(-1, 2)
+    drawn = draw_classes(p.expand(90_000, -1), torch.Generator().manual_seed(3)).view(-1, 2)
     counts = torch.bincount(3 * drawn[:, 0] + drawn[:, 1], minlength=9).double()
     expected = len(drawn) * torch.outer(p, p).flatten()
     assert ((counts - expected) ** 2 / expected).sum() < 26.1  # 0.1% with 8 degrees of freedom
@@ -175,20 +175,20 @@ def test_nodes_are_drawn_independently():
 
 def test_what_is_certain_is_drawn():
     certain = torch.eye(4, dtype=torch.float64).repeat(1000, 1)
-    assert torch.equal(_draw(certain, torch.Generator().manual_seed(0)), torch.arange(4).repeat(1000))
+    assert torch.equal(draw_classes(certain, torch.Generator().manual_seed(0)), torch.arange(4).repeat(1000))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
 def test_the_ends_of_the_unit_interval_are_safe(uniform, monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *shape, dtype, generator: torch.full(shape, uniform, dtype=dtype))
     impossible_ends = torch.tensor([[0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0]], dtype=torch.float64)
-    drawn = _draw(impossible_ends, torch.Generator())
+    drawn = draw_classes(impossible_ends, torch.Generator())
     assert (impossible_ends.gather(1, drawn.unsqueeze(1)) > 0).all()
 
 
 def test_logits_of_any_size_can_be_drawn_from(task):
     logits = torch.tensor([1e4, -1e4, 0.0]).expand(90, 3)
-    drawn = _drawn(task, logits, torch.Generator().manual_seed(0)).argmax(1)
+    drawn = drawn_labels(task, logits, torch.Generator().manual_seed(0)).argmax(1)
     assert (drawn[~SPLIT.train] == 0).all()
 
 

@@ -286,7 +286,7 @@ def test_samples_follow_the_seed_of_sampling():
 
 def drawn_labels(monkeypatch, seeds, **options):
     """Write down what uniform numbers GMNN draws, by the labels that they choose of equal ones."""
-    drawn, draw = [], gmnn._draw
+    drawn, draw = [], gmnn.draw_classes
     equal = torch.full((90, 1000), 1e-3, dtype=torch.float64)
 
     def written(probs, draws):
@@ -295,7 +295,7 @@ def drawn_labels(monkeypatch, seeds, **options):
         draws.set_state(state)
         return draw(probs, draws)
 
-    monkeypatch.setattr(gmnn, "_draw", written)
+    monkeypatch.setattr(gmnn, "draw_classes", written)
     replace(SMALL["gmnn"], **options).fit(DATA, SPLIT, seed=seeds)
     monkeypatch.undo()
     return drawn

@@ -85,6 +85,11 @@ class Evaluation:
     (0.5, 4)
     """
 
+    nodewise: ViewScores
+    edgewise: ViewScores
+    agree: ViewScores
+    disagree: ViewScores
+
     def __init__(
         self,
         tables: Int[Tensor, "tables rows 4"],

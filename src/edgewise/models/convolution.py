@@ -12,10 +12,11 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.models.adam import Adam, Weights
 from edgewise.models.dropout import NO_DROPOUT, Dropout
+from edgewise.models.features import Features
 from edgewise.models.projection import raised_product
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
 from edgewise.models.sparse import Sparse, product
-from edgewise.models.task import Features, Nodes, Task
+from edgewise.models.task import Nodes, Task
 from edgewise.models.training import Log, Phase, trained
 
 

@@ -31,7 +31,23 @@ Inference = Literal["sum_product", "max_product", "mean_field"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedEPFGNN(Fitted):
-    """A field: unaries, one coupling, a scale for each edge, and the labels of the training nodes."""
+    """A pairwise field, and the labels of the training nodes.
+
+    Attributes
+    ----------
+    unary
+        U (N, C), a GCN's logits.
+    edge_index
+        Edges (2, E), each undirected edge once.
+    edge_scale
+        r (E,), a factor of the coupling of each edge.
+    coupling
+        B (C, C), symmetric.
+    known
+        The training nodes.
+    known_labels
+        Their labels.
+    """
 
     model: "EPFGNN"
     unary: Float[Tensor, "nodes classes"]
@@ -57,7 +73,7 @@ class FittedEPFGNN(Fitted):
         return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=labels)
 
     def infer(self, inference: Inference | None = None, evidence: bool | None = None) -> tuple[Posterior, Convergence]:
-        """Give the posterior, and whether inference converged; by default as the model says."""
+        """Give the posterior, and whether inference converged; arguments as in `posterior`, which warns instead."""
         chosen = self.model.inference if inference is None else inference
         check_option("inference", chosen, tuple(INFERENCES))
         clamped = self.model.evidence if evidence is None else evidence
@@ -67,9 +83,16 @@ class FittedEPFGNN(Fitted):
     def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
         """Give what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
 
-        ``inference`` may be "sum_product", "max_product" or "mean_field"; without ``evidence`` the labels of training
-        nodes are left out, as an ablation. Messages run until they rest, for 1000 sweeps at most; to say otherwise call
+        Messages run until they rest, for 1000 sweeps at most; to say otherwise call
         ``ew.sum_product(fitted.mrf(), max_sweeps=…, damping=…)``.
+
+        Parameters
+        ----------
+        inference
+            By "sum_product", "max_product" or "mean_field"; by default as the model says.
+        evidence
+            Whether training nodes have their labels for sure; without, these are left out, as an ablation. By default
+            as the model says.
         """
         posterior, convergence = self.infer(inference, evidence)
         if not convergence:

@@ -103,7 +103,13 @@ def _remade(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedClassifier(Fitted):
-    """A trained classifier of single nodes: the joint of two nodes is the product of what it says of each."""
+    """A trained classifier of single nodes: the joint of two nodes is the product of what it says of each.
+
+    Attributes
+    ----------
+    logits
+        What it says of each node, (N, C), before softmax.
+    """
 
     logits: Float[Tensor, "nodes classes"]
 

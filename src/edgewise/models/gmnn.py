@@ -21,7 +21,7 @@ from edgewise.models.dropout import Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
-from edgewise.models.task import Features, Task
+from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits, trained
 from edgewise.posterior import IndependentPosterior, MixturePosterior
 
@@ -32,7 +32,13 @@ Prediction = Literal["mixture", "averaged_logits"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedGMNN(Fitted):
-    """Logits of the network p for several draws of all labels from the network q."""
+    """What GMNN's training leaves behind: what the network p makes of labels that are drawn from the network q.
+
+    Attributes
+    ----------
+    sample_logits
+        p's logits (S, N, C), for S draws of all labels.
+    """
 
     model: "GMNN"
     sample_logits: Float[Tensor, "samples nodes classes"]
@@ -40,7 +46,14 @@ class FittedGMNN(Fitted):
     parts = ("sample_logits",)
 
     def posterior(self, prediction: Prediction | None = None) -> MixturePosterior | IndependentPosterior:
-        """Give the mixture of samples, or independent nodes by the softmax of averaged logits (as published)."""
+        """Give what the samples say of nodes and edges.
+
+        Parameters
+        ----------
+        prediction
+            "mixture", that of the samples; or "averaged_logits", independent nodes by the softmax of averaged logits,
+            as published. By default as the model says.
+        """
         chosen = self.model.prediction if prediction is None else prediction
         check_option("prediction", chosen, PREDICTIONS)
         if chosen == "mixture":
@@ -110,32 +123,40 @@ class GMNN(Model[FittedGMNN]):
         draws = generator(seeds.sampling, "gmnn")
         features = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
 
-        def improved(weights: Weights, convolution: Convolution, target: Tensor, step: str, round: int) -> Weights:
-            dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {round}"))
+        def improved(weights: Weights, convolution: Convolution, target: Tensor, step: str, turn: int) -> Weights:
+            dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {turn}"))
             passes = ConvolutionPasses(convolution, dropout, lambda logits: cross_entropy(logits, target))
             return trained(weights, passes, task.labels[task.val], Phase(step, self.round_epochs, None), adam, log)
 
-        for round in range(self.rounds):
-            labels = _drawn(task, convolved(task, task.x, q), draws)
+        for turn in range(self.rounds):
+            labels = drawn_labels(task, convolved(task, task.x, q), draws)
             around = Convolution(task, labels, task.all_nodes, task.val.cpu().numpy())
-            p = improved(p, around, labels, "M step", round)
+            p = improved(p, around, labels, "M step", turn)
             target = task.clamp(convolved(task, labels, p).softmax(-1))
-            q = improved(q, features, target, "E step", round)
-        samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
-        logits = convolved(task, task.x, q)
-        for sample in samples:
-            sample.copy_(checked_logits(convolved(task, _drawn(task, logits, draws), p), self.learning_rate))
+            q = improved(q, features, target, "E step", turn)
+        samples = self._sample_logits(task, q, p, draws)
         weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
         return FittedGMNN(self, weights, log.history(), samples)
 
+    def _sample_logits(
+        self, task: Task, q: Weights, p: Weights, draws: torch.Generator
+    ) -> Float[Tensor, "samples nodes classes"]:
+        """Let p make something of labels that are drawn from q, sample by sample."""
+        samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
+        logits = convolved(task, task.x, q)
+        for sample in samples:
+            labels = drawn_labels(task, logits, draws)
+            sample.copy_(checked_logits(convolved(task, labels, p), self.learning_rate))
+        return samples
 
-def _drawn(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Features:
+
+def drawn_labels(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Tensor:
     """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
-    chosen = _draw(logits.cpu().double().softmax(-1), draws).to(task.device)
+    chosen = draw_classes(logits.cpu().double().softmax(-1), draws).to(task.device)
     return task.clamp(one_hot(chosen, task.num_classes).to(task.dtype))
 
 
-def _draw(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
+def draw_classes(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
     """Draw by inverting the distribution function: one uniform number a node, whatever the number of classes."""
     below = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
     return (probs.cumsum(1)[:, :-1] <= below).sum(1)

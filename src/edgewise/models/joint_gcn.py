@@ -28,7 +28,17 @@ BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-6.0, 6.0)]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedJointGCN(Fitted):
-    """Marginals of nodes, and messages that couple neighbours without moving them."""
+    """Marginals of nodes, and messages that couple neighbours without moving them.
+
+    Attributes
+    ----------
+    log_node
+        The logarithms of the marginals (N, C).
+    edge_index
+        Edges (2, E), each undirected edge once.
+    messages
+        What the ends of each edge tell each other (2, E, C): into its start, and into its end.
+    """
 
     log_node: Float[Tensor, "nodes classes"]
     edge_index: Int[Tensor, "2 edges"]
