@@ -52,7 +52,10 @@ def main() -> None:
         "calibrated joints": calibrated,
         "true joints": truth,
     }
-    print("1. Decide by P alone: select where that is expected to cost least. On test edges, costs per edge:\n")
+    print(
+        "1. Decide by P alone. Look where any end may be a fraudster (a miss costs 4, a vain look 1); act where exactly"
+    )
+    print("   one is (acting in vain costs 4, a miss 1). Means over test edges:\n")
     print(f"{'':22}{'edge nll':>10}{'cost of looking':>17}{'cost of acting':>16}{'false alarms':>14}")
     tables, costs = {}, {}
     for name, belief in beliefs.items():
@@ -63,9 +66,7 @@ def main() -> None:
         false = ew.threshold_for_believed_fdr(act[0], 0.1).check(*act).false_discoveries
         print(f"{name:22}{nll:10.3f}{costs[name][0]:17.3f}{costs[name][1]:16.3f}{false:14.1%}")
     wasted, saved, best = (sum(costs[name]) for name in ("uncalibrated product", "calibrated joints", "true joints"))
-    print(
-        "\nFalse alarms are those among edges with one fraudster, in the largest set for which P promises 10% of them."
-    )
+    print("\nFalse alarms: their share when one acts on as many edges as P says can be had with 10% of them.")
     print(f"Against the best there is, uncalibrated products waste {wasted - best:.3f} an edge;", end=" ")
     print(f"calibrated joints save {(wasted - saved) / (wasted - best):.0%} of that.")
 

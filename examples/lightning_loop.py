@@ -34,7 +34,7 @@ class Classifier(L.LightningModule):
         super().__init__()
         self.network = GraphSAGE(num_classes, hidden_channels=32, num_layers=3, out_channels=num_classes)
         self.calibration = ew.GraphCalibration()
-        self.epochs: dict[int, dict[str, float]] = {}
+        self.epochs: dict[int, ew.Evaluation] = {}
 
     def training_step(self, batch: Batch, step: int) -> Tensor:
         """Fit the labels of all nodes of a few graphs."""
@@ -47,10 +47,9 @@ class Classifier(L.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Score the sums of all batches and processes, and begin anew."""
-        scores = self.calibration.compute().scalars()  # sixteen numbers under names such as "edgewise/ece"
-        self.log_dict(scores)
+        ev = self.epochs[self.current_epoch + 1] = self.calibration.compute()
+        self.log_dict(ev.scalars())  # sixteen numbers under names such as "edgewise/ece"
         self.calibration.reset()
-        self.epochs[self.current_epoch + 1] = scores
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Train fast, to be over-confident soon."""
@@ -84,14 +83,14 @@ def main() -> None:
     trainer.fit(model, train, val)
 
     print("epoch" + "".join(f"{name:>19}" for name in SHOWN))
-    for epoch, scores in model.epochs.items():
-        print(f"{epoch:5}" + "".join(f"{scores[name]:19.3f}" for name in SHOWN))
-    lowest = {name: min(model.epochs, key=lambda epoch: model.epochs[epoch][name]) for name in SHOWN[1:]}
+    for epoch, ev in model.epochs.items():
+        print(f"{epoch:5}" + "".join(f"{ev.scalars()[name]:19.3f}" for name in SHOWN))
+    nodes, edges = (min(model.epochs, key=lambda epoch: model.epochs[epoch][view].ece) for view in ew.VIEWS[:2])
     print(
-        f"\n{len(trainer.callback_metrics)} scores are logged each time, for loggers and for callbacks such as early "
-        f"stopping. The\ncalibration error is lowest for nodes after epoch {lowest['nodewise/ece']}, for edges after epoch "
-        f"{lowest['edgewise/ece']}: whoever\nstops by nodes alone stops at another model. Later both rise, for the network "
-        "grows too sure of itself."
+        f"\nEach line scores {ev.nodewise.count:,} nodes and {ev.edgewise.count:,} edges of {len(graphs[4:])} graphs;"
+        f" {len(trainer.callback_metrics)} scores are logged for it.\nThe calibration error is lowest for nodes after"
+        f" epoch {nodes}, and for edges after epoch {edges}: whoever stops by\nnodes alone stops at another model."
+        " Later both rise, for the network grows too sure of itself."
     )
 
 

@@ -4,7 +4,7 @@ python examples/stream_edges.py [--edges 10000000] [--folder FOLDER]
 
 Edges are a (2, edges) array in edges.npy, each undirected edge listed in both directions, far apart. `np.load` with a
 memory map looks at the file where it lies; `ew.evaluate` goes through it in slices, finds the second mention of each
-edge without sorting, and makes no (edges, classes, classes) joints: it takes two bytes an edge, beside pages of the file
+edge without sorting, and makes no (edges, classes, classes) joints. It takes two bytes an edge, and pages of the file
 that the system may drop again. Files go to a temporary folder unless you name one.
 """
 
