@@ -11,7 +11,7 @@ from edgewise.models.adam import EPSILON, FORGET_MEAN, FORGET_SQUARE
 Array = NDArray[Any]
 
 if (FORGET_MEAN, FORGET_SQUARE, EPSILON) != (0.1, 0.001, 1e-8):  # the loop spells them out
-    raise ImportError("The numbers of compiled steps differ from those of tensors.")
+    raise ImportError("Expected the numbers of compiled_adam.py to be those of adam.py. Change both.")
 
 
 def step_compiled(

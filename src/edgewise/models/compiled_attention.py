@@ -18,7 +18,7 @@ from edgewise.models.sparse import Kept
 Array = NDArray[Any]
 
 if SLOPE != 0.2:  # the loops spell it out
-    raise ImportError("The slope of compiled attention differs from that of tensors.")
+    raise ImportError("Expected the slope of compiled_attention.py to be that of attention.py. Change both.")
 
 
 class Attention(NamedTuple):

@@ -8,8 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.compiled import vectorised
+from edgewise.models.dropout import FIRST, GOLDEN, LEVELS, SECOND
 
 Array = NDArray[Any]
+
+# The loop spells them out.
+if (GOLDEN, FIRST, SECOND, LEVELS) != (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, 0xFFFF + 1):
+    raise ImportError("Expected the numbers of compiled_dropout.py to be those of dropout.py. Change both.")
 
 
 def keep_compiled(num: int, start: int, dropped_levels: int) -> Tensor:

@@ -88,7 +88,7 @@ def _gradient(
     """Go through blocks of rows; what is positive lets the gradient through."""
     zero, width = raised.dtype.type(0), raised.shape[1]
     for block in range(lo, hi):
-        for i in range(block * 1024, min(len(raised), (block + 1) * 1024)):
+        for i in range(block * BLOCK, min(len(raised), (block + 1) * BLOCK)):
             for k in range(width):
                 x_grad[i, k] = zero
             for c in range(len(across)):
@@ -101,7 +101,3 @@ def _gradient(
                 change = x_grad[i, k] * (scale if raised[i, k] > 0 else zero)
                 x_grad[i, k] = change
                 bias_grad[block, k] += change
-
-
-if BLOCK != 1024:  # the loop spells it out
-    raise ImportError("The blocks of compiled projections differ from those that are allocated.")
