@@ -153,3 +153,9 @@ def checked_probabilities(probability: ArrayLike, name: str = "probability") -> 
         k = int(outside[0])
         raise ValueError(f"Expected probabilities from 0 to 1, but pair {k} has {p[k]:.6g}.")
     return p
+
+
+def check_share(name: str, share: float) -> None:
+    """Refuse what is no share, or none of anything."""
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"Expected {name} above 0 and at most 1, but got {share}. For percent divide by 100.")
