@@ -47,8 +47,9 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
 
 def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        way_out = f" Number them: np.unique({name}, return_inverse=True)[1]." if array.dtype.kind in "USO" else ""
         raise ValueError(
-            f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}."
+            f"Expected {name} to hold numbers of 64 bits at most, but got an array of dtype {array.dtype}.{way_out}"
         )
     if array.dtype.kind == "u":  # torch compares unsigned numbers with -1 in their own ring
         if array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
