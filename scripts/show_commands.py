@@ -13,7 +13,7 @@ from edgewise.cli.app import ORDER
 PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
 INTRODUCTION = """# Commands
 
-`edgewise` is one command with six others in it; `python -m edgewise.cli` is the same. What is shown here is what
+`edgewise` is one command with six others in it; `python -m edgewise` is the same. What is shown here is what
 `--help` prints. Commands end with code 0, with 1 where some runs failed, with 2 where what was given cannot be used
 (one line says what was expected), and with 130 after Ctrl-C. Options with a `…` take several values, by spaces or by
 commas.

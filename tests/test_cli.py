@@ -40,7 +40,7 @@ def run(*args: object) -> Result:
 
 def command(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "edgewise.cli", *map(str, args)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "edgewise", *map(str, args)], capture_output=True, text=True, check=False
     )
 
 
@@ -405,7 +405,7 @@ def test_a_closed_pipe_is_no_error(saved: dict[str, Path]) -> None:
     if bash is None:
         pytest.skip("needs bash")
     args = " ".join(f"'{part}'" for part in ["evaluate", *options(saved)])
-    line = f"'{sys.executable}' -m edgewise.cli {args} | head -c 0"
+    line = f"'{sys.executable}' -m edgewise {args} | head -c 0"
     done = subprocess.run([bash, "-c", line], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("", "")
 

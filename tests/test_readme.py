@@ -6,13 +6,15 @@ from pathlib import Path
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_tree_names_files_that_exist():
+def test_the_tree_has_a_line_for_every_file_and_no_other():
     tree = re.search(r"```\nsrc/edgewise/\n(.*?)tests/", README, re.DOTALL)[1]
-    folder, top = [], Path(__file__).parents[1] / "src" / "edgewise"
+    top, folder, named = Path(__file__).parents[1] / "src" / "edgewise", [], set()
     for line in tree.splitlines():
-        depth, names = (
-            (len(line) - len(line.lstrip())) // 2,
-            re.findall(r"[\w*]+(?:\.py|/)", line.strip().split("   ")[0]),
-        )
+        depth = (len(line) - len(line.lstrip())) // 2
+        names = re.findall(r"[\w*]+(?:\.py|/)", line.strip().split("   ")[0])
         folder = [*folder[: depth - 1], names[0]]
-        assert all(list(top.glob("/".join([*folder[:-1], part]))) for part in names), line
+        for name in names:
+            found = list(top.glob("/".join([*folder[:-1], name])))
+            assert found, line
+            named.update(found)
+    assert set(top.rglob("*.py")) - set(top.rglob("__init__.py")) <= named

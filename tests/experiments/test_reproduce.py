@@ -186,7 +186,7 @@ def test_an_error_of_the_writer_ends_the_workers(
 def command(out: Path, root: Path, plan: Plan, workers: int = 2) -> list[str]:
     of_plan = ["--datasets", *plan.datasets, "--models", *plan.models, "--splits", plan.splits, "--inits", plan.inits]
     options = ["--out", out, "--data-root", root, *of_plan, "--workers", workers]
-    return [sys.executable, "-m", "edgewise.cli", "reproduce", *map(str, options)]
+    return [sys.executable, "-m", "edgewise", "reproduce", *map(str, options)]
 
 
 @contextmanager

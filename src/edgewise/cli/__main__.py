@@ -1,5 +1,0 @@
-"""python -m edgewise.cli."""
-
-from edgewise.cli import app
-
-app()
