@@ -450,3 +450,27 @@ def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress_bar.progress_bar() as report:
         assert report is None
+
+
+def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
+    monkeypatch.setenv("_EDGEWISE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"edgewise {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"edgewise {words}|".split()) - 1))
+    return run().stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("re", ["reproduce", "report"]),
+        ("evaluate --bin", ["--bins", "--binning"]),
+        ("evaluate --binning m", ["mass"]),
+        ("predict --events s", ["same"]),
+        ("predict --events same d", ["different"]),
+        ("predict --events same,b", ["same,both_correct"]),
+        ("predict --events same --t", ["--top", "--test"]),
+        ("predict --select b", ["both_correct"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_names(words: str, found: list[str], monkeypatch) -> None:
+    assert completed(monkeypatch, words) == found

@@ -1,6 +1,6 @@
 """Options that several commands read in the same way."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 
 LARGEST_SEED = 2**32 - 1
 SEVERAL = ("--calibrators", "--datasets", "--events", "--models")
+SEVERAL_OPEN = "edgewise.several_open"  # the option of these that further values would belong to
 
 
 class SeveralValues(TyperCommand):
@@ -23,7 +24,24 @@ class SeveralValues(TyperCommand):
             elif several and out[-1] != several:
                 out.append(several)
             out.append(arg)
+        context.meta[SEVERAL_OPEN] = several
         return super().parse_args(context, out)
+
+    def shell_complete(self, context: Any, incomplete: str) -> Any:
+        """Complete further values of such an option too."""
+        if (option := context.meta.get(SEVERAL_OPEN)) and not incomplete.startswith("-"):
+            return next(param.shell_complete(context, incomplete) for param in self.params if option in param.opts)
+        return super().shell_complete(context, incomplete)
+
+
+def completes(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Complete a name, also after others and a comma; names are asked for when a shell asks for them."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, begun = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(begun.lower())]
+
+    return complete
 
 
 def listed(names: list[str] | None) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """edgewise predict."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,7 +8,7 @@ import typer
 
 from edgewise.cli.app import app
 from edgewise.cli.complaints import complaints_name
-from edgewise.cli.options import SeveralValues
+from edgewise.cli.options import SeveralValues, completes
 from edgewise.cli.progress_bar import progress_bar
 from edgewise.cli.selection import Selection
 from edgewise.report.output import check_outputs
@@ -41,6 +42,12 @@ Examples:
 """
 
 
+def _event_names() -> Sequence[str]:
+    from edgewise.decisions.events import PLAIN
+
+    return PLAIN
+
+
 @app.command(cls=SeveralValues, help=PREDICT_HELP, short_help="Predict pairs of nodes.", epilog=PREDICT_EXAMPLES)
 def predict(
     probs: Annotated[
@@ -56,9 +63,17 @@ def predict(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table: .csv, .parquet or .json.")] = None,
     ids: Annotated[Path | None, typer.Option(metavar="FILE", help="An id for each node, as in --pairs.")] = None,
     classes: Annotated[Path | None, typer.Option(metavar="FILE", help="A name for each class.")] = None,
-    events: Annotated[list[str] | None, typer.Option(metavar="EVENT…", help="Events; else same both_correct.")] = None,
+    events: Annotated[
+        list[str] | None,
+        typer.Option(metavar="EVENT…", help="Events; else same both_correct.", autocompletion=completes(_event_names)),
+    ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="How many pairs of labels to list.")] = 1,
-    select: Annotated[str | None, typer.Option(metavar="EVENT", help="Select pairs by the P of this event.")] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EVENT", help="Select pairs by the P of this event.", autocompletion=completes(_event_names)
+        ),
+    ] = None,
     precision: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Of selected pairs the event happens to this share.")
     ] = None,
