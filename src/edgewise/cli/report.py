@@ -22,12 +22,7 @@ Examples:
 
 @app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)
 def report(
-    results: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR", help="Folders of reproduce, or tables that were exported; several are reported as one."
-        ),
-    ],
+    results: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],  # the text says it in plainer words
     to: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where to write tables, figures and the page; else to the one DIR."),
@@ -36,7 +31,10 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="Write all runs as one compressed .parquet table too.")
     ] = None,
 ) -> None:
-    """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page."""
+    """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page.
+
+    A DIR is the folder of a reproduce, or a .parquet table that was exported; several are reported as one.
+    """
     check_outputs({"--export": export}, {str(path): path for path in results})
     if export and export.suffix != ".parquet":
         raise ValueError(f"Expected --export to end in .parquet, but got {export}.")
