@@ -51,6 +51,21 @@ def test_the_text_has_the_means_of_the_runs(results: Results, text: str, number:
         assert shown == [f"{mean:.{digits}f}" for mean, digits in zip(means, (3, 3, 1, 1), strict=True)]
 
 
+def test_the_page_on_choosing_has_the_means_of_the_runs(results: Results) -> None:
+    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    asked = {"node ECE": ("nodewise", "ece", 100, 1), "edge NLL": ("edgewise", "nll", 1, 3)}
+    asked["P(same) ECE"] = ("same_label", "ece", 100, 1)
+    rows = re.findall(r"^\| (node ECE|edge NLL|P\(same\) ECE), ([^|]+?) \| ([\d. *|]+) \|$", text, re.MULTILINE)
+    assert len(rows) == 11
+    for score, name, cells in rows:
+        view, metric, scale, digits = asked[score]
+        prediction = {"uncalibrated": "product", "local and structured": "structured"}.get(name, name)
+        columns = [(dataset, model) for dataset in DATASETS for model in ("gcn", "gat")]
+        runs = ([run.predictions for run in results.of(*cell) if "local" in run.predictions] for cell in columns)
+        means = (scale * sum(run[prediction][view][metric] for run in cell) / len(cell) for cell in runs)
+        assert [cell.strip(" *") for cell in cells.split("|")] == [f"{mean:.{digits}f}" for mean in means], name
+
+
 def test_the_aims_are_met_where_the_text_says_so(results: Results) -> None:
     missed = {(verdict.dataset, verdict.model): verdict.missed for verdict in verdicts(results)}
     assert missed == {
