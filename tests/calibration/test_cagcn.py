@@ -95,9 +95,9 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
     ("options", "words"),
     [
         ({"hidden": 0}, "Expected hidden to be a whole number from 1 to 65536, but got 0."),
-        ({"dropout": 1.0}, "Expected dropout to be below 1, but got 1.0."),
-        ({"dropout": -0.1}, "Expected dropout to be a number from 0 on, but got -0.1."),
-        ({"margin": float("inf")}, "Expected margin to be a number from 0 on, but got inf."),
+        ({"dropout": 1.0}, "Expected dropout to be a number of at least 0 and below 1, but got 1.0."),
+        ({"dropout": -0.1}, "Expected dropout to be a number of at least 0 and below 1, but got -0.1."),
+        ({"margin": float("inf")}, "Expected margin to be a number of at least 0, but got inf."),
         ({"epochs": 0}, "Expected epochs to be a whole number from 1 to"),
         ({"learning_rate": "fast"}, "Expected learning_rate to be a number above 0, but got 'fast'."),
         ({"seed": -1}, "Expected seed to be a whole number from 0 to"),

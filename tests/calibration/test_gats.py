@@ -109,7 +109,7 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
         ({"heads": 0}, "Expected heads to be a whole number from 1 to 1024, but got 0."),
         ({"patience": 0}, "Expected patience to be a whole number from 1 to"),
         ({"learning_rate": -0.1}, "Expected learning_rate to be a number above 0, but got -0.1."),
-        ({"weight_decay": None}, "Expected weight_decay to be a number from 0 on, but got None."),
+        ({"weight_decay": None}, "Expected weight_decay to be a number of at least 0, but got None."),
         ({"seed": 1.5}, "Expected seed to be a whole number from 0 to"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_seed_tells_who_is_held_out():
         ("epochs", 2.5, "but got 2.5."),
         ("patience", True, "Expected patience to be a whole number"),
         ("learning_rate", 0.0, "Expected learning_rate to be a number above 0, but got 0.0."),
-        ("weight_decay", -1e-3, "Expected weight_decay to be a number from 0 on, but got -0.001."),
+        ("weight_decay", -1e-3, "Expected weight_decay to be a number of at least 0, but got -0.001."),
         ("weight_decay", float("nan"), "but got nan."),
     ],
 )

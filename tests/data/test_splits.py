@@ -124,10 +124,10 @@ def test_a_set_without_nodes_is_refused() -> None:
         ({"n_splits": True}, "n_splits to be a whole number from 1 to .*, but got True"),
         ({"n_folds": 1}, "n_folds to be a whole number from 2 to .*, but got 1"),
         ({"seed": -1}, "seed to be a whole number from 0 to .*, but got -1"),
-        ({"labelled": 1.0}, "labelled to be a share between 0 and 1, but got 1.0"),
-        ({"labelled": math.nan}, "labelled to be a share between 0 and 1, but got nan"),
-        ({"test": 0.0}, "test to be a share above 0 and at most 1, but got 0.0"),
-        ({"test": 15}, "test to be a share above 0 and at most 1, but got 15"),
+        ({"labelled": 1.0}, "labelled to be a number above 0 and below 1, but got 1.0"),
+        ({"labelled": math.nan}, "labelled to be a number above 0 and below 1, but got nan"),
+        ({"test": 0.0}, "test to be a number above 0 and at most 1, but got 0.0"),
+        ({"test": 15}, "test to be a number above 0 and at most 1, but got 15"),
     ],
 )
 def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, float], message: str) -> None:

@@ -122,7 +122,7 @@ def test_nothing_is_legal():
 def test_bad_input_is_refused(confidence, correct, message):
     with pytest.raises(ValueError, match=message):
         risk_coverage(confidence, correct)
-    with pytest.raises(ValueError, match="coverage above 0"):
+    with pytest.raises(ValueError, match="coverage to be a number above 0 and at most 1"):
         risk_coverage(np.array([0.5]), np.array([True])).risk_at(0.0)
 
 

@@ -69,7 +69,7 @@ REFUSED = {
     "n_bins huge": (lambda c: {"n_bins": 10**14}, "n_bins .* but got 1000"),
     "seed": (lambda c: {"seed": -1}, "seed .* but got -1"),
     "no seed": (lambda c: {"seed": None}, "seed .* but got None"),
-    "level": (lambda c: {"confidence_level": "high"}, "between 0 and 1, but got 'high'"),
+    "level": (lambda c: {"confidence_level": "high"}, "a number above 0 and below 1, but got 'high'"),
     "n_bins 1.5": (lambda c: {"n_bins": 1.5}, "n_bins .* but got 1.5"),
     "n_bins True": (lambda c: {"n_bins": True}, "n_bins .* but got True"),
     "binning": (lambda c: {"binning": "depth"}, "binning .* width, mass, but got 'depth'"),
@@ -77,7 +77,10 @@ REFUSED = {
     "closed": (lambda c: {"closed": "both"}, "closed .* right, left, but got 'both'"),
     "edges": (lambda c: {"edges": "some"}, "edges .* both, any, all, but got 'some'"),
     "n_resamples": (lambda c: {"n_resamples": -1}, "n_resamples .* but got -1"),
-    "confidence_level": (lambda c: {"n_resamples": 5, "confidence_level": 95}, "between 0 and 1, but got 95"),
+    "confidence_level": (
+        lambda c: {"n_resamples": 5, "confidence_level": 95},
+        "a number above 0 and below 1, but got 95",
+    ),
 }
 
 

@@ -241,7 +241,7 @@ def test_hyper_parameters(kind, name, value, words):
 COMMON = [
     *(("hidden", value, f"Expected hidden {COUNT} {value!r}.") for value in (0, -1, 8.0, True, "8", None)),
     *(
-        ("dropout", value, f"Expected dropout to be a number from 0 to below 1, but got {value!r}.")
+        ("dropout", value, f"Expected dropout to be a number of at least 0 and below 1, but got {value!r}.")
         for value in (1.0, 1, -0.1, float("nan"), True, "0.5", None)
     ),
     *(

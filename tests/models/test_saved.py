@@ -159,7 +159,9 @@ def test_unknown_hyper_parameters(fitted, tmp_path):
 
 def test_impossible_hyper_parameters(fitted, tmp_path):
     path = damaged(fitted, tmp_path / "model", hyperparameters=edited(fitted, dropout=1.5))
-    with pytest.raises(ValueError, match="but it cannot be read: Expected dropout to be a number from 0 to below 1"):
+    with pytest.raises(
+        ValueError, match="but it cannot be read: Expected dropout to be a number of at least 0 and below 1"
+    ):
         ew.Fitted.load(path)
 
 

@@ -11,9 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.network import Training
-from edgewise.calibration.options import check_not_negative
 from edgewise.calibration.seen import Seen
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_number, check_whole_number
 from edgewise.models.adam import Weights
 from edgewise.models.dropout import NO_DROPOUT, Dropout, dropped
 from edgewise.models.seeds import LARGEST_SEED, dropout_key, generator, glorot
@@ -70,9 +69,8 @@ class CaGCN(NodeCalibrator):
 
     def __post_init__(self) -> None:
         check_whole_number("hidden", self.hidden, 1, MOST_HIDDEN)
-        check_not_negative(self, "margin", "dropout")
-        if self.dropout >= 1:
-            raise ValueError(f"Expected dropout to be below 1, but got {self.dropout!r}.")
+        check_number("margin", self.margin, least=0)
+        check_number("dropout", self.dropout, least=0, below=1)
         self._training()
         check_whole_number("seed", self.seed, 0, LARGEST_SEED)
 

@@ -12,7 +12,7 @@ from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.network import Training
 from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_whole_number
 from edgewise.models.adam import Weights
 from edgewise.models.seeds import LARGEST_SEED, generator, glorot
 

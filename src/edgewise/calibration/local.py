@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.minimise import minimised
-from edgewise.calibration.options import check_positive
 from edgewise.calibration.seen import Seen
+from edgewise.data.options import check_number
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class LocalScaling(NodeCalibrator):
     prior_degree: float = 0.15
 
     def __post_init__(self) -> None:
-        check_positive(self, "prior_log_temperature", "prior_spread", "prior_degree")
+        check_number("prior_log_temperature", self.prior_log_temperature, above=0)
+        check_number("prior_spread", self.prior_spread, above=0)
+        check_number("prior_degree", self.prior_degree, above=0)
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
         """Give log softmax(z_i / T_i)."""

@@ -9,8 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.options import check_not_negative, check_positive
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_number, check_whole_number
 from edgewise.models.adam import Adam, Weights
 from edgewise.models.training import copied
 
@@ -33,8 +32,8 @@ class Training:
     def __post_init__(self) -> None:
         check_whole_number("epochs", self.epochs, 1, MOST_EPOCHS)
         check_whole_number("patience", self.patience, 1, MOST_EPOCHS)
-        check_positive(self, "learning_rate")
-        check_not_negative(self, "weight_decay")
+        check_number("learning_rate", self.learning_rate, above=0)
+        check_number("weight_decay", self.weight_decay, least=0)
 
     def best_weights(
         self,

@@ -13,9 +13,9 @@ from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrat
 from edgewise.calibration.leave_out import averaged_features, left_out
 from edgewise.calibration.local import LocalScaling
 from edgewise.calibration.minimise import minimised
-from edgewise.calibration.options import check_positive
 from edgewise.calibration.seen import Seen
 from edgewise.data.arrays import as_tensor
+from edgewise.data.options import check_number
 from edgewise.models.coupled_marginals import kept_messages, pair_information
 from edgewise.posterior import PairwisePosterior
 
@@ -67,7 +67,7 @@ class StructuredCalibrator(Calibrator):
             raise ValueError(
                 f"Expected nodes to be a calibrator of nodes, say TemperatureScaling(), but got {self.nodes!r}."
             )
-        check_positive(self, "ridge")
+        check_number("ridge", self.ridge, above=0)
 
     def _learnt(self, seen: Seen) -> Calibrated:
         log_p, learnt = self.nodes.log_marginals(seen)

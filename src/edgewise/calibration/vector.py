@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
 from edgewise.calibration.minimise import minimised
-from edgewise.calibration.options import check_positive
 from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
+from edgewise.data.options import check_number
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class VectorScaling(NodeCalibrator):
     prior: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "prior")
+        check_number("prior", self.prior, above=0)
 
     def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
         """Give log softmax(a ∘ z / T + b)."""

@@ -1,7 +1,6 @@
-"""Arrays and options at the door: what they must be before anything looks at their values."""
+"""Arrays at the door: what they must be before anything looks at their values."""
 
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,18 +9,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 ArrayLike = Tensor | NDArray[np.generic]
-
-
-def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Refuse an option that does not exist, and list those that do."""
-    if value not in allowed:
-        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
-
-
-def check_whole_number(name: str, value: object, low: int, high: int) -> None:
-    """Refuse what is no whole number within limits; a NumPy integer is one, and True is none."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
 
 
 def as_tensor(array: ArrayLike, name: str) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_number, check_whole_number
 
 Indices = Int[np.ndarray, " _"]  # of any length
 
@@ -160,7 +160,5 @@ def _check_plan(n_splits: int, n_folds: int, seed: int, labelled: float, test: f
     check_whole_number("n_splits", n_splits, 1, 2**31 - 1)
     check_whole_number("n_folds", n_folds, 2, 2**31 - 1)
     check_whole_number("seed", seed, 0, 2**63 - 1)
-    if not 0 < labelled < 1:
-        raise ValueError(f"Expected labelled to be a share between 0 and 1, but got {labelled}.")
-    if not 0 < test <= 1:
-        raise ValueError(f"Expected test to be a share above 0 and at most 1, but got {test}.")
+    check_number("labelled", labelled, above=0, below=1)
+    check_number("test", test, above=0, most=1)

@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from edgewise.data.arrays import ArrayLike
+from edgewise.data.options import check_number
 from edgewise.decisions.risk_coverage import counts_by_threshold
 from edgewise.decisions.threshold import Costs, Threshold, check_share, checked_outcomes, outcome
 
@@ -69,8 +70,7 @@ def _observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
 def _guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: float) -> Threshold:
     from scipy.stats import binom
 
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"Expected a confidence between 0 and 1, but got {confidence}. Usual ones are 0.9 and 0.95.")
+    check_number("confidence", confidence, above=0, below=1, way_out="Usual ones are 0.9 and 0.95.")
     value, selected, wrong = counts_by_threshold(p, ~truth)
     sizes = _tested_sizes(len(p), precision, confidence)
     goal = f"a precision of at least {precision:g} with confidence {confidence:g}"

@@ -6,7 +6,8 @@ import numpy as np
 from jaxtyping import Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, check_whole_number
+from edgewise.data.arrays import ArrayLike
+from edgewise.data.options import check_whole_number
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, numbers, same_for_all
 from edgewise.decisions.events import EventLike, checked_events
 from edgewise.decisions.node_names import NameLike, Names, PairsLike, checked_names, checked_pairs

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 
 from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.options import check_number
 
 Floats = Float[np.ndarray, " thresholds"]
 
@@ -83,8 +84,7 @@ class RiskCoverage:
 
     def risk_at(self, coverage: float) -> float:
         """Give the risk at the highest threshold that decides at least this share; NaN without elements."""
-        if not 0.0 < coverage <= 1.0:
-            raise ValueError(f"Expected a coverage above 0 and at most 1, but got {coverage}.")
+        check_number("coverage", coverage, above=0, most=1)
         if not self.count:
             return float("nan")
         # A share such as 0.7 of 10 must not ask for an eighth element because of its last bit.

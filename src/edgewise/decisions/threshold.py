@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.options import check_number
 from edgewise.decisions.risk_coverage import checked_scores
 
 Probabilities = Float[np.ndarray, " pairs"]
@@ -20,9 +21,12 @@ class Costs:
     false_negative: float
 
     def __post_init__(self) -> None:
-        costs = (self.false_positive, self.false_negative)
-        if not all(0 <= cost < math.inf for cost in costs) or sum(costs) == 0:
-            raise ValueError(f"Expected costs that are not negative, and not both 0, but got {costs}.")
+        check_number("false_positive", self.false_positive, least=0)
+        check_number("false_negative", self.false_negative, least=0)
+        if self.false_positive == self.false_negative == 0:
+            raise ValueError(
+                "Expected costs that are not both 0, but got 0 and 0. Mistakes of one weight cost 1 and 1."
+            )
 
     @property
     def bayes_threshold(self) -> float:
@@ -157,5 +161,4 @@ def checked_probabilities(probability: ArrayLike, name: str = "probability") -> 
 
 def check_share(name: str, share: float) -> None:
     """Refuse what is no share, or none of anything."""
-    if not 0.0 < share <= 1.0:
-        raise ValueError(f"Expected {name} above 0 and at most 1, but got {share}. For percent divide by 100.")
+    check_number(name, share, above=0, most=1, way_out="For percent divide by 100.")

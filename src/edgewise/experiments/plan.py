@@ -3,21 +3,19 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from edgewise.data.arrays import check_whole_number
 from edgewise.data.datasets import canonical_name
 from edgewise.data.heterophilous import HETEROPHILOUS
+from edgewise.data.options import check_whole_number
 from edgewise.experiments.published import PUBLISHED_DATASETS
+from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS, MODELS
 from edgewise.experiments.run_times import typical_seconds
 from edgewise.experiments.runs import RunKey
 from edgewise.experiments.synthetic_graphs import homophily_of_name, synthetic_name
 
-# The paper's; what --datasets and --models are when they are left out.
+# The paper's; what --datasets is when it is left out.
 DATASETS = tuple(PUBLISHED_DATASETS)
-MODELS = ("gcn", "gat", "gmnn", "epfgnn")
 # All that have names of their own; there is also a synthetic graph for each homophily.
 KNOWN_DATASETS = (*DATASETS, *HETEROPHILOUS)
-KNOWN_MODELS = (*MODELS, "jointgcn")
-CALIBRATORS = ("temperature", "vector", "ensemble", "cagcn", "gats", "isotonic", "local", "structured")
 CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
 FOLDS = 3  # the published splits have three, and so have those that are drawn
 MOST = 1000  # splits and initialisations, so that each run has a seed of its own

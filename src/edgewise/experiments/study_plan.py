@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_whole_number
 
 # An MRF on a random graph of degree 3 cannot have a larger homophily without one label taking over.
 HOMOPHILIES = {"block_model": (0.1, 0.3, 0.5, 0.7, 0.9), "mrf": (0.1, 0.35, 0.6)}

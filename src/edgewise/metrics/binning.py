@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import check_option, check_whole_number
+from edgewise.data.options import check_option, check_whole_number
 
 Kind = Literal["width", "mass"]
 Closed = Literal["right", "left"]

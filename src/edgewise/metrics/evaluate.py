@@ -5,8 +5,9 @@ from typing import get_args
 from jaxtyping import Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_sets
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_sets
 from edgewise.data.edges import EdgeChoice
+from edgewise.data.options import check_number, check_option, check_whole_number
 from edgewise.metrics.binning import Binning, Closed, Kind
 from edgewise.metrics.checks import Prediction, checked
 from edgewise.metrics.collect import (
@@ -141,8 +142,7 @@ def _check_options(norm: Norm, edges: EdgeChoice, n_resamples: int, confidence_l
     check_option("edges", edges, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
     check_whole_number("seed", seed, 0, 2**63 - 1)
-    if not isinstance(confidence_level, int | float) or not 0.0 < confidence_level < 1.0:
-        raise ValueError(f"Expected confidence_level between 0 and 1, but got {confidence_level!r}.")
+    check_number("confidence_level", confidence_level, above=0, below=1)
 
 
 def _checked_node_sets(node_sets: ArrayLike, prediction: Prediction, has_edge_probs: bool) -> Int[Tensor, "set sets"]:

@@ -7,8 +7,9 @@ import torch.distributed
 from torch import Tensor
 from torchmetrics import Metric
 
-from edgewise.data.arrays import ArrayLike, check_option
+from edgewise.data.arrays import ArrayLike
 from edgewise.data.edges import EdgeChoice
+from edgewise.data.options import check_option
 from edgewise.metrics.binning import Binning, Closed
 from edgewise.metrics.checks import checked
 from edgewise.metrics.collect import prepare, same_label_table, width_tables

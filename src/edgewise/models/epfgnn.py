@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import check_option
+from edgewise.data.options import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
 from edgewise.inference.checks import LARGEST
 from edgewise.models.adam import Adam, Steps, Weights

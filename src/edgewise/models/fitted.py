@@ -69,13 +69,17 @@ class Fitted(ABC):
 
     @staticmethod
     def load(path: Path | str) -> "Fitted":
-        """Read what `save` wrote, onto the CPU."""
-        from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
+        """Read what `save` wrote, onto the CPU; a model that is not of edgewise has to be imported before."""
+        from edgewise.models.model import models_by_name
 
-        kinds: dict[str, type[Model[Any]]] = {kind.name: kind for kind in (GCN, GAT, GMNN, EPFGNN, JointGCN)}
-        expected = {"format": [FORMAT], "model": list(kinds)}
-        tensors, words = read_tensors(path, "fitted model", "Fitted.save", expected)
-        return _remade(kinds[words["model"]], words, tensors, path)
+        tensors, words = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
+        kinds, name = models_by_name(), words.get("model", "")
+        if name not in kinds:
+            raise ValueError(
+                f"Expected a fitted model of {', '.join(kinds)}, but {path} is of {name[:40]!r}. Import the module that "
+                "defines it before you load, or update edgewise."
+            )
+        return _remade(kinds[name], words, tensors, path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.data.arrays import check_option
+from edgewise.data.options import check_option
 from edgewise.models.adam import Adam, Weights
 from edgewise.models.convolution import (
     Convolution,

@@ -1,12 +1,9 @@
 """Hyper-parameters at the door."""
 
-import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from edgewise.data.arrays import check_whole_number
+from edgewise.data.options import check_number, check_whole_number
 
 if TYPE_CHECKING:
     from edgewise.models.model import Model
@@ -19,12 +16,6 @@ def check_numbers(model: "Model[Any]") -> None:
     for hyperparameter in fields(model):
         if hyperparameter.type is int:
             check_whole_number(hyperparameter.name, getattr(model, hyperparameter.name), 1, MOST)
-    _check_number("dropout", model.dropout, 0.0, 1.0, "from 0 to below 1")
-    _check_number("learning_rate", model.learning_rate, math.ulp(0.0), math.inf, "above 0")
-    _check_number("weight_decay", model.weight_decay, 0.0, math.inf, "of at least 0")
-
-
-def _check_number(name: str, value: float, low: float, below: float, words: str) -> None:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not number or not low <= value < below:
-        raise ValueError(f"Expected {name} to be a number {words}, but got {value!r}.")
+    check_number("dropout", model.dropout, least=0, below=1)
+    check_number("learning_rate", model.learning_rate, above=0)
+    check_number("weight_decay", model.weight_decay, least=0)

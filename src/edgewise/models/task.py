@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number, checked_edges, integers
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, integers
 from edgewise.data.compiled import Crew
+from edgewise.data.options import check_option, check_whole_number
 from edgewise.data.pairs import pair_keys
 from edgewise.models.averaging import averaging, neighbours
 from edgewise.models.features import Features, checked_features

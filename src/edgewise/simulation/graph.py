@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, check_whole_number
+from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.options import check_whole_number
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelField, evidence_of

@@ -5,7 +5,8 @@ from typing import get_args
 import numpy as np
 from jaxtyping import Float
 
-from edgewise.data.arrays import ArrayLike, as_tensor, check_option, check_whole_number
+from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.options import check_number, check_option, check_whole_number
 from edgewise.simulation.graph import DegreeLaw, Kind
 from edgewise.simulation.homophily import branching, coupling_of, homophily_limits
 from edgewise.simulation.random_graphs import Edges
@@ -49,11 +50,10 @@ def check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, 
 
 def check_numbers(homophily: float | None, average_degree: float, feature_noise: float) -> None:
     """Refuse numbers outside their range."""
-    if homophily is not None and not 0.0 < homophily < 1.0:
-        raise ValueError(f"Expected homophily above 0 and below 1, but got {homophily!r}.")
-    for name, value in (("average_degree", average_degree), ("feature_noise", feature_noise)):
-        if not isinstance(value, int | float) or not 0.0 < value < np.inf:
-            raise ValueError(f"Expected {name} to be a positive number, but got {value!r}.")
+    if homophily is not None:
+        check_number("homophily", homophily, above=0, below=1)
+    check_number("average_degree", average_degree, above=0)
+    check_number("feature_noise", feature_noise, above=0)
 
 
 def check_degree(num_nodes: int, kind: str, degree_law: str, average_degree: float) -> None:
