@@ -12,6 +12,7 @@ from edgewise.cli.app import app
 from edgewise.cli.complaints import SOME_RUNS_FAILED, complain
 from edgewise.cli.options import SeveralValues, as_given, listed
 from edgewise.cli.report import show_report
+from edgewise.experiments.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS
 from edgewise.report.output import make_folder
 
 if TYPE_CHECKING:
@@ -47,14 +48,16 @@ def reproduce(
     ] = None,
     models: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME…", help="Some of gcn, gat, gmnn, epfgnn (else these four), jointgcn."),
+        typer.Option(
+            metavar="NAME…",
+            help=f"Some of {', '.join(MODELS)} (else these four), {', '.join(KNOWN_MODELS[len(MODELS) :])}.",
+        ),
     ] = None,
     calibrators: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help="Calibrate gcn and gat by temperature, vector, ensemble, cagcn, gats, isotonic, local, structured, "
-            "or all.",
+            help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} by {', '.join(CALIBRATORS)}, or all.",
         ),
     ] = None,
     splits: Annotated[
@@ -94,7 +97,7 @@ def reproduce(
 ) -> None:
     """Run the experiments of the paper, or what is missing of them, and report."""
     from edgewise.experiments.local import available_cores
-    from edgewise.experiments.plan import DATASETS, MODELS, Plan
+    from edgewise.experiments.plan import DATASETS, Plan
     from edgewise.experiments.sources import Sources
 
     if ray and workers:

@@ -1,4 +1,4 @@
-"""The calibrators that a sweep may add to a model's own predictions, by the names that `plan.CALIBRATORS` lists."""
+"""The calibrators that a sweep may add to a model's own predictions, by the names that `readings.CALIBRATORS` has."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,7 @@
-"""Two readings of the paper: its tables as they were published, and as its definitions say."""
+"""What can be run and shown: rows of the tables in two readings of the paper, predictions, and calibrators.
+
+This is where names are added. It imports nothing that takes time, as help texts are made of it.
+"""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +17,8 @@ class Source(NamedTuple):
     prediction: str
 
 
-# By reading, then by row of the tables.
+# By reading, as published and as the definitions say, then by row of the tables. A model has a row of its own name; one
+# that the paper has not, in the second alone.
 READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
     {
         AS_PUBLISHED: {
@@ -36,6 +40,15 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
 )
 
 
+def _models(*readings: str) -> tuple[str, ...]:
+    """Give the models of readings, each once, in the order of their rows."""
+    return tuple(dict.fromkeys(source.model for reading in readings for source in READINGS[reading].values()))
+
+
+MODELS = _models(AS_PUBLISHED)  # the paper's; what --models is when it is left out
+KNOWN_MODELS = _models(*READINGS)
+
+
 def same_in_both_readings() -> list[str]:
     """Give the rows of the tables that both readings take from the same prediction."""
     one, *others = READINGS.values()
@@ -48,8 +61,8 @@ def changed_rows() -> list[str]:
     return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
 
 
-# What each prediction is, for the legend of a report.
-PREDICTIONS: Mapping[str, str] = MappingProxyType(
+# What models say themselves, by the name of the prediction.
+MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
     {
         "product": "softmax of the logits; the joint of an edge is the product of its ends",
         "averaged_logits": "logits averaged over 32 samples of labels, then softmax; product joints",
@@ -64,6 +77,16 @@ PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "beliefs",
         "joint": "node marginals averaged over GCNs, and kept; the ends of each edge coupled by one number, learnt "
         "from labels that were held out",
+    }
+)
+STARTED_FROM = "product"  # the prediction that is calibrated, so that a model is which has it
+CALIBRATED_MODELS = tuple(
+    model for model in KNOWN_MODELS if any(Source(model, STARTED_FROM) in rows.values() for rows in READINGS.values())
+)
+
+# What each calibrator makes of it, by its name, which is that of the prediction too.
+CALIBRATED_PREDICTIONS: Mapping[str, str] = MappingProxyType(
+    {
         "temperature": "logits divided by one temperature; product joints",
         "vector": "a factor and a shift for each class's logits; product joints",
         "ensemble": "a mixture of softmax with a temperature, softmax without one, and equal probabilities; product "
@@ -76,3 +99,7 @@ PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "structured": "node marginals by local scaling, kept; the ends of each edge coupled by one learnt number",
     }
 )
+CALIBRATORS = tuple(CALIBRATED_PREDICTIONS)
+
+# What each prediction is, for the legend of a report.
+PREDICTIONS: Mapping[str, str] = MappingProxyType({**MODEL_PREDICTIONS, **CALIBRATED_PREDICTIONS})

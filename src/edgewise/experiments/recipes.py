@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
-from edgewise.experiments.plan import CALIBRATORS, CALIBRATORS_ENTRY
+from edgewise.experiments.plan import CALIBRATORS_ENTRY
+from edgewise.experiments.readings import CALIBRATED_MODELS, CALIBRATORS
 from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
 from edgewise.models.model import Model
 from edgewise.posterior import IndependentPosterior, Posterior
@@ -56,14 +57,11 @@ RECIPES: Mapping[str, tuple[Recipe, ...]] = {
     "jointgcn": (Recipe(JointGCN(), {"joint": lambda fitted: fitted.posterior()}),),
 }
 
-# What calibrators are added to: models with one prediction, of independent nodes.
-CALIBRATED = ("gcn", "gat")
-
 
 def hyperparameters(model: str, calibrators: tuple[str, ...] = ()) -> str:
     """Give all hyper-parameters of a model's trainings, and of calibrators, as JSON, always in the same order."""
     described: list[dict[str, Any]] = [asdict(recipe.model) for recipe in RECIPES[model]]
-    if calibrators and model in CALIBRATED:
+    if calibrators and model in CALIBRATED_MODELS:
         from edgewise.experiments.calibrators import BY_NAME
 
         described.append({CALIBRATORS_ENTRY: {name: repr(BY_NAME[name]) for name in calibrators}})

@@ -70,19 +70,28 @@ class Fitted(ABC):
     @staticmethod
     def load(path: Path | str) -> "Fitted":
         """Read what `save` wrote, onto the CPU; a model that is not of edgewise has to be imported before."""
-        from edgewise.models.model import models_by_name
-
         tensors, words = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
-        kinds, name = models_by_name(), words.get("model", "")
-        if name not in kinds:
-            raise ValueError(
-                f"Expected a fitted model of {', '.join(kinds)}, but {path} is of {name[:40]!r}. Import the module that "
-                "defines it before you load, or update edgewise."
-            )
-        return _remade(kinds[name], words, tensors, path)
+        return _remade(_model_named(words.get("model", ""), path), words, tensors, path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
+
+
+def _model_named(name: str, path: Path | str) -> "type[Model[Any]]":
+    """Find the model that a file names among all that are defined."""
+    from edgewise.models.model import known_models
+
+    known = known_models()
+    found = {where: kind for where, kind in known.items() if kind.name == name}
+    if not found:
+        names = ", ".join(kind.name for kind in known.values())
+        raise ValueError(
+            f"Expected a fitted model of {names}, but {path} is of {name[:40]!r}. Import the module that defines it "
+            "before you load it, or update edgewise."
+        )
+    if len(found) > 1:
+        raise ValueError(f"Expected one model named {name!r}, but got {' and '.join(found)}. Rename one of them.")
+    return next(iter(found.values()))
 
 
 def _remade(

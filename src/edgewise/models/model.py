@@ -101,33 +101,16 @@ class Model(ABC, Generic[F]):
         """Train on what has been checked."""
 
 
-def models_by_name() -> dict[str, type[Model[Any]]]:
-    """Give all models that are defined by now, those of other packages too; of one that is defined again, the last.
-
-    Two that share a name are refused: a file that names its model has to be of one.
-    """
-    found: dict[str, type[Model[Any]]] = {}
-    for kind in _subclasses(Model):
-        if "name" not in vars(kind):  # what several models share, or another way to train one
-            continue
-        other = found.setdefault(kind.name, kind)
-        if _path(other) != _path(kind):
-            raise ValueError(
-                f"Expected models with names of their own, but both {_path(other)} and {_path(kind)} have the name "
-                f"{kind.name!r}. Give one of them another."
-            )
-        found[kind.name] = kind
-    return found
+def known_models() -> dict[str, type[Model[Any]]]:
+    """Give all models that are defined by now, wherever, by their paths; of one that is defined again the last."""
+    found = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _subclasses(Model)}
+    return {path: kind for path, kind in found.items() if "name" in vars(kind)}
 
 
 def _subclasses(kind: type[Model[Any]]) -> Iterator[type[Model[Any]]]:
     for one in kind.__subclasses__():
         yield one
         yield from _subclasses(one)
-
-
-def _path(kind: type[Model[Any]]) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 _lock = Lock()

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from edgewise.experiments.plan import CALIBRATORS, KNOWN_MODELS
+from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS, STARTED_FROM
 from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.report.results import Results
 from edgewise.report.score_rows import ScoreRow, prediction_row, with_best
 
 UNCALIBRATED = "uncalibrated"
-STARTED_FROM = "product"  # the prediction that is calibrated
 # By the name of the column: view and metric.
 CALIBRATOR_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

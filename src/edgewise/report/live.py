@@ -13,8 +13,8 @@ from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
 from edgewise.experiments.attempts import Failure, Outcome
-from edgewise.experiments.plan import KNOWN_MODELS, MODELS, datasets_in_order
-from edgewise.experiments.readings import AS_PUBLISHED, READINGS
+from edgewise.experiments.plan import datasets_in_order
+from edgewise.experiments.readings import AS_PUBLISHED, KNOWN_MODELS, MODELS, READINGS
 from edgewise.experiments.reproduce import Progress
 from edgewise.experiments.run_times import TYPICAL_SECONDS
 from edgewise.experiments.runs import Run, ViewResult

@@ -12,9 +12,9 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from edgewise.experiments.plan import CALIBRATORS_ENTRY, KNOWN_MODELS, Plan
+from edgewise.experiments.plan import CALIBRATORS_ENTRY, Plan
 from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.experiments.readings import READINGS, same_in_both_readings
+from edgewise.experiments.readings import KNOWN_MODELS, READINGS, same_in_both_readings
 from edgewise.experiments.synthetic_graphs import SIZE_IN_WORDS
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from edgewise.experiments.plan import CALIBRATORS
-from edgewise.experiments.readings import AS_PUBLISHED, READINGS, Source
+from edgewise.experiments.readings import AS_PUBLISHED, CALIBRATORS, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs

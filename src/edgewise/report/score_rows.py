@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from statistics import multimode
 
 from edgewise.data.statistics import DatasetStatistics, MeanStd
-from edgewise.experiments.plan import KNOWN_MODELS
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.readings import PREDICTIONS, READINGS
+from edgewise.experiments.readings import KNOWN_MODELS, PREDICTIONS, READINGS
 from edgewise.experiments.runs import SAME_LABEL, Run
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.results import SHARES, Results, Summary, away, runs_with, summarised

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgewise.experiments.plan import CALIBRATORS, MODELS
-from edgewise.report.calibrator_rows import STARTED_FROM
+from edgewise.experiments.readings import CALIBRATORS, MODELS, STARTED_FROM
 from edgewise.report.results import Results, runs_with, summarised
 from edgewise.report.structured_rows import TEMPERATURE, Contender, contenders
 from edgewise.report.words import PERCENT, counted, label, listed, signed
