@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.experiments.plan import CALIBRATORS, DATASETS
+from edgewise.experiments.plan import DATASETS
+from edgewise.experiments.readings import CALIBRATORS
 from edgewise.experiments.recipes import hyperparameters
 from edgewise.report.results import Results
 from edgewise.report.several_sources import read_sources

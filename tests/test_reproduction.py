@@ -7,7 +7,8 @@ import pytest
 
 from edgewise.experiments.attempts import Job, task_of
 from edgewise.experiments.perform import perform
-from edgewise.experiments.plan import DATASETS, MODELS, Plan
+from edgewise.experiments.plan import DATASETS, Plan
+from edgewise.experiments.readings import MODELS
 from edgewise.experiments.run_times import TYPICAL_SECONDS
 from edgewise.experiments.sources import Sources
 from edgewise.metrics.sums import VIEWS

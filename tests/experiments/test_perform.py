@@ -8,8 +8,8 @@ from edgewise.experiments.attempts import Job, task_of
 from edgewise.experiments.fitted_files import FittedFiles
 from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
 from edgewise.experiments.perform import perform
-from edgewise.experiments.plan import CALIBRATORS, KNOWN_MODELS, Plan
-from edgewise.experiments.readings import PREDICTIONS, READINGS
+from edgewise.experiments.plan import Plan
+from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS, PREDICTIONS, READINGS
 from edgewise.experiments.recipes import RECIPES
 from edgewise.experiments.runs import SAME_LABEL, Run, as_prediction
 from edgewise.experiments.sources import Task

@@ -6,15 +6,8 @@ import pytest
 
 from edgewise.experiments import recipes
 from edgewise.experiments.calibrators import BY_NAME
-from edgewise.experiments.plan import (
-    CALIBRATORS,
-    DATASETS,
-    KNOWN_DATASETS,
-    KNOWN_MODELS,
-    MODELS,
-    Plan,
-    datasets_in_order,
-)
+from edgewise.experiments.plan import DATASETS, KNOWN_DATASETS, Plan, datasets_in_order
+from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS, MODELS
 from edgewise.experiments.recipes import RECIPES, Recipe, hyperparameters
 from edgewise.experiments.run_times import TYPICAL_SECONDS
 from edgewise.models import GCN

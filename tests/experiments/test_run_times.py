@@ -1,6 +1,7 @@
 import pytest
 
-from edgewise.experiments.plan import DATASETS, KNOWN_DATASETS, KNOWN_MODELS, MODELS
+from edgewise.experiments.plan import DATASETS, KNOWN_DATASETS
+from edgewise.experiments.readings import KNOWN_MODELS, MODELS
 from edgewise.experiments.run_times import TIMES_OF_PUBMED, TYPICAL_SECONDS, estimated_seconds, typical_seconds
 from edgewise.experiments.runs import RunKey
 

@@ -9,9 +9,9 @@ from zlib import crc32
 import numpy as np
 
 from edgewise.data.statistics import DatasetStatistics
-from edgewise.experiments.plan import DATASETS, MODELS
+from edgewise.experiments.plan import DATASETS
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.readings import READINGS, Source
+from edgewise.experiments.readings import MODELS, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
 from edgewise.experiments.store import CommandRow, TaskRow
 from edgewise.report.results import Results

@@ -10,8 +10,7 @@ from statistics import fmean, pstdev
 import matplotlib as mpl
 import pytest
 
-from edgewise.experiments.plan import CALIBRATORS
-from edgewise.experiments.readings import PREDICTIONS
+from edgewise.experiments.readings import CALIBRATORS, PREDICTIONS
 from edgewise.experiments.runs import SAME_LABEL, Run
 from report.made_up_runs import made_up_results, made_up_run
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgewise.experiments.plan import CALIBRATORS
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.comparison import compare, tally_line
 from edgewise.report.page import page_html, write_page

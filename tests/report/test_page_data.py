@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from edgewise.data.statistics import MeanStd
-from edgewise.experiments.plan import MODELS
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source
+from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
 from edgewise.experiments.runs import SAME_LABEL, Bins, ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.changes import change_rows, stories

@@ -103,14 +103,10 @@ class Model(ABC, Generic[F]):
 
 def known_models() -> dict[str, type[Model[Any]]]:
     """Give all models that are defined by now, wherever, by their paths; of one that is defined again the last."""
-    found = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _subclasses(Model)}
-    return {path: kind for path, kind in found.items() if "name" in vars(kind)}
-
-
-def _subclasses(kind: type[Model[Any]]) -> Iterator[type[Model[Any]]]:
-    for one in kind.__subclasses__():
-        yield one
-        yield from _subclasses(one)
+    kinds = Model.__subclasses__()
+    for kind in kinds:  # grows by those of subclasses
+        kinds += kind.__subclasses__()
+    return {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if "name" in vars(kind)}
 
 
 _lock = Lock()

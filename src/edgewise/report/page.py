@@ -21,8 +21,9 @@ from edgewise.replace_file import replace_file
 from edgewise.report.calibrator_rows import CALIBRATOR_SCORES, UNCALIBRATED, calibrator_rows
 from edgewise.report.changes import change_rows, stories
 from edgewise.report.comparison import tally_line
-from edgewise.report.page_data import calibrated_models, calibrators_of_all, drawn_document, drawn_rows
+from edgewise.report.page_data import calibrated_models, calibrators_of_all, drawable_rows, drawn_document, drawn_rows
 from edgewise.report.results import SHARES, Results
+from edgewise.report.row_looks import calibrated_row, look_of, looks_css
 from edgewise.report.score_rows import (
     COUNTS,
     PREDICTION_SCORES,
@@ -47,7 +48,7 @@ def write_page(results: Results, path: Path) -> None:
 
 def page_html(results: Results) -> str:
     """Give the page as text: style, script and numbers are all in it."""
-    style, script = _part("page.css"), _part("page.js")
+    style, script = _part("page.css") + looks_css(drawable_rows(results)), _part("page.js")
     template = _environment().get_template("template.html.j2")
     return template.render(
         style=Markup(style),
@@ -124,6 +125,7 @@ def _tables(results: Results) -> dict[str, object]:
         "views": VIEWS,
         "readings": READING_NAMES,
         "rows": drawn_rows(results),
+        "notes": [look.note for look in map(look_of, drawn_rows(results)) if look.note],
         "percent": PERCENT,
         "metrics": METRIC_NAMES,
         "scores": {metric: _by_reading(results, metric) for metric in METRIC_NAMES},
@@ -145,7 +147,7 @@ def _calibrated(results: Results) -> dict[str, object]:
     return {
         "calibrated": calibrator_rows(results),
         "calibrated_scores": CALIBRATOR_SCORES,
-        "calibrated_models": models,
+        "calibrated_models": {model: calibrated_row(model) for model in models},
         "calibrators": calibrators_of_all(models),
         "uncalibrated": UNCALIBRATED,
         "structured": structured_rows(results),

@@ -8,6 +8,8 @@ from edgewise.experiments.runs import SAME_LABEL, Run, ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.report.calibrator_rows import calibrated_predictions, calibrated_runs
 from edgewise.report.results import Results, runs_with, summarised
+from edgewise.report.row_looks import calibrated_row, look_of
+from edgewise.report.structured_rows import STRUCTURED
 from edgewise.report.words import READING_NAMES, label
 
 Document = dict[str, object]
@@ -19,6 +21,7 @@ def drawn_document(results: Results) -> Document:
     """Give all that the page draws: names, and for each dataset and source its bins by view and its runs."""
     rows = drawn_rows(results)
     models = calibrated_models(results)
+    calibrators = calibrators_of_all(models)
     sources = {source for of_reading in READINGS.values() for source in of_reading.values()}
     sources |= {Source(model, calibrator) for model, several in models.items() for calibrator in several}
     return {
@@ -31,8 +34,10 @@ def drawn_document(results: Results) -> Document:
         },
         "views": {view: label(view) for view in (*VIEWS, SAME_LABEL)},
         "rows": {row: label(row) for row in rows},
-        "calibrators": {name: label(name) for name in calibrators_of_all(models)},
-        "calibrated": {f"{model} calibrated": model for model in models},
+        "calibrators": {name: label(name) for name in calibrators},
+        "calibrator": _shown_unasked(calibrators),
+        "calibrated": {calibrated_row(model): model for model in models},
+        "markers": {row: look_of(row).marker for row in drawable_rows(results)},
         "datasets": {
             dataset: {
                 "label": label(dataset),
@@ -54,6 +59,11 @@ def drawn_rows(results: Results) -> list[str]:
     return [row for row, model in rows.items() if row in READINGS[AS_PUBLISHED] or model in models]
 
 
+def drawable_rows(results: Results) -> list[str]:
+    """Give those rows, and what calibrators make of models."""
+    return [*drawn_rows(results), *map(calibrated_row, calibrated_models(results))]
+
+
 def calibrated_models(results: Results) -> dict[str, list[str]]:
     """Give the models that have calibrated predictions, each with its calibrators."""
     found: dict[str, dict[str, str]] = {}
@@ -65,6 +75,10 @@ def calibrated_models(results: Results) -> dict[str, list[str]]:
 def calibrators_of_all(models: Mapping[str, Sequence[str]]) -> list[str]:
     """Give all calibrators of some models, in the order in which they are known."""
     return [name for name in CALIBRATORS if any(name in several for several in models.values())]
+
+
+def _shown_unasked(calibrators: Sequence[str]) -> str | None:
+    return STRUCTURED if STRUCTURED in calibrators else next(reversed(calibrators), None)
 
 
 def source_key(source: Source) -> str:

@@ -8,29 +8,21 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgewise.experiments.readings import READINGS
+from edgewise.experiments.readings import KNOWN_MODELS, READINGS
 from edgewise.experiments.runs import ViewResult
 from edgewise.metrics.sums import VIEWS
 from edgewise.replace_file import replace_file
 from edgewise.report.calibrator_rows import calibrated_runs
 from edgewise.report.calibrators_figure import draw_calibrators
-from edgewise.report.colours import BLUE, GREEN, OCHRE, PURPLE, VERMILION
 from edgewise.report.legends import legend_entries
 from edgewise.report.reliability_axes import draw_panels
 from edgewise.report.reliability_panels import Panel
 from edgewise.report.reliability_strip import INSIDE
 from edgewise.report.results import Results
+from edgewise.report.row_looks import look_of
 from edgewise.report.words import READING_NAMES
 
 ENDINGS = (".pdf", ".png")
-# A colour each, and a marker for those who print in grey.
-STYLES = {
-    "gcn": (BLUE, "o"),
-    "gat": (VERMILION, "s"),
-    "gmnn": (GREEN, "^"),
-    "epfgnn": (PURPLE, "D"),
-    "jointgcn": (OCHRE, "<"),
-}
 ACROSS = 4  # datasets side by side
 PAIRS = {
     "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
@@ -69,7 +61,7 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
     """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
-    models = [model for model in STYLES if results.views(reading, dataset, model, "nodewise")]
+    models = [model for model in KNOWN_MODELS if results.views(reading, dataset, model, "nodewise")]
     fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
     *rows, bottom = np.array(
         fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
@@ -113,7 +105,7 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
             model: np.array(
                 [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (across, up)]
             )
-            for model in STYLES
+            for model in KNOWN_MODELS
         }
         _draw_points(ax, errors)
         _finish(ax, dataset, across_name)
@@ -122,9 +114,9 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
     for ax in grid[:, 0]:
         ax.set_ylabel(f"{up_name}, percent")
     entries = legend_entries(fig.axes)
-    models = [model for model in STYLES if model in entries]
+    models = [model for model in KNOWN_MODELS if model in entries]
     shown = [entries[model] for model in models]
-    fig.legend(shown, models, loc="outside lower center", ncols=len(STYLES), frameon=False, markerscale=1.6)
+    fig.legend(shown, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
     fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
     return fig
 
@@ -132,9 +124,9 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
 def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
     """Draw two errors of each run, by model."""
     for model, (x, y) in errors.items():
-        colour, marker = STYLES[model]
+        look = look_of(model)
         if len(x):
-            ax.scatter(x, y, s=14, c=colour, marker=marker, alpha=0.6, linewidths=0, label=model)
+            ax.scatter(x, y, s=14, c=look.colour, marker=look.marker, alpha=0.6, linewidths=0, label=model)
 
 
 def _say_empty(ax: Axes) -> None:

@@ -8,6 +8,7 @@ from edgewise.data.statistics import MeanStd
 from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.experiments.runs import SAME_LABEL
 from edgewise.report.results import SHARES, Summary
+from edgewise.report.row_looks import LOOKS
 
 METRIC_NAMES = {"ece": "ECE", "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score"}
 READING_NAMES = {AS_PUBLISHED: "as published", AS_DEFINED: "as defined"}
@@ -18,12 +19,7 @@ LABELS = {
     "citeseer": "Citeseer",
     "pubmed": "Pubmed",
     **{name: name.capitalize() for name in HETEROPHILOUS},
-    "gcn": "GCN",
-    "gat": "GAT",
-    "gmnn": "GMNN",
-    "epfgnn": "EPFGNN",
-    "epfgnn mean field": "EPFGNN mean field",
-    "jointgcn": "JointGCN",
+    **{row: look.label for row, look in LOOKS.items()},
     "cagcn": "CaGCN",
     "gats": "GATS",
     "directed_edges": "edges",

@@ -22,7 +22,7 @@
     dataset: "all",
     chart: datasets[0],
     view: "edgewise",
-    calibrator: calibrators.at(-1),
+    calibrator: data.calibrator,
     models: rows,
     sort: {}, // table: {key, direction}
   });
@@ -163,9 +163,9 @@
   // The name of a calibrator shows what it does: its diagram over that of the model as it was.
   for (const link of all("a.overlay")) {
     link.addEventListener("click", (event) => {
-      const { dataset, base, calibrator } = link.dataset;
+      const { dataset, base, row, calibrator } = link.dataset;
       event.preventDefault();
-      choose({ chart: dataset, calibrator, models: [base, `${base} calibrated`] });
+      choose({ chart: dataset, calibrator, models: [base, row] });
       goTo(byId("diagrams"));
     });
   }
@@ -206,23 +206,24 @@
   const stroke = (...points) => draw("polyline", { class: "stroke", points: series(points) });
   const polygon = (...corners) => draw("polygon", { points: series(corners) });
 
-  // A shape for each model, for eyes and printers that see no colour.
+  // A shape for each marker, for eyes and printers that see no colour.
   const shapes = {
-    gcn: (x, y, r) => draw("circle", { cx: round(x), cy: round(y), r }),
-    gat: (x, y, r) => polygon([x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]),
-    gmnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.2 * r, y + 0.9 * r], [x - 1.2 * r, y + 0.9 * r]),
-    epfgnn: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
-    "epfgnn mean field": (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
-    jointgcn: (x, y, r) => polygon([x - 1.3 * r, y], [x + 0.9 * r, y - 1.2 * r], [x + 0.9 * r, y + 1.2 * r]),
-    "gcn calibrated": (x, y, r) => star(x, y, 1.5 * r, 0.6 * r, 4),
-    "gat calibrated": (x, y, r) => star(x, y, 1.6 * r, 0.7 * r, 5),
+    o: (x, y, r) => draw("circle", { cx: round(x), cy: round(y), r }),
+    s: (x, y, r) => polygon([x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]),
+    "^": (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.2 * r, y + 0.9 * r], [x - 1.2 * r, y + 0.9 * r]),
+    D: (x, y, r) => polygon([x, y - 1.3 * r], [x + 1.3 * r, y], [x, y + 1.3 * r], [x - 1.3 * r, y]),
+    v: (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
+    "<": (x, y, r) => polygon([x - 1.3 * r, y], [x + 0.9 * r, y - 1.2 * r], [x + 0.9 * r, y + 1.2 * r]),
+    ">": (x, y, r) => polygon([x + 1.3 * r, y], [x - 0.9 * r, y - 1.2 * r], [x - 0.9 * r, y + 1.2 * r]),
+    "$✦$": (x, y, r) => star(x, y, 1.5 * r, 0.6 * r, 4),
+    "*": (x, y, r) => star(x, y, 1.6 * r, 0.7 * r, 5),
   };
   const star = (x, y, outer, inner, tips) => {
     const corner = (k) => [k % 2 ? inner : outer, (Math.PI * k) / tips];
     const corners = [...Array(2 * tips).keys()].map(corner);
     return polygon(...corners.map(([r, angle]) => [x + r * Math.sin(angle), y - r * Math.cos(angle)]));
   };
-  const mark = (row, x, y, r, attributes) => fill(shapes[row](x, y, r), attributes);
+  const mark = (row, x, y, r, attributes) => fill((shapes[data.markers[row]] || shapes.o)(x, y, r), attributes);
 
   const keyOf = (row) =>
     row in data.calibrated ? `${data.calibrated[row]}/${state.calibrator}` : data.readings[state.reading].rows[row];
