@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from edgewise.experiments.runs import Bins, Prediction, Run, RunKey, ViewResult
+from edgewise.experiments.runs import Bins, OtherVersionError, Prediction, Run, RunKey, ViewResult, check_scores
 from edgewise.experiments.store import CommandRow, TaskRow
 from edgewise.metrics.scores import METRICS
 from edgewise.replace_file import replace_file
@@ -88,6 +88,11 @@ def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRo
         raise ValueError(f"Expected a table that edgewise report --export wrote, but {path} is another.")
     try:
         return _contents(table.to_pylist(), about)
+    except OtherVersionError as error:
+        raise ValueError(
+            f"Expected runs with all scores of this edgewise, but those in {path} have {error}: another version wrote "
+            "them. Use that edgewise, or run them again."
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
         raise ValueError(f"Expected a whole table of runs, but {path} is damaged: {error}. Export it again.") from error
 
@@ -95,6 +100,7 @@ def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRo
 def _contents(
     rows: list[dict[str, Any]], about: Mapping[bytes, bytes]
 ) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
+    check_scores((row["view"], row) for row in rows)
     runs = [_run(list(of_run)) for _, of_run in groupby(rows, key=lambda row: [row[name] for name in OF_KEY])]
     tasks = [TaskRow(**task) for task in json.loads(about[b"tasks"])]
     commands = [CommandRow(**command) for command in json.loads(about[b"commands"])]

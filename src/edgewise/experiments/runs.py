@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 from edgewise.metrics.evaluation import Evaluation
@@ -114,10 +114,31 @@ def predictions_to_json(predictions: Mapping[str, Prediction]) -> str:
 
 def predictions_from_json(text: str) -> dict[str, Prediction]:
     """Read what `predictions_to_json` wrote."""
+    document = json.loads(text)
+    check_scores((view, plain) for prediction in document.values() for view, plain in prediction.items())
     return {
-        name: {view: _from_plain(plain) for view, plain in prediction.items()}
-        for name, prediction in json.loads(text).items()
+        name: {view: _from_plain(plain) for view, plain in prediction.items()} for name, prediction in document.items()
     }
+
+
+class OtherVersionError(ValueError):
+    """Results lack what this version scores: another wrote them."""
+
+    def __init__(self, lacking: Collection[str]):
+        super().__init__(f"no {' and no '.join(lacking)}")
+
+
+def check_scores(scored: Iterable[tuple[str, Collection[str]]]) -> None:
+    """Refuse results, given as views with the names of their scores, if a view or a score of this version is in none.
+
+    What only some of them lack is no matter of versions.
+    """
+    listed = list(scored)
+    views, names = {view for view, _ in listed}, {name for _, of_view in listed for name in of_view}
+    lacking = [view for view in (*VIEWS, SAME_LABEL) if view not in views] if views & {*VIEWS} else []
+    lacking += [metric for metric in METRICS if metric not in names] if names else []
+    if lacking:
+        raise OtherVersionError(lacking)
 
 
 def _finite(plain: dict[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from edgewise.experiments.runs import Run, RunKey, predictions_from_json, predictions_to_json
+from edgewise.experiments.runs import OtherVersionError, Run, RunKey, predictions_from_json, predictions_to_json
 from edgewise.experiments.store_file import (
     FILE_NAME,
     StoreError,
@@ -316,6 +316,11 @@ class Store:
         key = RunKey(*row[:6])
         try:
             return Run(key, predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
+        except OtherVersionError as error:
+            raise StoreError(
+                f"Expected runs with all scores of this edgewise, but those in {self.path} have {error}: another "
+                "version wrote them. Nothing was changed; use that edgewise, or name another --out to run them again."
+            ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
             raise StoreError(damage(self.path, f"the scores of {key} cannot be read")) from error
 
