@@ -1,6 +1,6 @@
 """edgewise reproduce."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ import typer
 
 from edgewise.cli.app import app
 from edgewise.cli.complaints import SOME_RUNS_FAILED, complain
-from edgewise.cli.options import SeveralValues, as_given, listed
+from edgewise.cli.options import SeveralValues, as_given, completes, listed
 from edgewise.cli.report import show_report
 from edgewise.experiments.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS
 from edgewise.report.output import make_folder
@@ -32,6 +32,12 @@ Examples:
 """
 
 
+def _known_datasets() -> Sequence[str]:
+    from edgewise.experiments.plan import KNOWN_DATASETS
+
+    return KNOWN_DATASETS
+
+
 @app.command(cls=SeveralValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)
 def reproduce(
     out: Annotated[
@@ -44,6 +50,7 @@ def reproduce(
             help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, "
             "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; "
             "synthetic-H for a homophily H, such as synthetic-0.3.",
+            autocompletion=completes(_known_datasets),
         ),
     ] = None,
     models: Annotated[
@@ -51,6 +58,7 @@ def reproduce(
         typer.Option(
             metavar="NAME…",
             help=f"Some of {', '.join(MODELS)} (else these four), {', '.join(KNOWN_MODELS[len(MODELS) :])}.",
+            autocompletion=completes(lambda: KNOWN_MODELS),
         ),
     ] = None,
     calibrators: Annotated[
@@ -58,6 +66,7 @@ def reproduce(
         typer.Option(
             metavar="NAME…",
             help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} by {', '.join(CALIBRATORS)}, or all.",
+            autocompletion=completes(lambda: (*CALIBRATORS, "all")),
         ),
     ] = None,
     splits: Annotated[
