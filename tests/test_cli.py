@@ -229,7 +229,7 @@ def test_a_wrong_option_is_refused(option: str, value: object, message: str, sav
         (
             "labels",
             LABELS[:3],
-            "Expected y of shape (5,), one label a node as probs has one row a node, but got shape (3,).",
+            "Expected y to hold one label for each of the 5 rows of probs, but got shape (3,).",
         ),
         ("labels", LABELS + 5, "but node 0 has label 5."),
         ("edges", EDGES + 1, "Expected edge_index to hold nodes from 0 to 4, but edge 4 is [4, 5]."),
@@ -470,6 +470,9 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
         ("predict --events same,b", ["same,both_correct"]),
         ("predict --events same --t", ["--top", "--test"]),
         ("predict --select b", ["both_correct"]),
+        ("reproduce --models gcn g", ["gcn", "gat", "gmnn"]),
+        ("reproduce --datasets te", ["texas"]),
+        ("reproduce --calibrators temperature,st", ["temperature,structured"]),
     ],
 )
 def test_a_shell_completes_commands_options_and_names(words: str, found: list[str], monkeypatch) -> None:

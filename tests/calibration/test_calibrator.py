@@ -244,7 +244,7 @@ def test_logits_must_be_finite(case, value):
         (torch.zeros(60, 3, dtype=torch.long), "Expected floating-point logits of shape (nodes, classes)"),
         (
             torch.zeros(59, 3),
-            "label for each of the 59 nodes that have logits, but got y of shape (60,). Logits are",
+            "one label for each of the 59 rows of the logits, but got shape (60,). Both have an en",
         ),
         (torch.zeros(60, 2), "Expected labels below 2, the number of columns of the logits, but got 2."),
         (torch.zeros(60, 3).to_sparse(), "Expected logits to be a dense tensor with values."),
@@ -262,14 +262,14 @@ def test_what_are_no_logits_is_refused(case, logits, words):
     ("y", "words"),
     [
         (None, "Expected data with labels y, but SimpleNamespace has none."),
-        (torch.zeros(59, dtype=torch.long), "for each of the 60 nodes that have logits, but got y of shape (59,)."),
+        (torch.zeros(59, dtype=torch.long), "for each of the 60 rows of the logits, but got shape (59,)."),
         (
             torch.zeros(60, 3, dtype=torch.long),
-            "but got y of shape (60, 3). Logits are those of all nodes",
+            "but got shape (60, 3). For one-hot labels pass y.argmax(-1).",
         ),
         (torch.zeros(60), "Expected y to hold integers, but got dtype torch.float32."),
         (torch.full((60,), -1), "Expected a label for each train node, but that of node 0 is unknown (-1)."),
-        (torch.full((60,), -2), "Expected labels from 0 on, or -1 for unknown, but got -2."),
+        (torch.full((60,), -2), "Expected labels from 0 on, or -1 for unknown, but node 0 has label -2."),
         (torch.full((60,), 3), "Expected labels below 3, the number of columns of the logits, but got 3."),
     ],
 )
@@ -287,8 +287,8 @@ def test_what_is_no_data_is_refused(case):
         ({"val": None}, "Expected a split with the masks train and val, but a SimpleNamespace has no val."),
         ({"val": torch.zeros(60, dtype=torch.bool)}, "Expected at least one val node, but the mask is empty."),
         ({"train": torch.zeros(60, dtype=torch.bool)}, "Expected at least one train node, but the mask is empty."),
-        ({"val": torch.arange(60)}, "Expected val to be a mask of 60 truth values, but got dtype torch.int64"),
-        ({"val": torch.ones(59, dtype=torch.bool)}, "but got dtype torch.bool and shape (59,)."),
+        ({"val": torch.arange(60)}, "Expected val to hold booleans, one a node, but got dtype torch.int64"),
+        ({"val": torch.ones(59, dtype=torch.bool)}, "Expected val of shape (60,), one entry a node, but got (59,)."),
         ({"val": torch.ones(60, dtype=torch.bool)}, "validation nodes to differ, but node 0 is in both. A model is s"),
     ],
 )

@@ -138,9 +138,15 @@ def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, float], messag
 @pytest.mark.parametrize(
     ("y", "message"),
     [
-        (np.zeros(100), "Expected one integer label for each node"),
-        (np.zeros((100, 1), dtype=np.int64), "Expected one integer label for each node"),
-        (np.full(100, -2), "Expected labels from 0 on, or -1 for unknown, but got -2"),
+        (np.zeros(100), "Expected y to hold integers, but got dtype torch.float64"),
+        (
+            np.zeros((100, 1), dtype=np.int64),
+            r"one label for each node, but got shape \(100, 1\). For a column pass y.squ",
+        ),
+        (np.zeros((100, 2), dtype=np.int64), r"one label for each node, .* For one-hot labels pass y.argmax\(-1\)"),
+        (np.array(["a", "b"]), "Expected y to hold numbers"),
+        ([0, 1], "Expected y to be a tensor or a NumPy array, but got list"),
+        (np.full(100, -2), "Expected labels from 0 on, or -1 for unknown, but node 0 has label -2"),
         (np.full(100, -1), "Expected at least one node with a label"),
         (np.zeros(0, dtype=np.int64), "Expected at least one node with a label"),
     ],

@@ -69,9 +69,9 @@ PARTS = [
     ({"x": np.array([["a"] * 3] * 90)}, "Expected x to hold numbers"),
     ({"x": DATA.x[1:]}, "Expected y to hold one label for each of the 89 rows of x, but got shape (90,)."),
     ({"y": DATA.y[1:]}, "Expected y to hold one label for each of the 90 rows of x, but got shape (89,)."),
-    ({"y": DATA.y.unsqueeze(1)}, "but got shape (90, 1). For one-hot labels pass y.argmax(-1), for a column y.squee"),
+    ({"y": DATA.y.unsqueeze(1)}, "but got shape (90, 1). For a column pass y.squeeze(1)."),
     ({"y": DATA.y.float()}, "Expected y to hold integers, but got dtype torch.float32."),
-    ({"y": DATA.y - 2}, "Expected labels from 0 on, or -1 for unknown, but got -2."),
+    ({"y": DATA.y - 2}, "Expected labels from 0 on, or -1 for unknown, but node 0 has label -2."),
     ({"edge_index": DATA.edge_index.T}, "Expected edge_index of shape (2, edges), but got shape"),
     ({"edge_index": DATA.edge_index.float()}, "Expected edge_index to hold integers, but got dtype torch.float32."),
     ({"edge_index": torch.tensor([[0, 90], [90, 0]])}, "hold nodes from 0 to 89, but edge 0 is [0, 90]."),
@@ -135,16 +135,17 @@ def test_unknown_options_of_fit():
 # Splits.
 
 SPLITS = [
-    (masks(train=SPLIT.train.long()), "Expected train to be a mask of 90 truth values, but got dtype torch.int64 and"),
+    (
+        masks(train=SPLIT.train.long()),
+        "Expected train to hold booleans, one a node, but got dtype torch.int64. For 0/1",
+    ),
     (
         masks(val=SPLIT.val.nonzero().squeeze(1)),
-        "Expected val to be a mask of 90 truth values, but got dtype torch.int",
+        "(NumPy: val.astype(bool)); for node indices pass torch_geometric.util",
     ),
-    (
-        masks(train=SPLIT.train[1:]),
-        "Expected train to be a mask of 90 truth values, but got dtype torch.bool and shape",
-    ),
-    (masks(val=SPLIT.val.unsqueeze(0)), "and shape (1, 90)."),
+    (masks(train=SPLIT.train[1:]), "Expected train of shape (90,), one entry a node, but got (89,)."),
+    (masks(val=SPLIT.val.unsqueeze(0)), "Expected val of shape (90,), one entry a node, but got (1, 90)."),
+    (masks(val=SPLIT.val.unsqueeze(1)), "but got (90, 1). Of several masks choose one: val[:, k]."),
     (masks(train=torch.zeros(90, dtype=torch.bool)), "Expected at least one train node, but the mask is empty."),
     (masks(val=torch.zeros(90, dtype=torch.bool)), "Expected at least one val node, but the mask is empty."),
     (masks(val=with_value(SPLIT.val, TRAIN, True)), f"training and validation nodes to differ, but node {TRAIN} is in"),

@@ -121,9 +121,9 @@ def test_chains_that_stay_where_they_started_are_found_out():
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [
-        (torch.ones(5, dtype=torch.bool), "mask of 6 nodes"),
-        (torch.ones(6), "mask of 6 nodes"),
-        (np.array([0, 1]), "mask of 6 nodes"),
+        (torch.ones(5, dtype=torch.bool), r"evidence of shape \(6,\), one entry a node, but got \(5,\)"),
+        (torch.ones(6), "evidence to hold booleans"),
+        (np.array([0, 1]), "evidence to hold booleans.*index_to_mask"),
         ([True] * 6, "tensor or a NumPy array"),
     ],
 )

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_labels
 from edgewise.data.distributions import SUM_TOLERANCE, first_bad_row
 from edgewise.models.averaging import averaging, neighbours
-from edgewise.models.task import LabelledNodes, checked_labels, checked_nodes, undirected_edges
+from edgewise.models.task import LabelledNodes, checked_nodes, undirected_edges
 from edgewise.posterior import Posterior
 
 
@@ -108,13 +108,7 @@ def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
             f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
             "anything that has them."
         )
-    shape = tuple(as_tensor(y, "y").shape)
-    if shape != (num_nodes,):
-        raise ValueError(
-            f"Expected a label for each of the {num_nodes} nodes that have logits, but got y of shape {shape}. Logits "
-            "are those of all nodes of the graph, in its order; of one-hot labels pass y.argmax(-1)."
-        )
-    return checked_labels(y, num_nodes)
+    return checked_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
 
 
 def _check_known(labels: Int[Tensor, " nodes"], both: Bool[Tensor, " nodes"], num_classes: int) -> None:

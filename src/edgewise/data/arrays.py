@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -62,6 +62,40 @@ def integers(tensor: Tensor, name: str) -> Tensor:
             f"(NumPy: {name}.astype(int))."
         )
     return tensor if tensor.dtype.is_signed else tensor.long()
+
+
+def checked_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
+    """Check that there is a label, or -1 for unknown, for each node; ``rows`` are what there is one a node of."""
+    if y.ndim != 1 or num_nodes not in (None, len(y)):
+        hint = " Both have an entry for each node of the graph, in one order." if y.ndim == 1 else ""
+        if y.ndim == 2:
+            hint = " For a column pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(-1)."
+        each = "each node" if num_nodes is None else f"each of the {num_nodes} {rows}"
+        raise ValueError(f"Expected y to hold one label for {each}, but got shape {tuple(y.shape)}.{hint}")
+    y = integers(y, "y")
+    if bool((y < -1).any()):
+        node = int((y < -1).nonzero()[0])
+        raise ValueError(
+            f"Expected labels from 0 on, or -1 for unknown, but node {node} has label {int(y[node])}. If it stands for "
+            "unknown, pass y.clamp(min=-1)."
+        )
+    return y
+
+
+def checked_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " nodes"]:
+    """Check that there is a boolean for each node."""
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"Expected {name} to hold booleans, one a node, but got dtype {mask.dtype}. "
+            f"For 0/1 numbers pass {name}.bool() (NumPy: {name}.astype(bool)); for node indices pass "
+            "torch_geometric.utils.index_to_mask(index, size)."
+        )
+    if mask.shape != (num_nodes,):
+        hint = f" Of several masks choose one: {name}[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
+        raise ValueError(
+            f"Expected {name} of shape ({num_nodes},), one entry a node, but got {tuple(mask.shape)}.{hint}"
+        )
+    return mask
 
 
 def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:

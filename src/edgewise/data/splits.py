@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_labels
 from edgewise.data.options import check_number, check_whole_number
 
 Indices = Int[np.ndarray, " _"]  # of any length
@@ -85,7 +86,7 @@ def make_splits(
     >>> len(splits), [int(mask.sum()) for mask in (splits[0].train, splits[0].val, splits[0].test)]
     (15, [40, 20, 288])
     """
-    labels = _checked_labels(y)
+    labels = _known_labels(y)
     _check_plan(n_splits, n_folds, seed, labelled, test)
     splits: list[Split] = []
     for split in range(n_splits):
@@ -139,18 +140,8 @@ def _floor_share(share: float, count: int) -> int:
     return floor(Fraction(str(share)) * count)
 
 
-def _checked_labels(y: Tensor | np.ndarray) -> Indices:
-    if not isinstance(y, Tensor | np.ndarray):
-        raise ValueError(f"Expected y to be a tensor or an array of labels, but got {type(y).__name__}. Pass data.y.")
-    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"Expected one integer label for each node, but got shape {labels.shape} and dtype {labels.dtype}. "
-            "For one-hot labels pass y.argmax(-1), for a column y.squeeze(1)."
-        )
-    labels = labels.astype(np.int64)
-    if (labels < -1).any():
-        raise ValueError(f"Expected labels from 0 on, or -1 for unknown, but got {labels.min()}.")
+def _known_labels(y: ArrayLike) -> Indices:
+    labels: Indices = checked_labels(as_tensor(y, "y").cpu()).long().numpy()
     if not (labels >= 0).any():
         raise ValueError("Expected at least one node with a label, but got none.")
     return labels

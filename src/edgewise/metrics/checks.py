@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, integers
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_labels, checked_mask
 from edgewise.data.distributions import check_distributions
 from edgewise.posterior import IndependentPosterior, Posterior
 
@@ -39,8 +39,8 @@ def checked(
     nodes = p.shape[0]
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
-        chosen = _checked_mask(_on_device(mask, "mask", p.device), nodes)
-    labels = _checked_labels(_on_device(y, "y", p.device), chosen, p.shape[1])
+        chosen = checked_mask(_on_device(mask, "mask", p.device), nodes, "mask")
+    labels = _scorable_labels(_on_device(y, "y", p.device), chosen, p.shape[1])
     edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
@@ -85,42 +85,19 @@ def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
     return as_tensor(array, name).to(device)
 
 
-def _checked_mask(mask: Tensor, num_nodes: int) -> Bool[Tensor, " nodes"]:
-    if mask.dtype != torch.bool:
-        raise ValueError(
-            f"Expected mask to hold booleans, one a node, but got dtype {mask.dtype}. "
-            "For 0/1 numbers pass mask.bool() (NumPy: mask.astype(bool)); for node indices pass "
-            "torch_geometric.utils.index_to_mask(index, size)."
-        )
-    if mask.shape != (num_nodes,):
-        hint = " Of several masks choose one: mask[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
-        raise ValueError(f"Expected mask of shape ({num_nodes},), one entry a node, but got {tuple(mask.shape)}.{hint}")
-    return mask
-
-
-def _checked_labels(y: Tensor, mask: Tensor, num_classes: int) -> Int[Tensor, " nodes"]:
-    if y.shape != mask.shape:
-        hint = ""
-        if y.ndim == 2:
-            hint = " Pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(1)."
-        raise ValueError(
-            f"Expected y of shape {tuple(mask.shape)}, one label a node as probs has one row a node, but got shape "
-            f"{tuple(y.shape)}.{hint}"
-        )
-    y = integers(y, "y")
-    if y.numel() == 0:
-        return y
-    low, high = (int(limit) for limit in y.aminmax())
-    if low < -1 or high >= num_classes:
-        i = int(((y < -1) | (y >= num_classes)).nonzero()[0])
+def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
+    """Check that labels have a column, and that those of the mask are known."""
+    y = checked_labels(y, len(mask), "rows of probs")
+    if bool((y >= num_classes).any()):
+        i = int((y >= num_classes).nonzero()[0])
         raise ValueError(
             f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
             f"label outside the mask, but node {i} has label {int(y[i])}."
         )
-    if low < 0 and bool((mask & (y < 0)).any()):
-        i = int((mask & (y < 0)).nonzero()[0])
+    unknown = mask & (y < 0)
+    if bool(unknown.any()):
         raise ValueError(
-            f"Expected a known label for every scored node, but node {i} has label -1. "
+            f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
             "Leave such nodes out with mask=(y >= 0)."
         )
     return y

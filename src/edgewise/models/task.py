@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, integers
+from edgewise.data.arrays import as_tensor, checked_edges, checked_labels, checked_mask
 from edgewise.data.compiled import Crew
 from edgewise.data.options import check_option, check_whole_number
 from edgewise.data.pairs import pair_keys
@@ -119,7 +119,7 @@ def prepared(
     check_option("directed", directed, DIRECTED)
     where = _device(device)
     x, dtype = checked_features(data.x)
-    labels = checked_labels(data.y, x.shape[0])
+    labels = checked_labels(as_tensor(data.y, "y").cpu(), x.shape[0], "rows of x").long()
     train, val = (checked_nodes(name, split, labels) for name in ("train", "val"))
     if bool((train & val).any()):
         node = int((train & val).nonzero()[0])
@@ -156,23 +156,6 @@ def _device(device: torch.device | str) -> torch.device:
     return where
 
 
-def checked_labels(y: ArrayLike, num_nodes: int) -> Int[Tensor, " nodes"]:
-    """Check that there is a label, or -1, for each node."""
-    labels = as_tensor(y, "y").cpu()
-    if labels.ndim != 1 or len(labels) != num_nodes:
-        raise ValueError(
-            f"Expected y to hold one label for each of the {num_nodes} rows of x, but got shape {tuple(labels.shape)}. "
-            "For one-hot labels pass y.argmax(-1), for a column y.squeeze(1)."
-        )
-    labels = integers(labels, "y").long()
-    if bool((labels < -1).any()):
-        raise ValueError(
-            f"Expected labels from 0 on, or -1 for unknown, but got {int(labels.min())}. If it stands for unknown, "
-            "pass y.clamp(min=-1)."
-        )
-    return labels
-
-
 def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
     """Check that a mask of a split chooses some nodes, and that their labels are known."""
     mask = getattr(split, name, None)
@@ -181,13 +164,7 @@ def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]
             f"Expected a split with the masks train and val, but a {type(split).__name__} has no {name}. Pass one of "
             "ew.make_splits(y), or ew.Split(data.train_mask, data.val_mask, data.test_mask)."
         )
-    nodes = as_tensor(mask, name).cpu()
-    if nodes.dtype != torch.bool or nodes.shape != labels.shape:
-        raise ValueError(
-            f"Expected {name} to be a mask of {len(labels)} truth values, but got dtype {nodes.dtype} and shape "
-            f"{tuple(nodes.shape)}. Of zeros and ones make one by .bool(), of indices by "
-            "torch_geometric.utils.index_to_mask(indices, num_nodes); of several columns choose one."
-        )
+    nodes = checked_mask(as_tensor(mask, name).cpu(), len(labels), name)
     if not bool(nodes.any()):
         raise ValueError(
             f"Expected at least one {name} node, but the mask is empty. Training nodes are learnt from, and validation "

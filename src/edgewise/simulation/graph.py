@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.data.arrays import ArrayLike, as_tensor, checked_mask
 from edgewise.data.options import check_whole_number
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.posterior import Posterior
@@ -153,7 +153,8 @@ class SyntheticGraph:
     def _given(self, evidence: ArrayLike | None) -> LabelField:
         if evidence is None:
             return self.field
-        return self.field.given(evidence_of(_checked_mask(evidence, self.field.num_nodes), self.data.y))
+        mask = checked_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
+        return self.field.given(evidence_of(mask, self.data.y))
 
     def _starts(self, chains: int, seed: int) -> Int[Tensor, "chains nodes"]:
         shape = (chains, self.field.num_nodes)
@@ -171,13 +172,3 @@ def _exact(field: LabelField) -> Posterior | None:
         return exact_marginals(mrf)[0]
     except ValueError:  # too large to enumerate
         return None
-
-
-def _checked_mask(evidence: ArrayLike, num_nodes: int) -> Bool[Tensor, " nodes"]:
-    mask = as_tensor(evidence, "evidence").cpu()
-    if mask.dtype != torch.bool or mask.shape != (num_nodes,):
-        raise ValueError(
-            f"Expected evidence as a mask of {num_nodes} nodes, but got dtype {mask.dtype} and shape "
-            f"{tuple(mask.shape)}. Pass split.train."
-        )
-    return mask
