@@ -15,8 +15,8 @@ from edgewise.posterior import IndependentPosterior, Posterior
 Joints = Callable[[Int[Tensor, "ends elements"], Int[Tensor, " elements"]], Tensor]
 
 
-class Prediction(NamedTuple):
-    """Inputs that passed the door."""
+class ScoringInput(NamedTuple):
+    """What is to be scored, and by which labels; it passed the door."""
 
     probs: Float[Tensor, "nodes classes"]
     y: Int[Tensor, " nodes"]
@@ -31,7 +31,7 @@ def checked(
     edge_index: ArrayLike,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
-) -> Prediction:
+) -> ScoringInput:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
     if isinstance(probs, tuple):
         raise ValueError("Expected probabilities or a posterior, not both of (posterior, convergence): pass the first.")
@@ -48,7 +48,7 @@ def checked(
         joints = _listed(given)
     elif isinstance(probs, Posterior) and not isinstance(probs, IndependentPosterior):
         joints = _believed(probs)
-    return Prediction(p, labels, edges, chosen, joints)
+    return ScoringInput(p, labels, edges, chosen, joints)
 
 
 def checked_probs(probs: ArrayLike) -> Float[Tensor, "nodes classes"]:

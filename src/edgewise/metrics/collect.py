@@ -10,7 +10,7 @@ from torch import Tensor
 from edgewise.data.compiled import worth_compiling
 from edgewise.data.edges import EdgeChoice, scored_edges
 from edgewise.metrics.binning import Binning
-from edgewise.metrics.checks import Prediction
+from edgewise.metrics.checks import ScoringInput
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
     Records,
@@ -38,10 +38,10 @@ Progress = Callable[[int, int], None]  # edges done, edges in all
 FUSED_SLICE = 1 << 24  # edges between two reports of progress
 
 
-class Task(NamedTuple):
-    """A prediction with its nodes reduced to records, and the edges that are to be scored."""
+class ScoringTask(NamedTuple):
+    """What was given with its nodes reduced to records, and the edges that are to be scored."""
 
-    prediction: Prediction
+    given: ScoringInput
     records: Records
     keep: Bool[Tensor, " edges"]
 
@@ -54,29 +54,29 @@ class ScoredEdges(NamedTuple):
     agree: Bool[Tensor, " edges"]
 
 
-def prepare(prediction: Prediction, edges: EdgeChoice) -> Task:
+def prepare(given: ScoringInput, edges: EdgeChoice) -> ScoringTask:
     """Reduce nodes to records and choose the edges; an edge with an unknown label at an end cannot be scored."""
-    keep = scored_edges(prediction.edge_index, prediction.mask, edges)
+    keep = scored_edges(given.edge_index, given.mask, edges)
     if edges != "both":
-        known = prediction.y >= 0
+        known = given.y >= 0
         for part in slices(len(keep), CHUNK_ELEMENTS):
-            keep[part] &= known[prediction.edge_index[:, part].long()].all(0)
-    return Task(prediction, node_records(prediction.probs, prediction.y), keep)
+            keep[part] &= known[given.edge_index[:, part].long()].all(0)
+    return ScoringTask(given, node_records(given.probs, given.y), keep)
 
 
-def width_tables(task: Task, binning: Binning, progress: Progress | None = None) -> Int[Tensor, "tables rows 4"]:
+def width_tables(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Int[Tensor, "tables rows 4"]:
     """Sum every view into bins of equal width, in bounded memory."""
     tables = empty_tables(binning.n_bins, task.records.device)
     boundaries = binning.boundaries(task.records[:0, 0])
     if worth_compiling(task.records):
         from edgewise.metrics.fused import sum_nodes
 
-        tables[NODEWISE] = sum_nodes(task.records, task.prediction.mask, binning)
+        tables[NODEWISE] = sum_nodes(task.records, task.given.mask, binning)
     else:
         tables[NODEWISE] = sum_one(all_nodes(task), binning, boundaries)
     touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
     by_agreement = tables[AGREE : DISAGREE + 1]
-    if task.prediction.joints is None and worth_compiling(task.keep):
+    if task.given.joints is None and worth_compiling(task.keep):
         _sum_long_list(task, binning, by_agreement, touched, progress)
     else:
         for edges in edge_chunks(task, progress):
@@ -84,7 +84,7 @@ def width_tables(task: Task, binning: Binning, progress: Progress | None = None)
             by_agreement += sum_groups(edges.elements, bins, (~edges.agree).long(), 2, binning.n_bins)
             _touch(touched, edges)
     tables[EDGEWISE] = tables[AGREE] + tables[DISAGREE]
-    _count_touched(tables, touched, task.prediction.mask)
+    _count_touched(tables, touched, task.given.mask)
     return carried(tables, binning.n_bins)
 
 
@@ -106,7 +106,7 @@ def mass_tables(
 
 
 def same_label_table(
-    task: Task, binning: Binning, progress: Progress | None = None
+    task: ScoringTask, binning: Binning, progress: Progress | None = None
 ) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
     """Sum the event "both ends have the same label", whose probability is Σ_l q(l, l)."""
     return one_table(_same_label_chunks(task, progress), binning, task.records.device)
@@ -128,22 +128,22 @@ def one_table(
     return carried(table, binning.n_bins), boundaries
 
 
-def all_nodes(task: Task) -> Elements:
+def all_nodes(task: ScoringTask) -> Elements:
     """Give the elements of all nodes of the mask."""
-    return node_elements(task.records[task.prediction.mask])
+    return node_elements(task.records[task.given.mask])
 
 
-def all_edges(task: Task, progress: Progress | None = None) -> ScoredEdges:
+def all_edges(task: ScoringTask, progress: Progress | None = None) -> ScoredEdges:
     """Give all scored edges at once: about 50 bytes an edge."""
     parts = list(edge_chunks(task, progress))
     ends = torch.cat([part.ends for part in parts], dim=1)
     return ScoredEdges(ends, concatenate([part.elements for part in parts]), torch.cat([part.agree for part in parts]))
 
 
-def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[ScoredEdges]:
+def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator[ScoredEdges]:
     """Go through the scored edges in chunks that fit the outer cache."""
-    joints = task.prediction.joints
-    per_edge = 10 if joints is None else task.prediction.probs.shape[1] ** 2
+    joints = task.given.joints
+    per_edge = 10 if joints is None else task.given.probs.shape[1] ** 2
     for ends, positions in _kept_chunks(task, per_edge, progress):
         start, end = task.records[ends[0]], task.records[ends[1]]
         elements = (
@@ -152,8 +152,8 @@ def edge_chunks(task: Task, progress: Progress | None = None) -> Iterator[Scored
         yield ScoredEdges(ends, elements, labels_of(start) == labels_of(end))
 
 
-def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elements]:
-    probs, y, joints = task.prediction.probs, task.prediction.y, task.prediction.joints
+def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator[Elements]:
+    probs, y, joints = task.given.probs, task.given.y, task.given.joints
     per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
     if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
         per_edge = 10  # no (edges, C) is made, and longer chunks are worth compiled loops
@@ -165,12 +165,12 @@ def _same_label_chunks(task: Task, progress: Progress | None) -> Iterator[Elemen
             yield joint_event_elements(joints(ends, positions), labels)
 
 
-def _kept_chunks(task: Task, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
+def _kept_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
     """Give (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
     num_edges = len(task.keep)
     for part in slices(num_edges, CHUNK_ELEMENTS // per_edge):
         positions = part.start + task.keep[part].nonzero().squeeze(1)
-        yield task.prediction.edge_index[:, positions].long(), positions
+        yield task.given.edge_index[:, positions].long(), positions
         if progress is not None:
             progress(part.stop, num_edges)
 
@@ -183,11 +183,11 @@ def slices(length: int, step: int) -> Iterator[slice]:
 
 
 def _sum_long_list(
-    task: Task, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
+    task: ScoringTask, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
 ) -> None:
     from edgewise.metrics.fused import sum_product_edges
 
-    num_edges, edge_index = len(task.keep), task.prediction.edge_index
+    num_edges, edge_index = len(task.keep), task.given.edge_index
     for part in slices(num_edges, FUSED_SLICE):
         by_agreement += sum_product_edges(task.records, edge_index[:, part], task.keep[part], touched, binning)
         if progress is not None:

@@ -9,7 +9,7 @@ from edgewise.data.arrays import ArrayLike, as_tensor, checked_sets
 from edgewise.data.edges import EdgeChoice
 from edgewise.data.options import check_number, check_option, check_whole_number
 from edgewise.metrics.binning import Binning, Closed, Kind
-from edgewise.metrics.checks import Prediction, checked
+from edgewise.metrics.checks import ScoringInput, checked
 from edgewise.metrics.collect import (
     Progress,
     all_edges,
@@ -114,15 +114,15 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edges, n_resamples, confidence_level, seed)
-    prediction = checked(probs, y, edge_index, mask, edge_probs)
-    sets = None if node_sets is None else _checked_node_sets(node_sets, prediction, edge_probs is not None)
-    task = prepare(prediction, edges)
+    given = checked(probs, y, edge_index, mask, edge_probs)
+    sets = None if node_sets is None else _checked_node_sets(node_sets, given, edge_probs is not None)
+    task = prepare(given, edges)
     boundaries = bins.boundaries(task.records[:0, 0]).repeat(NUM_TABLES, 1)
     elements = None
     if bins.kind == "mass" or n_resamples:
         elements = all_nodes(task), all_edges(task, progress)
     if elements is not None and bins.kind == "mass":
-        tables, boundaries = mass_tables(*elements, prediction.mask, bins)
+        tables, boundaries = mass_tables(*elements, given.mask, bins)
     else:
         tables = width_tables(task, bins, progress)
     if same_label:
@@ -132,7 +132,7 @@ def evaluate(
     intervals: Intervals = {}
     if elements is not None and n_resamples:
         intervals = node_resampling_intervals(
-            *elements, prediction.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
+            *elements, given.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
         )
     return Evaluation(tables, boundaries, bins, norm, edges, same_label, sets is not None, intervals)
 
@@ -145,11 +145,11 @@ def _check_options(norm: Norm, edges: EdgeChoice, n_resamples: int, confidence_l
     check_number("confidence_level", confidence_level, above=0, below=1)
 
 
-def _checked_node_sets(node_sets: ArrayLike, prediction: Prediction, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
+def _checked_node_sets(node_sets: ArrayLike, given: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
     if has_edge_probs:
         raise ValueError(
             "Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only. Leave out "
             "node_sets, or make a posterior of marginals and joints: ew.PairwisePosterior.from_joints."
         )
-    sets = as_tensor(node_sets, "node_sets").to(prediction.y.device)
-    return checked_sets(sets, len(prediction.y), "node_sets")
+    sets = as_tensor(node_sets, "node_sets").to(given.y.device)
+    return checked_sets(sets, len(given.y), "node_sets")
