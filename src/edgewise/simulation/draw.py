@@ -11,15 +11,7 @@ from edgewise.data.arrays import ArrayLike
 from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import drawn_labels
 from edgewise.simulation.graph import DegreeLaw, Kind, SyntheticGraph
-from edgewise.simulation.random_graphs import (
-    Edges,
-    Labels,
-    Weights,
-    block_edges,
-    power_law_weights,
-    regular_edges,
-)
-from edgewise.simulation.wishes import (
+from edgewise.simulation.options import (
     DEFAULT_HOMOPHILY,
     Matrix,
     check_degree,
@@ -27,6 +19,14 @@ from edgewise.simulation.wishes import (
     check_numbers,
     check_options,
     coupling_matrix,
+)
+from edgewise.simulation.random_graphs import (
+    Edges,
+    Labels,
+    Weights,
+    block_edges,
+    power_law_weights,
+    regular_edges,
 )
 
 if TYPE_CHECKING:
