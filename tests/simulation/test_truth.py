@@ -118,6 +118,20 @@ def test_chains_that_stay_where_they_started_are_found_out():
     assert "raise sweeps" in str(report)
 
 
+def test_only_too_many_labellings_are_left_to_chains(monkeypatch):
+    """An error of another kind is not taken for a large graph."""
+    loop = tiny("mrf", "regular", 0)
+    monkeypatch.setattr("edgewise.inference.exact.MAX_NUMBERS", 1)
+    assert str(loop.truth(sweeps=10, burn_in=0)[1]) != "exact"
+
+    def broken(mrf):
+        raise ValueError("not a question of size")
+
+    monkeypatch.setattr("edgewise.simulation.graph.exact_marginals", broken)
+    with pytest.raises(ValueError, match="not a question of size"):
+        loop.truth()
+
+
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [

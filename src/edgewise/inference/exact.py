@@ -15,6 +15,10 @@ from edgewise.posterior import MixturePosterior, Posterior
 MAX_NUMBERS = 1 << 24  # of the mixture that enumeration makes
 
 
+class TooManyLabellings(ValueError):
+    """A graph with loops is too large to enumerate."""
+
+
 def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     """Infer true marginals: by two passes over a forest of any size, or by enumeration of a small graph with loops.
 
@@ -65,7 +69,7 @@ def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int
         node = int(torch.bincount(open_edges.flatten()).argmax())
         cover.append(node)
         if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_NUMBERS:
-            raise ValueError(
+            raise TooManyLabellings(
                 f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes "
                 f"or more of {mrf.num_classes} classes, with {mrf.num_nodes} nodes in all, are too many. "
                 "Use sum_product."

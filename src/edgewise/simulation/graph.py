@@ -10,6 +10,7 @@ from torch import Tensor
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_mask
 from edgewise.data.options import check_whole_number
 from edgewise.inference import PairwiseMRF, exact_marginals
+from edgewise.inference.exact import TooManyLabellings
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelField, evidence_of
 from edgewise.simulation.gibbs import expected_sums, gibbs_marginals
@@ -170,5 +171,5 @@ def _exact(field: LabelField) -> Posterior | None:
     mrf = field.dense_mrf()
     try:
         return exact_marginals(mrf)[0]
-    except ValueError:  # too large to enumerate
+    except TooManyLabellings:
         return None
