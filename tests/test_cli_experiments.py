@@ -12,6 +12,7 @@ from typer.testing import Result
 
 from edgewise.experiments import local
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
+from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS
 from edgewise.experiments.run_table import write_run_table
 from edgewise.experiments.runs import RunKey
 from edgewise.experiments.store import Store
@@ -88,8 +89,8 @@ def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--datasets", "coro"], "such as synthetic-0.3, but got 'coro'."),
-        (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, jointgcn, but got 'mlp'."),
-        (["--calibrators", "platt"], "local, structured, or all, but got 'platt'."),
+        (["--models", "gcn", "mlp"], f"Expected --models from {', '.join(KNOWN_MODELS)}, but got 'mlp'."),
+        (["--calibrators", "platt"], f"from {', '.join(CALIBRATORS)}, or all, but got 'platt'."),
         (["--ray", "local", "--fitted", "x"], "Leave --fitted out: nodes of Ray share no folder."),
         (["--folds", 4], "Expected --folds"),
         (["--splits", 0], "Expected --splits"),

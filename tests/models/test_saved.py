@@ -1,7 +1,7 @@
 """Fitted values on disk: the same bits come back, and what is no fitted value is refused in words."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -145,10 +145,57 @@ def test_files_of_others(fitted, tmp_path):
         ew.Posterior.load(path)
 
 
-@pytest.mark.parametrize("metadata", [{"format": "edgewise fitted 2"}, {"model": "sage"}, {"model": None}])
-def test_other_formats_and_models(fits, metadata, tmp_path):
+@pytest.mark.parametrize("metadata", [{"format": "edgewise fitted 2"}, {"format": None}])
+def test_other_formats(fits, metadata, tmp_path):
     with pytest.raises(ValueError, match=r"Expected a file that Fitted\.save wrote"):
         ew.Fitted.load(damaged(fits["gcn"], tmp_path / "model", **metadata))
+
+
+@pytest.mark.parametrize(("name", "shown"), [("sage", "'sage'"), (None, "''"), ("s" * 400, f"'{'s' * 40}'")])
+def test_a_model_that_is_not_known_here(fits, name, shown, tmp_path):
+    path = damaged(fits["gcn"], tmp_path / "model", model=name)
+    with pytest.raises(ValueError, match=r"Expected a fitted model of .*, but .* is of .*") as refused:
+        ew.Fitted.load(path)
+    words = str(refused.value)
+    assert all(f" {known}," in words for known in SMALL)
+    assert words.endswith(
+        f"model is of {shown}. Import the module that defines it before you load it, or update edgewise."
+    )
+
+
+def kind_named(own_name, module):
+    """Define a model as a package that is not ours would: a GCN of another name, that has one more option."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Wide(ew.GCN):
+        width: int = 3
+
+        name = own_name
+
+    Wide.__module__ = module
+    return Wide
+
+
+def test_a_model_of_another_package_comes_back(tmp_path):
+    kind = kind_named("wide", "elsewhere")
+    model = kind(hidden=4, max_epochs=2, width=5)
+    model.fit(DATA, SPLIT).save(tmp_path / "model")
+    again = ew.Fitted.load(tmp_path / "model")
+    assert again.model == model and type(again.model) is kind
+    anew = kind_named("wide", "elsewhere")  # as when a cell of a notebook is run again
+    assert type(ew.Fitted.load(tmp_path / "model").model) is anew
+
+
+def test_two_models_of_one_name_are_refused_by_their_paths(fits, tmp_path):
+    kinds = [kind_named("twin", module) for module in ("one.place", "another.place")]
+    path = damaged(fits["gcn"], tmp_path / "model", model="twin")
+    with pytest.raises(
+        ValueError, match=r"one model named 'twin', but got one\.place\..*Wide and another\.place\..*Wide"
+    ):
+        ew.Fitted.load(path)
+    assert len(kinds) == 2  # kept until here
+    fits["gcn"].save(path)
+    assert ew.Fitted.load(path).model == fits["gcn"].model
 
 
 def test_unknown_hyper_parameters(fitted, tmp_path):

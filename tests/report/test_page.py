@@ -19,7 +19,8 @@ from edgewise.report.page import page_html, write_page
 from edgewise.report.page_data import drawn_document, pooled_bins
 from edgewise.report.paper_tables import mean_std
 from edgewise.report.results import Results
-from report.made_up_runs import HOSTILE, N_BINS, made_up_results, with_hostile_text
+from edgewise.report.row_looks import LOOKS, look_of
+from report.made_up_runs import HOSTILE, N_BINS, a_model_without_a_look, made_up_results, with_hostile_text
 
 FLAGS = [
     "--no-sandbox",
@@ -31,8 +32,9 @@ FLAGS = [
     "--disable-sync",
 ]
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
+DASH = "(line) => getComputedStyle(line).strokeDasharray"
 LARGEST = 1_500_000  # bytes, with all runs of the paper
-PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated")
+PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated", "forgotten")
 
 # ---- Without a browser -------------------------------------------------------------------------------------------
 
@@ -112,8 +114,21 @@ def test_colours_can_be_read(html: str, scheme: str) -> None:
     for text in ("soft", "accent", "good", "near", "far"):
         for paper in ("paper", "panel"):
             assert contrast(colours[text], colours[paper]) >= 4.5
-    for line in ("gcn", "gat", "gmnn", "epfgnn", "mean-field", "jointgcn", "gcn-calibrated", "gat-calibrated"):
-        assert contrast(colours[line], colours["paper"]) >= 3
+    for look in (*LOOKS.values(), look_of("forgotten")):
+        line = look.night if scheme == "dark" and look.night else look.colour
+        assert contrast(line, colours["paper"]) >= 3
+
+
+def test_no_two_rows_look_alike_with_colours_or_without() -> None:
+    assert {row for rows in READINGS.values() for row in rows} <= set(LOOKS)
+    for part in ("label", "colour", "marker"):
+        assert len({getattr(look, part) for look in LOOKS.values()}) == len(LOOKS)
+
+
+def test_the_page_has_a_shape_for_each_marker(html: str) -> None:
+    (shapes,) = re.findall(r"const shapes = \{(.*?)\n  \};", html, re.DOTALL)
+    names = re.findall(r'^    "?(.*?)"?: \(x, y, r\)', shapes, re.MULTILINE)
+    assert {look.marker for look in LOOKS.values()} <= set(names)
 
 
 # ---- In Chromium -------------------------------------------------------------------------------------------------
@@ -148,7 +163,10 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     }
     for name, of_page in several.items():
         write_page(of_page, folder / f"{name}.html")
-    return {name: (folder / f"{name}.html").as_uri() for name in several}
+    with a_model_without_a_look("sage"):
+        newest = made_up_results(["cora"], ["gcn", "sage"], splits=1, calibrators=["gats", "structured", "local"])
+        write_page(newest, folder / "forgotten.html")
+    return {name: (folder / f"{name}.html").as_uri() for name in PAGES}
 
 
 @dataclass
@@ -642,6 +660,25 @@ def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
     page.emulate_media(media="print")
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)")
     assert len(shown_rows(page, "table-calibrators")) == 2 * len(shown)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_model_without_a_look_is_grey_and_whole(opened: Opener, scheme: str) -> None:
+    page = opened("forgotten", address="#reading=as_defined", scheme=scheme)
+    assert [row[:2] for row in shown_rows(page, "table-ece")] == [["Cora", "GCN"], ["Cora", "sage"]]
+    assert list(drawn_bins(page)) == ["gcn", "sage"]
+    fill = "(point) => getComputedStyle(point).stroke + getComputedStyle(point).fill"
+    marks = page.locator('#diagram g[data-model="sage"] circle.point')
+    assert marks.count() == len(drawn_bins(page)["sage"])
+    assert "rgb(140, 140, 140)" in marks.first.evaluate(fill)
+    page.locator('#table-calibrators a[data-base="sage"]', has_text="local").click()
+    assert list(drawn_bins(page)) == ["sage", "sage calibrated"]
+    stars = page.locator('#diagram g[data-model="sage calibrated"] polygon.point')
+    assert stars.count() == len(drawn_bins(page)["sage calibrated"])
+    assert "rgb(140, 140, 140)" in stars.first.evaluate(fill)
+    assert page.locator('#diagram g[data-model="sage"] .stroke').first.evaluate(DASH) == "none"
+    assert page.locator('#diagram g[data-model="sage calibrated"] .stroke').first.evaluate(DASH) != "none"
+    assert opened("forgotten").locator("#chart-calibrator").input_value() == "structured"
 
 
 def test_nothing_says_so(opened: Opener) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.data.statistics import MeanStd
+from edgewise.experiments import runs
 from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.experiments.run_table import read_run_table, write_run_table
 from edgewise.experiments.store import Store
@@ -122,3 +123,25 @@ def test_results_are_read_from_a_store(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=words):
             Results.read(tmp_path / name)
     assert repr(Results.read(tmp_path / "results.sqlite").runs) == repr([run])
+
+
+@pytest.mark.parametrize(("constant", "added"), [("METRICS", "ace"), ("VIEWS", "triangles")])
+@pytest.mark.parametrize("kind", ["store", "table"])
+def test_results_without_a_score_or_a_view_of_this_version_are_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: str, added: str, kind: str
+) -> None:
+    made = made_up_results(("cora",), ("gcn",), splits=1)
+    path = tmp_path if kind == "store" else tmp_path / "runs.parquet"
+    if kind == "store":
+        with Store.writing(tmp_path) as store:
+            for run in made.runs:
+                store.add(run)
+    else:
+        write_run_table(path, made.runs, made.tasks, made.commands, {})
+    assert len(Results.read(path).runs) == 3
+    monkeypatch.setattr(runs, constant, (*getattr(runs, constant), added))
+    with pytest.raises(
+        ValueError, match=f"have no {added}: another version wrote them.*[uU]se that edgewise, or"
+    ) as refused:
+        Results.read(path)
+    assert "damaged" not in str(refused.value)

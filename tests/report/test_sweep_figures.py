@@ -4,11 +4,12 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from report.made_up_runs import made_up_results
+from report.made_up_runs import a_model_without_a_look, made_up_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
+from edgewise.report.colours import GREY
 from edgewise.report.results import Results
 from edgewise.report.sweep_figures import draw_errors, draw_reliability_grid, write_figures
 
@@ -66,3 +67,16 @@ def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
 
 def test_no_runs_no_figures(tmp_path: Path) -> None:
     assert write_figures(Results([]), tmp_path) == []
+
+
+def test_a_model_without_a_look_is_drawn_in_grey() -> None:
+    with a_model_without_a_look("sage"):
+        results = made_up_results(("cora",), ("gcn", "sage"), splits=1)
+        grid = draw_reliability_grid(results, "as_defined", "cora")
+        errors = draw_errors(results, "as_defined", "edge_against_node_ece")
+    assert [part.get_suptitle() for part in grid.subfigs[:-1]] == ["gcn", "sage"]
+    gcn, sage = errors.axes[0].collections
+    assert (gcn.get_label(), sage.get_label()) == ("gcn", "sage")
+    assert len(sage.get_offsets()) == 3
+    assert mpl.colors.same_color(sage.get_facecolor(), mpl.colors.to_rgba(GREY, 0.6))
+    plt.close("all")
