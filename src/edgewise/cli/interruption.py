@@ -8,7 +8,7 @@ from typing import Any
 # Code that is on the stack while a module is imported, which torch and NumPy would go on with half of, having swallowed
 # what is raised; and while a worker is started, which would print that it got half of its orders.
 NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
-PATIENCE = 0.02  # seconds until it is looked again whether they have ended
+PATIENCE = 0.002  # seconds until it is looked again whether they have ended
 
 
 class Interruption:

@@ -141,6 +141,8 @@ def _read_belief(path: Path) -> "tuple[Posterior, Convergence | None]":
 def _is_fitted(path: Path) -> bool:
     from safetensors import SafetensorError, safe_open
 
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get("format")).startswith("edgewise fitted")

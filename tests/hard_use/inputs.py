@@ -1,0 +1,24 @@
+"""Small inputs of the commands."""
+
+from pathlib import Path
+
+import numpy as np
+
+PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
+LABELS = np.array([0, 0, 1, 1, 0])
+EDGES = np.array([[0, 1, 1, 2, 3, 4], [1, 0, 2, 3, 4, 0]])
+
+
+def evaluate_args(folder: Path) -> list[object]:
+    """Write the files that evaluate needs, and name them."""
+    args: list[object] = ["evaluate"]
+    for name, array in {"probs": PROBS, "labels": LABELS, "edges": EDGES}.items():
+        np.save(folder / f"{name}.npy", array)
+        args += [f"--{name}", folder / f"{name}.npy"]
+    return args
+
+
+def predict_args(folder: Path) -> list[object]:
+    """Write the files that predict needs, and name them."""
+    _, *options = evaluate_args(folder)
+    return ["predict", *options[:2], *options[4:6]]

@@ -1,0 +1,192 @@
+"""Ctrl-C and SIGTERM at any moment: the right exit code, one line, no traceback, and no half of a file."""
+
+import json
+import mmap
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from edgewise.experiments.run_table import write_run_table
+from hard_use.forked import command, left_over
+from hard_use.inputs import evaluate_args, predict_args
+from one_thread import one_thread
+from report.made_up_runs import made_up_results
+from test_cli import run
+
+__all__ = ["one_thread"]
+
+MOMENTS = 8  # of each command and signal
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
+INTERRUPTED = "edgewise: Interrupted.\n"
+
+
+def evaluate(folder: Path) -> list[object]:
+    return [*evaluate_args(folder), "--resamples", 5, "--json", folder / "out.json"]
+
+
+def evaluate_and_draw(folder: Path) -> list[object]:
+    return [*evaluate_args(folder), "--plot", folder / "out.png"]
+
+
+def predict(folder: Path) -> list[object]:
+    return [*predict_args(folder), "--out", folder / "out.json"]
+
+
+def report(folder: Path) -> list[object]:
+    found = made_up_results(("cora",), ("gcn",), folds=1)
+    write_run_table(folder / "runs.parquet", found.runs, found.tasks, found.commands, found.failures)
+    return ["report", folder / "runs.parquet", "--to", folder / "to"]
+
+
+def count_calls(shared: mmap.mmap) -> Callable[[], None]:
+    """Count calls of functions, for another process to see."""
+
+    def begin() -> None:
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+            if calls % 100 == 0:
+                shared[:8] = calls.to_bytes(8, "little")
+
+        sys.setprofile(count)
+
+    return begin
+
+
+def signal_at_call(which: int, number: signal.Signals) -> Callable[[], None]:
+    """Send a signal at a call of a function: at the same one each time, however busy the machine is."""
+
+    def begin() -> None:
+        calls = 0
+
+        def count(frame: object, event: str, argument: object) -> None:
+            nonlocal calls
+            calls += event == "call"
+            if calls == which:
+                sys.setprofile(None)
+                signal.raise_signal(number)
+
+        sys.setprofile(count)
+
+    return begin
+
+
+@pytest.mark.parametrize("args_in", [evaluate, predict])
+def test_at_any_call_of_a_function(args_in: Callable[[Path], list[object]], tmp_path: Path) -> None:
+    args, out = args_in(tmp_path), tmp_path / "out.json"
+    assert run(*args).exit_code == 0  # imports and compiles what the forks need
+    shared = mmap.mmap(-1, 8)
+    assert command(*args, before=count_calls(shared)).code == 0
+    most, rng = int.from_bytes(shared[:8], "little"), random.Random(0)
+    assert most > 1000
+    for moment in range(MOMENTS):
+        for number, code in CODES.items():
+            out.write_text('"old"')
+            which = int((moment + rng.random()) / MOMENTS * most)
+            ended = command(*args, before=signal_at_call(which, number))
+            if ended.code == -number:  # before the command had begun
+                assert (ended.stderr, out.read_text()) == ("", '"old"'), which
+            else:
+                assert (ended.code, ended.stderr.lstrip("\n")) == (code, INTERRUPTED), which
+            json.loads(out.read_text())  # the old one or the new one, and whole
+            assert left_over(tmp_path) == []
+
+
+def interrupted_within(name: str, number: signal.Signals) -> Callable[[], None]:
+    """Send a signal when half of a file is written."""
+
+    def begin() -> None:
+        from matplotlib.figure import Figure
+
+        def half(*args: object, **kwargs: object) -> None:
+            path = next(arg for arg in args if isinstance(arg, Path))
+            path.write_bytes(b"half of it")
+            signal.raise_signal(number)
+
+        setattr(*{"text": (Path, "write_text"), "figure": (Figure, "savefig")}[name], half)
+
+    return begin
+
+
+@pytest.mark.parametrize(
+    ("args_in", "what", "number"),
+    [
+        (evaluate, "text", signal.SIGINT),
+        (evaluate, "text", signal.SIGTERM),
+        (evaluate_and_draw, "figure", signal.SIGINT),
+        (report, "text", signal.SIGINT),
+    ],
+)
+def test_in_the_middle_of_writing(
+    args_in: Callable[[Path], list[object]], what: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    args = args_in(tmp_path)
+    (tmp_path / "out.json").write_text("old")
+    (tmp_path / "out.png").write_text("old")
+    ended = command(*args, before=interrupted_within(what, number))
+    assert (ended.code, ended.stderr.lstrip("\n")) == (CODES[number], INTERRUPTED)
+    assert (tmp_path / "out.json").read_text() == (tmp_path / "out.png").read_text() == "old"
+    assert left_over(tmp_path) == []
+    assert list(tmp_path.glob("to/*")) == []
+
+
+def test_a_second_signal_while_tidying_up(tmp_path: Path) -> None:
+    def begin() -> None:
+        unlink = Path.unlink
+        interrupted_within("text", signal.SIGINT)()
+
+        def and_again(path: Path, missing_ok: bool = False) -> None:
+            unlink(path, missing_ok=missing_ok)
+            signal.raise_signal(signal.SIGINT)
+
+        Path.unlink = and_again  # type: ignore[method-assign]
+
+    ended = command(*evaluate(tmp_path), before=begin)
+    assert (ended.code, ended.stderr.lstrip("\n")) == (130, INTERRUPTED)
+    assert left_over(tmp_path) == []
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what runs in the background
+        signal_at_call(5000, signal.SIGINT)()
+
+    assert command(*predict(tmp_path), before=begin).code == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "stderr"),
+    [
+        ("typer", -signal.SIGINT, ""),  # before a command has begun
+        ("numpy.linalg", 130, INTERRUPTED),  # which torch would go on without
+    ],
+)
+def test_while_modules_are_imported(module: str, code: int, stderr: str, tmp_path: Path) -> None:
+    script = """
+        import signal, sys
+        from edgewise.__main__ import main
+
+        class Interrupting:
+            moment = sys.argv.pop(1)
+
+            def find_spec(self, name, path=None, target=None):
+                if name == self.moment:
+                    sys.meta_path.remove(self)
+                    signal.raise_signal(signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupting())
+        main()
+    """
+    args = [module, *map(str, predict(tmp_path))]
+    done = subprocess.run([sys.executable, "-c", dedent(script), *args], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.lstrip("\n")) == (code, stderr)
+    if (out := tmp_path / "out.json").exists():  # so little is quicker done than stopped
+        json.loads(out.read_text())
