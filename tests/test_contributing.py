@@ -51,7 +51,7 @@ def test_there_are_three_recipes():
 def test_every_file_exists_but_for_those_that_a_recipe_adds():
     paths = set(re.findall(r"`((?:src|tests|docs|scripts)/[\w./-]+)`", TEXT)) | set(re.findall(r"\]\(([^)]+)\)", TEXT))
     paths |= set(re.findall(r"`([\w-]+\.(?:md|toml|cff))`", TEXT))
-    assert len(paths) > 40
+    assert len(paths) > 30
     assert {path for path in paths if not (HOME / path).exists()} == {path for path in WRITTEN if "/" in path}
 
 
@@ -66,7 +66,7 @@ def test_every_name_is_in_one_of_its_files(files, name):
 
 
 # Where one that exists is named, a new one has to be named too. Left out are files that say something about it alone.
-ALONE = {"model.py", "joint_gcn.py", "seeds.py", "template.html.j2", "isotonic.py", "structured.py"}
+ALONE = {"joint_gcn.py", "seeds.py", "isotonic.py", "structured.py"}
 ALONE |= {"study_predictors.py", "study_answer.py", "study_words.py"}  # the study has predictors of its own
 
 
@@ -83,7 +83,7 @@ def test_no_place_is_forgotten(title, words):
     sources += [*(HOME / "docs" / "api").glob("*.md")]
     found = {str(path.relative_to(HOME)) for path in sources if re.search(words, path.read_text(encoding="utf-8"))}
     named = {path for path in found if Path(path).name not in ALONE}
-    assert named - {"docs/api/commands.md"} <= files_of(title)
+    assert named <= files_of(title)
     assert named
 
 
@@ -130,7 +130,7 @@ def test_the_metric_is_that_of_another_library(made):
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("made", ["Add a model"], indirect=True)
-def test_the_model_is_that_of_another_library(made, dense):
+def test_the_model_is_that_of_another_library_and_is_saved_outside_the_package(made, dense, tmp_path):
     data = blocks(dense=dense)
     split = split_of(data)
     fitted = made.APPNP(hidden=8, steps=4, max_epochs=30).fit(data, split, seed=0)
@@ -140,6 +140,9 @@ def test_the_model_is_that_of_another_library(made, dense):
     torch.testing.assert_close(fitted.logits, expected, rtol=1e-4, atol=1e-4)
     assert fitted.history.phases == [("training", 30)] and fitted.history.val_loss[-1] < fitted.history.val_loss[0]
     assert ew.evaluate(fitted.posterior(), data.y, data.edge_index, mask=split.test).nodewise.accuracy > 0.6
+    fitted.save(tmp_path / "appnp")
+    again = ew.Fitted.load(tmp_path / "appnp")
+    assert again.model == fitted.model and torch.equal(again.logits, fitted.logits)
 
 
 @pytest.mark.parametrize("made", ["Add a calibrator"], indirect=True)
