@@ -193,6 +193,10 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         ),
         "both ends in": (*given, "--select", "same", "--precision", 0.9, *labelled[:2], "--val", nobody),
         "row 3 holds -1": (*given, "--select", "same", "--precision", 0.9, *labelled),
+        "but they share 2": (
+            *(*given, "--select", "same", "--precision", 0.9, "--labels", saved["labels"]),
+            *("--val", tmp_path / "first.npy", "--test", tmp_path / "first.npy"),
+        ),
         "Expected --test with --fdr": (*given, "--select", "same", "--fdr", 0.1, *labelled),
         "Expected --out to end in .csv, .parquet, .json": (*given, "--out", tmp_path / "out.xlsx"),
         "Expected --out in a folder that exists": (*given, "--out", tmp_path / "no" / "out.csv"),

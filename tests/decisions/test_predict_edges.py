@@ -68,7 +68,7 @@ def test_a_pair_that_is_no_edge_of_the_field_is_a_product_and_says_so():
     node = posterior.node.numpy()
     for row, (i, j) in ((0, (2, 0)), (2, (3, 0))):
         assert_row(predictions, row, np.outer(node[i], node[j]), (node[i].argmax(), node[j].argmax()))
-    assert predictions.convergence == "not told"
+    assert predictions.convergence == "the caller did not tell"
 
 
 def test_a_mixture_is_the_mean_of_products():

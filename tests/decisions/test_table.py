@@ -128,3 +128,15 @@ def test_outcomes_are_those_of_pairs_inside_the_mask():
         assert came.tolist() == happened
     with pytest.raises(ValueError, match="node 2 has label -1"):
         table.outcomes("same", y)
+
+
+def test_a_pair_in_both_directions_counts_once_unless_the_event_tells_its_ends_apart():
+    node = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    first_is_1 = ("first is 1", np.array([[False, False], [True, True]]))
+    both = [(0, 1), (1, 0), (2, 1), (2, 1), (1, 2), (2, 0)]
+    table = predict_edges(node, both, ["same", "both_correct", first_is_1])
+    y = np.array([0, 1, 1])
+    for event in ("same", "both_correct"):
+        once = predict_edges(node, [(0, 1), (2, 1), (2, 1), (2, 0)], [event]).outcomes(event, y)
+        assert [part.tolist() for part in table.outcomes(event, y)] == [part.tolist() for part in once]
+    assert table.outcomes("first is 1", y)[1].tolist() == [False, True, True, True, True, True]

@@ -54,6 +54,7 @@ class Selection:
         """Give the table with what is selected, and what there is to say about it."""
         if self.event is None or self.labels is None or self.val is None:
             return found, []
+        self._check_masks()
         chosen_by = self._outcomes(found, self.val)
         if len(chosen_by[0]) == 0:
             raise ValueError(f"Expected pairs with both ends in {self.val} to choose a threshold by, but got none.")
@@ -63,6 +64,18 @@ class Selection:
         lines = [f"on validation: {threshold.validation}"]
         lines += [f"on test: {threshold.check(*checked_on)}"] if checked_on else []
         return found, [*lines, f"of all: {int(found['selected'].sum()):,} of {len(found):,} pairs selected"]
+
+    def _check_masks(self) -> None:
+        from edgewise.data import files
+
+        if self.val is None or self.test is None:
+            return
+        val, test = files.read_mask(self.val), files.read_mask(self.test)
+        if len(val) == len(test) and (shared := int((val & test).sum())):
+            raise ValueError(
+                f"Expected no node in both {self.val} and {self.test}, but they share {shared:,}. A threshold is "
+                "checked on nodes that it was not chosen by."
+            )
 
     def _outcomes(self, found: "EdgePredictions", mask: Path) -> "tuple[np.ndarray, np.ndarray]":
         from edgewise.data import files

@@ -26,6 +26,8 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
         way_out = "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
         if hasattr(array, "posterior"):
             way_out = "Of a fitted model take fitted.posterior()."
+        elif hasattr(array, "train") and hasattr(array, "test"):
+            way_out = "Of a split take one of its masks, such as split.test."
         elif isinstance(array, torch.nn.Module):
             way_out = "Of a trained module make a posterior: ew.wrap(module, data)."
         raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. {way_out}")
@@ -110,10 +112,14 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     if low < 0 or high >= num_nodes:
         outside = (edge_index < 0) | (edge_index >= num_nodes)
         e = int(outside.any(0).nonzero()[0])
-        hint = " If they are counted from 1, pass edge_index - 1." if (low, high) == (1, num_nodes) else ""
+        hint = (
+            "If they are counted from 1, pass edge_index - 1."
+            if (low, high) == (1, num_nodes)
+            else "There must be a row for every node of the graph, in its order; choose nodes by mask=."
+        )
         raise ValueError(
             f"Expected edge_index to hold nodes from 0 to {num_nodes - 1}, but edge {e} is "
-            f"{edge_index[:, e].tolist()}.{hint}"
+            f"{edge_index[:, e].tolist()}. {hint}"
         )
     return edge_index
 

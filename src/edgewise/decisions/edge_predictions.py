@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.arrays import ArrayLike
+from edgewise.data.edges import listed_once
 from edgewise.decisions.events import Event
 from edgewise.decisions.table_files import write_table
 from edgewise.metrics.checks import checked
@@ -105,7 +106,9 @@ class EdgePredictions:
     ) -> tuple[Float[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
         """Give P(event) and whether it happened, for the pairs that have both ends in the mask.
 
-        What thresholds are chosen by on validation nodes, and are checked by on test nodes.
+        What thresholds are chosen by on validation nodes, and are checked by on test nodes. A pair that is listed in
+        both directions counts once, as it does in ``evaluate``: to count it twice would feign evidence. Only an event
+        of your own that tells the two ends apart happens to each direction by itself.
 
         Parameters
         ----------
@@ -118,7 +121,9 @@ class EdgePredictions:
         """
         asked = self._event(event)
         inside = checked(self.node, y, self.pairs.to(self.node.device), mask)
-        rows = inside.mask[inside.edge_index].all(0)
+        rows = inside.mask[inside.edge_index].all(0).nonzero().squeeze(1)
+        if asked.is_symmetric:
+            rows = rows[listed_once(inside.edge_index[:, rows], len(inside.y))]
         ends = inside.edge_index[:, rows]
         happened = asked.happened(inside.y[ends].long(), self.node.argmax(1)[ends])
         return self[f"P({event})"][rows.cpu().numpy()], happened.cpu().numpy()

@@ -25,6 +25,11 @@ class Event:
     label: int = -1
     pairs: Bool[Tensor, "classes classes"] | None = None
 
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether it happens to a pair in both directions or in none."""
+        return self.pairs is None or bool((self.pairs == self.pairs.T).all())
+
     def product_probability(
         self, p: Float[Tensor, "pairs classes"], q: Float[Tensor, "pairs classes"]
     ) -> Float[Tensor, " pairs"]:

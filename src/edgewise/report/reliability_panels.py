@@ -120,6 +120,8 @@ def _scores(run: Evaluation, view: str) -> Scores:
 
 
 def _checked_runs(evaluations: Runs) -> list[Evaluation]:
+    if not isinstance(evaluations, Evaluation | Iterable):
+        raise ValueError(f"Expected what ew.evaluate returns, or a list of it, but got a {type(evaluations).__name__}.")
     runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
     if not runs:
         raise ValueError("Expected at least one evaluation, but got none.")
