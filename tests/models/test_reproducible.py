@@ -49,7 +49,7 @@ def pretraining(fitted):
 
 def untrained(model):
     """Let a model stay where it begins: steps are far below rounding, and there is one."""
-    brief = {"max_epochs": 1} if model.name in ("gcn", "gat") else {"pretrain_epochs": 1, "rounds": 1}
+    brief = {"max_epochs": 1} if hasattr(model, "max_epochs") else {"pretrain_epochs": 1, "rounds": 1}
     brief |= {"gmnn": {"round_epochs": 1}, "epfgnn": {"steps": 1, "schedule": "published"}}.get(model.name, {})
     return replace(model, learning_rate=1e-30, **brief)
 
