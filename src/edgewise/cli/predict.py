@@ -98,7 +98,7 @@ def predict(
         raise ValueError("Expected either --pairs or --edges: which pairs to predict.")
     selection = Selection(select, precision, confidence, cost, fdr, labels, val, test)
     selection.check()
-    with progress_bar() as progress:
+    with progress_bar(then="predicting {:,} pairs") as progress:
         from edgewise.decisions import predict_edges
         from edgewise.decisions.table_files import check_table_path
 

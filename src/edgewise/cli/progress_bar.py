@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
+Report = Callable[[int, int], None]  # how many are done, of how many
 PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") -> Iterator[Report | None]:
     """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
@@ -19,12 +20,12 @@ def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
 
     columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    task = bar.add_task("preparing", total=None)
+    task = bar.add_task(at_first, total=None)
 
     def report(done: int, total: int) -> None:
         # After a pass nobody knows how much is left; without a total the bar moves to and fro until the next one.
         bar.tasks[0].total = total if done < total else None
-        bar.update(task, description=f"scoring {total:,} edges", completed=done)
+        bar.update(task, description=then.format(total), completed=done)
 
     timer = Timer(PROGRESS_AFTER, bar.start)
     timer.start()

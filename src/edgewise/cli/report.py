@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import app
+from edgewise.cli.progress_bar import progress_bar
 from edgewise.report.output import check_outputs, make_folder
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Res
 
     results = read_sources([source, *others])
     typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))
-    write_report(results, folder)
+    with progress_bar("drawing figures"):
+        write_report(results, folder)
     typer.echo(f"{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")
     return results
