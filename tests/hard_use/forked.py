@@ -26,11 +26,13 @@ def command(*args: object, before: Callable[[], object] = lambda: None) -> Ended
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process may have threads
         pid = os.fork()
     if pid == 0:
-        os.dup2(out_there, 1)
-        os.dup2(err_there, 2)
-        for number in (out, out_there, err, err_there):
-            os.close(number)
-        os._exit(_code([str(arg) for arg in args], before))
+        code = 1
+        try:
+            os.dup2(out_there, 1)
+            os.dup2(err_there, 2)
+            code = _code([str(arg) for arg in args], before)
+        finally:  # whatever happens, the fork is not the one to go on with the tests
+            os._exit(code)
     os.close(out_there)
     os.close(err_there)
     said = _text(out), _text(err)

@@ -6,12 +6,15 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from edgewise.cli.interruption import Interruption
 from edgewise.experiments.run_table import write_run_table
 from hard_use.forked import command, left_over
 from hard_use.inputs import evaluate_args, predict_args
@@ -162,6 +165,27 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     assert command(*predict(tmp_path), before=begin).code == 0
 
 
+def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "swallows_everything.py").write_text(
+        dedent("""
+            import signal
+
+            swallowed = []
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except BaseException as error:
+                swallowed.append(error)
+        """)
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+    with Interruption() as interruption, pytest.raises(KeyboardInterrupt):
+        module = import_module("swallows_everything")
+        time.sleep(10)
+    assert (module.swallowed, interruption.code) == ([], 130)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
+
+
 @pytest.mark.parametrize(
     ("module", "code", "stderr"),
     [
@@ -185,7 +209,7 @@ def test_while_modules_are_imported(module: str, code: int, stderr: str, tmp_pat
         sys.meta_path.insert(0, Interrupting())
         main()
     """
-    args = [module, *map(str, predict(tmp_path))]
+    args = [module, *map(str, evaluate(tmp_path))]
     done = subprocess.run([sys.executable, "-c", dedent(script), *args], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.lstrip("\n")) == (code, stderr)
     if (out := tmp_path / "out.json").exists():  # so little is quicker done than stopped
