@@ -259,7 +259,7 @@ def test_dense_features_in_a_sparse_tensor_differ_by_rounding(name):
 def test_the_kept_epoch_is_that_of_the_weights(model):
     history = usual(model).history
     assert 1 <= history.kept <= history.epochs
-    if model.name in ("gcn", "gat"):
+    if model.name not in PHASES:
         kept = replace(model, max_epochs=history.kept, patience=history.kept).fit(DATA, SPLIT)
         assert kept.history.kept == history.kept
         assert torch.equal(kept.logits, usual(model).logits)
