@@ -1,3 +1,4 @@
+import os
 import pickle
 import warnings
 from collections import Counter
@@ -119,6 +120,35 @@ def test_missing_files_are_downloaded(root: Path, tmp_path: Path, monkeypatch: p
 def test_a_damaged_file_is_named(root: Path) -> None:
     (root / "Cora" / "raw" / "ind.cora.allx").write_bytes(b"")
     with pytest.raises(ValueError, match=r"Expected the Planetoid files of cora in .*raw, but they cannot be read"):
+        load_dataset("cora", root=root)
+
+
+class Executed:
+    """A pickle of it would run a command."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, ("executed",)
+
+
+def test_a_pickle_that_asks_for_more_than_arrays_executes_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (root / "Cora" / "raw" / "ind.cora.graph").write_bytes(pickle.dumps(Executed()))
+    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it asks for \w+\.mkdir"):
+        load_dataset("cora", root=root)
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("wrong", ["indices", "indptr", "shape"])
+def test_a_matrix_that_leads_out_of_its_memory_is_refused(root: Path, wrong: str) -> None:
+    matrix = pickle.loads((root / "Cora" / "raw" / "ind.cora.allx").read_bytes())
+    if wrong == "shape":
+        matrix = sp.csr_matrix((10**5, 10**9), dtype=np.float32)
+    else:
+        getattr(matrix, wrong)[-1] = 10**8
+    (root / "Cora" / "raw" / "ind.cora.allx").write_bytes(pickle.dumps(matrix))
+    with pytest.raises(ValueError, match="cannot be read"):
         load_dataset("cora", root=root)
 
 

@@ -3,7 +3,6 @@
 import io
 import math
 import pickle
-import pickletools
 import re
 import zipfile
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from edgewise.data.files.problem import FileProblem
+from edgewise.data.pickles import check_memo
 from edgewise.data.splits import Indices, Split, one_split_per_fold
 
 MOST_BYTES, MOST_BYTES_OF_NODE = 1 << 20, 64  # of an array of nodes; a node takes 8, and more only in a pickle
@@ -124,7 +124,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickle_arrays(stream: io.BytesIO) -> list[Indices]:
     try:
-        _check_memo(stream)
+        check_memo(stream)
         match _ArrayUnpickler(stream).load():
             # An array is pickled as (version, shape, dtype, Fortran order, content); "O" is the dtype of objects.
             case _Inert(state=(_, (_,), _Inert(args=("O" | "O4" | "O8", *_)), _, list(items))):
@@ -132,15 +132,6 @@ def _unpickle_arrays(stream: io.BytesIO) -> list[Indices]:
         raise pickle.UnpicklingError("it is something else")
     except Exception as error:  # a pickle that was tampered with raises anything
         raise FileProblem(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
-
-
-def _check_memo(stream: io.BytesIO) -> None:
-    """Refuse to remember something under a number that is larger than the pickle: memory is taken up to that number."""
-    start = stream.tell()
-    for operation, argument, _ in pickletools.genops(stream):
-        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(str(argument)) > len(stream.getbuffer()):
-            raise pickle.UnpicklingError("it asks for too much memory")
-    stream.seek(start)
 
 
 def _to_array(item: object) -> Indices:

@@ -53,7 +53,7 @@ class _Worker:
         self.key: RunKey | None = None
         self.has_died = False
         self._process: SpawnProcess = context.Process(target=_work, args=(there, job), daemon=True)
-        with _ctrl_c_kept_from_children():
+        with ctrl_c_kept_from_children():
             self._process.start()
         there.close()  # so that the end of the worker is the end of its connection
 
@@ -81,7 +81,7 @@ class _Worker:
 
 
 @contextmanager
-def _ctrl_c_kept_from_children() -> Iterator[None]:
+def ctrl_c_kept_from_children() -> Iterator[None]:
     """Block SIGINT for a moment: what is started in it keeps it blocked, and here it comes afterwards."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows, where they see it and end
         yield
@@ -106,7 +106,7 @@ def _cause_of_death(code: int) -> str:
 
 
 def _work(connection: Connection, job: Job) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    Thread(target=end_with_parent, daemon=True).start()
     while True:
         try:
             key = connection.recv()
@@ -115,7 +115,8 @@ def _work(connection: Connection, job: Job) -> None:
         connection.send(attempt(job, key))
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
+    """Wait for the end of the process that started this one, and end too."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

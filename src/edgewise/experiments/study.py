@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from threading import Thread
 from typing import cast
 
+from edgewise.experiments.local import ctrl_c_kept_from_children, end_with_parent
 from edgewise.experiments.study_plan import GraphKey, StudyPlan
 from edgewise.experiments.study_rows import Row, append_rows, read_rows
 
@@ -80,13 +82,19 @@ def _mapped(workers: int) -> Iterator[Callable[[Missing], Iterator[list[Row]]]]:
     if workers == 1:
         yield lambda missing: (study_graph(*item) for item in missing.items())
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_one_thread) as processes:
-        yield partial(_in_processes, processes)
-        processes.shutdown(cancel_futures=True)
+    others = set(active_children())
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin_work) as processes:
+        try:
+            yield partial(_in_processes, processes)
+        except BaseException:
+            for process in set(active_children()) - others:  # else they would be waited for
+                process.terminate()
+            raise
 
 
 def _in_processes(processes: ProcessPoolExecutor, missing: Missing) -> Iterator[list[Row]]:
-    futures = [processes.submit(study_graph, *item) for item in missing.items()]
+    with ctrl_c_kept_from_children():
+        futures = [processes.submit(study_graph, *item) for item in missing.items()]
     try:
         for future in as_completed(futures):
             yield future.result()
@@ -95,7 +103,8 @@ def _in_processes(processes: ProcessPoolExecutor, missing: Missing) -> Iterator[
             future.cancel()
 
 
-def _one_thread() -> None:
+def _begin_work() -> None:
     import torch
 
+    Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
