@@ -13,7 +13,8 @@ help:
 	@echo "make bench  speed and memory, side by side with what one would otherwise run: the tables of docs/speed.md"
 	@echo "make data   make the bundled datasets again from their source archive"
 
-# torch goes first and by its exact version: asked for by a range, pip may take a build with gigabytes of CUDA.
+# torch goes first and by its exact version, so that a CPU build of it is taken where pip is shown one (PIP_FIND_LINKS,
+# PIP_INDEX_URL); the build for Linux on PyPI comes with gigabytes of CUDA, and works too.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
