@@ -5,6 +5,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,15 @@ def test_report_of_a_folder_without_results(tmp_path: Path) -> None:
     result = run("report", tmp_path)
     assert result.exit_code == 2
     assert f"Make some: edgewise reproduce --out {tmp_path}" in result.stderr
+
+
+def test_report_of_a_file_of_another_program_names_no_option_that_it_has_not(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "results.sqlite")) as foreign:
+        foreign.execute("CREATE TABLE bookmarks (address TEXT)")
+    result = run("report", tmp_path)
+    assert result.exit_code == 2
+    assert "another program's SQLite file. Nothing was changed; name another folder." in result.stderr
+    assert "--out" not in result.stderr
 
 
 def test_report_exports_and_reads_its_export(tmp_path: Path) -> None:

@@ -175,6 +175,9 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
     np.save(nobody, np.zeros(5, bool))
     (tmp_path / "stranger.csv").write_text("x17,q99\n")
     (tmp_path / "three.csv").write_text("x17,x20,y3\n")
+    (tmp_path / "blank.txt").write_text("x17\nx20\n\ny41\nz05\n")
+    (tmp_path / "end.txt").write_text("x17\nx20\ny3\ny41\nz05\n\n")  # or else x17 would be a header
+    (tmp_path / "wide.txt").write_text("x17\nx20\ny3\ny41\nz05\n", "utf-16")
     by_id = ("--probs", saved["probs"], "--ids", saved["ids"])
     refused = {
         "Expected either --pairs or --edges": ("--probs", saved["probs"]),
@@ -205,6 +208,9 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
         "two columns, the ids of pairs, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
         "to hold 5 names, one for each node, but got 2": (*given, "--ids", saved["classes"]),
+        "but name 3 is blank. Fill it in": (*given, "--ids", tmp_path / "blank.txt"),
+        "but name 6 is blank. Fill it in": (*given, "--ids", tmp_path / "end.txt"),
+        "but got UTF-16. Save it as UTF-8.": (*given, "--ids", tmp_path / "wide.txt"),
         "does not exist. Check the path.": (*given, "--ids", tmp_path / "none.txt"),
         "a file that ends in .csv, .txt": (*given, "--ids", tmp_path / "ids.xlsx"),
         "Expected a posterior at": ("--probs", tmp_path / "none.safetensors", "--edges", saved["edges"]),

@@ -219,7 +219,7 @@ def test_a_file_of_another_program_is_left_alone(folder: Path, open_it: Callable
     folder.mkdir()
     sql(folder, "CREATE TABLE bookmarks (address TEXT)")
     before = (folder / FILE_NAME).read_bytes()
-    with pytest.raises(StoreError, match=r"another program's SQLite file\. Nothing was changed; name another --out"):
+    with pytest.raises(StoreError, match=r"another program's SQLite file\. Nothing was changed; name another folder"):
         open_it(folder)
     assert (folder / FILE_NAME).read_bytes() == before
 
@@ -229,7 +229,7 @@ def test_another_version_of_the_store_is_left_alone(folder: Path, open_it: Calla
     add(folder, run_of(0))
     assert sql(folder, "PRAGMA application_id") == [(APPLICATION_ID,)]
     sql(folder, f"PRAGMA user_version={STORE_VERSION + 1}")
-    message = rf"store of version {STORE_VERSION}, but .* has version {STORE_VERSION + 1}.*Nothing was changed.*--out"
+    message = rf"store of version {STORE_VERSION}, but .* has version {STORE_VERSION + 1}.*Nothing was changed.*, or name another folder"
     with pytest.raises(StoreError, match=message):
         open_it(folder)
     assert sql(folder, "SELECT count(*) FROM runs") == [(1,)]

@@ -26,7 +26,10 @@ def change(tensor, place, value):
 
 
 REFUSED = {
-    "NaN": (lambda c: {"probs": change(c["probs"], (7, 1), float("nan"))}, "row 7 of probs holds NaN"),
+    "NaN": (
+        lambda c: {"probs": change(c["probs"], (7, 1), float("nan"))},
+        "row 7 of probs holds NaN. .*predict every row",
+    ),
     "infinity": (lambda c: {"probs": change(c["probs"], (7, 1), float("inf"))}, "row 7 of probs sums to inf"),
     "negative": (lambda c: {"probs": change(c["probs"], (3, 0), -0.25)}, r"row 3 of probs holds -0.25.*softmax"),
     "no sum": (lambda c: {"probs": change(c["probs"], 5, 0.5)}, r"row 5 of probs sums to 1.5.*softmax"),

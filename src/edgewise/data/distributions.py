@@ -37,7 +37,10 @@ def first_bad_row(p: Tensor, tolerance: float) -> int | None:
 
 def _refuse_row(values: Tensor, place: str, row: str) -> None:
     if bool(values.isnan().any()):
-        raise ValueError(f"Expected probabilities, but {place} holds NaN.")
+        raise ValueError(
+            f"Expected probabilities, but {place} holds NaN. Train again if the model diverged; predict every {row} if "
+            "some were left out."
+        )
     if float(values.min()) < 0:
         raise ValueError(
             f"Expected probabilities, but {place} holds {float(values.min()):.6g}. For logits pass logits.softmax(-1)."

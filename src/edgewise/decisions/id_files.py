@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from edgewise.data.files import FileProblem
 from edgewise.data.files.numpy_files import read_npy
 from edgewise.data.files.reading import refusals
+from edgewise.data.files.tables import check_utf8
 
 ENDINGS = (".csv", ".txt", ".parquet", ".npy")
 
@@ -19,6 +20,11 @@ def read_names(path: Path, count: int, thing: str) -> NDArray[Any]:
     if len(columns) != 1:
         raise FileProblem(f"Expected {path} to hold one column, a name for each {thing}, but got {len(columns)}.")
     names = columns[0]
+    blank = next((place for place, name in enumerate(names, 1) if not str(name).strip()), None)
+    if blank is not None:
+        raise FileProblem(
+            f"Expected a name for each {thing} in {path}, but name {blank} is blank. Fill it in, or leave it out."
+        )
     if len(names) == count + 1 and _is_text(names) and path.suffix.lower() in (".csv", ".txt"):
         names = names[1:]
     if len(names) != count:
@@ -62,6 +68,8 @@ def _read_columns(path: Path) -> list[NDArray[Any]]:
     if ending not in ENDINGS:
         raise FileProblem(f"Expected names in a file that ends in {', '.join(ENDINGS)}, but got {path}.")
     with refusals(path, f"a sound {ending} file of names"):
+        if ending in (".csv", ".txt"):
+            check_utf8(path)
         if ending == ".txt":
             return [np.array(path.read_text(encoding="utf-8-sig").splitlines(), dtype=object)]
         if ending == ".npy":

@@ -186,12 +186,12 @@ class Store:
         if application != APPLICATION_ID:
             raise StoreError(
                 f"Expected results of edgewise, but {self.path} is another program's SQLite file. "
-                "Nothing was changed; name another --out."
+                "Nothing was changed; name another folder."
             )
         if version != STORE_VERSION:
             raise StoreError(
                 f"Expected a store of version {STORE_VERSION}, but {self.path} has version {version}: another edgewise "
-                "wrote it. Nothing was changed; use that edgewise, or name another --out."
+                "wrote it. Nothing was changed; use that edgewise, or name another folder."
             )
         problems = [line for (line,) in execute("PRAGMA quick_check(1)") if line != "ok"]
         if problems:
@@ -319,7 +319,7 @@ class Store:
         except OtherVersionError as error:
             raise StoreError(
                 f"Expected runs with all scores of this edgewise, but those in {self.path} have {error}: another "
-                "version wrote them. Nothing was changed; use that edgewise, or name another --out to run them again."
+                "version wrote them. Nothing was changed; use that edgewise, or run them again in another folder."
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
             raise StoreError(damage(self.path, f"the scores of {key} cannot be read")) from error

@@ -86,5 +86,12 @@ def _check_numbers(dtype: np.dtype[Any], path: Path) -> None:
             f"Expected numbers in {path}, but got pickled Python objects, which are never loaded. "
             "Save a plain numeric array, such as np.asarray(values, dtype=float)."
         )
-    if dtype.kind not in "biuf" or dtype.itemsize > 8:
-        raise FileProblem(f"Expected numbers of 64 bits at most in {path}, but got an array of dtype {dtype}.")
+    got = f"but got an array of dtype {dtype}"
+    if dtype.kind in "US":
+        raise FileProblem(
+            f"Expected numbers in {path}, {got}. Number strings: np.unique(strings, return_inverse=True)[1]."
+        )
+    if dtype.kind not in "biuf":
+        raise FileProblem(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
+    if dtype.itemsize > 8:
+        raise FileProblem(f"Expected numbers of 64 bits at most in {path}, {got}. Save it with .astype(float).")

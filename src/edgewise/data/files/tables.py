@@ -1,5 +1,6 @@
 """Arrays from tables: .csv and .parquet files."""
 
+import codecs
 import csv
 import re
 from collections.abc import Iterator
@@ -19,9 +20,11 @@ def read_csv(path: Path) -> Array:
     """Read rows of numbers; a first line of names is left out."""
     import pyarrow
 
+    check_utf8(path)
     first, second = _first_lines(path)
     header = _is_header(first, second, path)
     if header and not second:
+        _check_commas(first, path)
         return np.empty((0, len(first)), np.int64)
     names = [f"{k}" for k in range(1, len(first) + 1)]
     try:
@@ -32,6 +35,13 @@ def read_csv(path: Path) -> Array:
         types = dict.fromkeys(names, pyarrow.float64())
         table = _parse_csv(path, names, header, use_threads=False, column_types=types)
     return _from_table(table, path)
+
+
+def check_utf8(path: Path) -> None:
+    """Refuse text in UTF-16, which spreadsheets call Unicode."""
+    with path.open("rb") as stream:
+        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise FileProblem(f"Expected {path} to be text in UTF-8, but got UTF-16. Save it as UTF-8.")
 
 
 def _parse_csv(path: Path, names: list[str], header: bool, use_threads: bool, column_types: Any = None) -> Any:
@@ -71,6 +81,15 @@ def _is_header(first: list[str], second: list[str], path: Path) -> bool:
         )
     counted = first == [str(k) for k in range(len(first))]
     return bool(names) or (counted and any(not re.fullmatch(r"\s*[+-]?\d*\s*", cell) for cell in second))
+
+
+def _check_commas(first: list[str], path: Path) -> None:
+    """Tell the only line of numbers between semicolons from the name of a column."""
+    cells = re.split(r"[;\s]+", first[0].strip())
+    if len(first) == 1 < len(cells) and all(map(_is_number, cells)):
+        raise FileProblem(
+            f"Expected columns separated by commas in {path}, but its only line is {first[0][:40]!r}. Put commas."
+        )
 
 
 def _is_number(cell: str) -> bool:
