@@ -15,8 +15,8 @@ INTRODUCTION = """# Commands
 
 `edgewise` is one command with six others in it; `python -m edgewise` is the same. What is shown here is what
 `--help` prints. Commands end with code 0, with 1 where some runs failed, with 2 where what was given cannot be used
-(one line says what was expected), and with 130 after Ctrl-C. Options with a `…` take several values, by spaces or by
-commas.
+(one line says what was expected), with 130 after Ctrl-C, and with 141 where the reader of a pipe has gone, as in
+`edgewise datasets | head -0`. Options with a `…` take several values, by spaces or by commas.
 """
 
 

@@ -13,13 +13,20 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
         write(beside)
         if beside != path:
             beside.replace(target)
+    except BrokenPipeError:  # nobody reads on, which is no fault of the path
+        raise
     except Exception as error:
         if (cause := _cause(error)) is None:
             raise
         raise ValueError(f"Expected to write {path}, but got: {cause.strerror or cause}.") from error
     finally:
-        if beside != path:
-            beside.unlink(missing_ok=True)
+        try:
+            if beside != path:
+                beside.unlink(missing_ok=True)
+        except KeyboardInterrupt:  # Ctrl-C was pressed again
+            if beside != path:
+                beside.unlink(missing_ok=True)
+            raise
 
 
 def _cause(error: BaseException | None) -> OSError | None:

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import random
 import signal
 import subprocess
@@ -11,10 +12,13 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
+from types import CodeType, FrameType
 
 import pytest
 
-from edgewise.cli.interruption import Interruption
+from edgewise.cli.app import _told
+from edgewise.cli.complaints import complain
+from edgewise.cli.interruption import WAITING, Interruption
 from edgewise.experiments.run_table import write_run_table
 from hard_use.forked import command, left_over
 from hard_use.inputs import evaluate_args, predict_args
@@ -103,6 +107,38 @@ def test_at_any_call_of_a_function(args_in: Callable[[Path], list[object]], tmp_
             assert left_over(tmp_path) == []
 
 
+def signal_in(code: CodeType, number: signal.Signals) -> Callable[[], None]:
+    """Send a signal when a function begins."""
+
+    def begin() -> None:
+        def look(frame: FrameType, event: str, argument: object) -> None:
+            if frame.f_code is code:
+                sys.setprofile(None)
+                signal.raise_signal(number)
+
+        sys.setprofile(look)
+
+    return begin
+
+
+@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("code", [_told.__code__, complain.__code__, Interruption.__exit__.__code__])
+def test_while_an_error_is_told(code: CodeType, number: signal.Signals, tmp_path: Path) -> None:
+    args = [*evaluate(tmp_path), "--bins", 0]
+    before = command(*args)
+    ended = command(*args, before=signal_in(code, number))
+    told = before.stderr if code is Interruption.__exit__.__code__ else ""
+    assert (before.code, before.stderr.count("\n")) == (2, 1)
+    assert (ended.code, ended.stderr) == (CODES[number], told + INTERRUPTED)
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_when_all_is_done(number: signal.Signals, tmp_path: Path) -> None:
+    ended = command(*evaluate(tmp_path), before=signal_in(Interruption.__exit__.__code__, number))
+    assert (ended.code, ended.stderr) == (CODES[number], INTERRUPTED)
+    json.loads((tmp_path / "out.json").read_text())
+
+
 def interrupted_within(name: str, number: signal.Signals) -> Callable[[], None]:
     """Send a signal when half of a file is written."""
 
@@ -143,14 +179,15 @@ def test_in_the_middle_of_writing(
 
 def test_a_second_signal_while_tidying_up(tmp_path: Path) -> None:
     def begin() -> None:
-        unlink = Path.unlink
+        unlink, patch = Path.unlink, pytest.MonkeyPatch()
         interrupted_within("text", signal.SIGINT)()
 
         def and_again(path: Path, missing_ok: bool = False) -> None:
-            unlink(path, missing_ok=missing_ok)
+            patch.undo()
             signal.raise_signal(signal.SIGINT)
+            unlink(path, missing_ok=missing_ok)
 
-        Path.unlink = and_again  # type: ignore[method-assign]
+        patch.setattr(Path, "unlink", and_again)
 
     ended = command(*evaluate(tmp_path), before=begin)
     assert (ended.code, ended.stderr.lstrip("\n")) == (130, INTERRUPTED)
@@ -186,6 +223,23 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
 
 
+INTERRUPTED_IMPORT = """
+    import signal, sys
+    from edgewise.__main__ import main
+
+    class Interrupting:
+        moment = sys.argv.pop(1)
+
+        def find_spec(self, name, path=None, target=None):
+            if name == self.moment:
+                sys.meta_path.remove(self)
+                signal.raise_signal(signal.SIGINT)
+
+    sys.meta_path.insert(0, Interrupting())
+    main()
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "code", "stderr"),
     [
@@ -194,23 +248,18 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_while_modules_are_imported(module: str, code: int, stderr: str, tmp_path: Path) -> None:
-    script = """
-        import signal, sys
-        from edgewise.__main__ import main
-
-        class Interrupting:
-            moment = sys.argv.pop(1)
-
-            def find_spec(self, name, path=None, target=None):
-                if name == self.moment:
-                    sys.meta_path.remove(self)
-                    signal.raise_signal(signal.SIGINT)
-
-        sys.meta_path.insert(0, Interrupting())
-        main()
-    """
-    args = [module, *map(str, evaluate(tmp_path))]
-    done = subprocess.run([sys.executable, "-c", dedent(script), *args], capture_output=True, text=True, check=False)
+    args = [sys.executable, "-c", dedent(INTERRUPTED_IMPORT), module, *map(str, evaluate(tmp_path))]
+    done = subprocess.run(args, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.lstrip("\n")) == (code, stderr)
     if (out := tmp_path / "out.json").exists():  # so little is quicker done than stopped
         json.loads(out.read_text())
+
+
+def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    args = [sys.executable, "-c", dedent(INTERRUPTED_IMPORT), "numpy.linalg", *map(str, evaluate(tmp_path))]
+    done = subprocess.run(args, stdout=subprocess.DEVNULL, stderr=theirs, check=False)
+    said = os.read(ours, 10_000).replace(b"\r\n", b"\n")
+    os.close(ours)
+    os.close(theirs)
+    assert (done.returncode, said) == (130, WAITING)  # and not once more at the end

@@ -1,5 +1,6 @@
 """Closed pipes, full disks, folders that cannot be written to: a clear line, the right code, old files left whole."""
 
+import errno
 import json
 import os
 import resource
@@ -47,6 +48,18 @@ def test_a_full_standard_output_is_told(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.stderr == "edgewise: Expected to write the output, but got: No space left on device.\n"
     assert json.loads((tmp_path / "a.json").read_text())["nodewise"]["count"] == len(PROBS)
+
+
+def test_a_reader_who_goes_away_before_the_file_is_no_fault(tmp_path: Path) -> None:
+    def before() -> None:
+        def gone(*args: object, **kwargs: object) -> None:
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+        pytest.MonkeyPatch().setattr(Path, "write_text", gone)
+
+    ended = command(*evaluate_args(tmp_path), "--json", "/dev/stdout", before=before)
+    assert (ended.code, ended.stderr) == (141, "")
+    assert "nodewise" in ended.stdout
 
 
 @needs_dev_full

@@ -8,31 +8,37 @@ import typer
 from typer.core import TyperGroup
 
 import edgewise
-from edgewise.cli.complaints import INTERRUPTED, complain
+from edgewise.cli.complaints import INTERRUPTED, NOBODY_READS, complain
 from edgewise.cli.interruption import Interruption
 
 ORDER = ("evaluate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
 
 
 class _Commands(TyperGroup):
-    """Says what went wrong in one line: exit code 2 for what can be mended, 130 for Ctrl-C."""
+    """Says what went wrong in one line: exit code 2 for what can be mended, 130 for Ctrl-C, 141 for a closed pipe."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command and leave with its exit code."""
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show must not cost the answer
-        code = 0
-        with Interruption() as interruption:
-            try:
-                code = super().main(*args, **{**extra, "standalone_mode": False})
-            except (typer.Abort, KeyboardInterrupt):
-                code = INTERRUPTED
-            except Exception as error:
-                if not interruption.code:  # else it is what an interrupted library made of it
-                    code = _told(error)
+        code, interruption = 0, Interruption()
+        try:
+            with interruption:
+                try:
+                    code = super().main(*args, **{**extra, "standalone_mode": False})
+                except SystemExit as end:
+                    if not isinstance(end.__context__, BrokenPipeError):
+                        raise
+                    code = NOBODY_READS
+                except Exception as error:
+                    if not interruption.code:  # else it is what an interrupted library made of it
+                        code = _told(error)
+        except KeyboardInterrupt:  # it may come while an error is told
+            code = INTERRUPTED
         if interruption.code or code == INTERRUPTED:
             code = interruption.code or code
-            complain("Interrupted.")
+            if not interruption.is_told:
+                complain("Interrupted.")
         sys.exit(code or 0)
 
     def list_commands(self, context: Any) -> list[str]:
@@ -42,6 +48,8 @@ class _Commands(TyperGroup):
 
 def _told(error: Exception) -> int:
     """Say what can be mended, and give the exit code; raise the rest, which is a mistake of ours."""
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
     if isinstance(error, OSError) and error.strerror:
         what = f"use {error.filename}" if error.filename else "write the output"
         return complain(f"Expected to {what}, but got: {error.strerror}.")

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 SOME_RUNS_FAILED, FAILED, INTERRUPTED = 1, 2, 130
+NOBODY_READS = 141  # what a shell gives where SIGPIPE ended a command
 
 
 def complain(message: str) -> int:

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM at any moment: what a command holds is put away first."""
 
+import os
 import signal
 import threading
 from types import FrameType, TracebackType
@@ -9,6 +10,7 @@ from typing import Any
 # what is raised; and while a worker is started, which would print that it got half of its orders.
 NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
 PATIENCE = 0.002  # seconds until it is looked again whether they have ended
+WAITING = b"edgewise: Interrupted; it ends when what is being loaded is whole.\n"
 
 
 class Interruption:
@@ -19,6 +21,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.signal = 0
+        self.is_told = False  # on the terminal, so that nobody presses again
         self._before: dict[int, Any] = {}
 
     @property
@@ -43,6 +46,8 @@ class Interruption:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         is_first, self.signal = not self.signal, number
+        if _is_over(frame):
+            return
         if is_first and hasattr(signal, "setitimer"):  # not on Windows
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._look_again)
             self._look_again(signal.SIGALRM, frame)
@@ -50,9 +55,21 @@ class Interruption:
         raise KeyboardInterrupt
 
     def _look_again(self, number: int, frame: FrameType | None) -> None:
+        if _is_over(frame):
+            return
         if _can_be_cut(frame):
             raise KeyboardInterrupt
+        if not self.is_told and os.isatty(2):
+            self.is_told = True
+            os.write(2, WAITING)
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+
+
+def _is_over(frame: FrameType | None) -> bool:
+    """Tell whether handlers are being put back; a flag could be set too late."""
+    while frame is not None and frame.f_code is not Interruption.__exit__.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _can_be_cut(frame: FrameType | None) -> bool:
