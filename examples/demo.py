@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 import edgewise as ew
 from edgewise.experiments.published import PUBLISHED_SCORES
+from edgewise.models.epfgnn import FittedEPFGNN
+from edgewise.report.legends import legend_entries
 from edgewise.report.output import write_json
 from edgewise.report.scores_table import scores_beside_published
 
@@ -65,7 +67,7 @@ def draw(runs: dict[str, ew.Evaluation], path: Path) -> None:
     for row, (model, run) in zip(rows, runs.items(), strict=True):
         row.suptitle(model.upper(), fontsize="x-large", fontweight="bold")
         _, axes = ew.plot_reliability(run, ax=row.subplots(1, 4))
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    handles = legend_entries(axes)
     bottom.legend([*handles.values()], [*handles], loc="center", ncols=4, frameon=False)
     fig.savefig(path, dpi=150)
 
@@ -83,7 +85,8 @@ def main() -> None:
         posterior.save(folder / f"{model}_posterior.safetensors")
         runs[model] = ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
 
-    stayed = "is_coupled=False" in repr(trained["epfgnn"])
+    epfgnn = trained["epfgnn"]
+    stayed = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
     print("\nCora, one run (split 0, fold 0, one initialisation) beside the published mean ± std over 75; percent:\n")
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
     print(

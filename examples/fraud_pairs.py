@@ -65,10 +65,11 @@ def main() -> None:
         costs[name] = ew.bayes_threshold(**LOOK).check(*look).cost, ew.bayes_threshold(**ACT).check(*act).cost
         false = ew.threshold_for_believed_fdr(act[0], 0.1).check(*act).false_discoveries
         print(f"{name:22}{nll:10.3f}{costs[name][0]:17.3f}{costs[name][1]:16.3f}{false:14.1%}")
-    wasted, saved, best = (sum(costs[name]) for name in ("uncalibrated product", "calibrated joints", "true joints"))
+    wasted, product, joint, best = (sum(costs[name]) for name in beliefs)
     print("\nFalse alarms: their share when one acts on as many edges as P says can be had with 10% of them.")
     print(f"Against the best there is, uncalibrated products waste {wasted - best:.3f} an edge;", end=" ")
-    print(f"calibrated joints save {(wasted - saved) / (wasted - best):.0%} of that.")
+    print(f"calibrated\nproducts save {(wasted - product) / (wasted - best):.0%} of that,", end=" ")
+    print(f"and calibrated joints {(wasted - joint) / (wasted - best):.0%}.")
 
     print("\n2. Choose thresholds of the calibrated joints on validation edges, and check them on test edges:\n")
     for event, of_errors in ((ANY, LOOK), (ONE, ACT)):

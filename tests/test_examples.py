@@ -73,16 +73,24 @@ def test_lightning_logs_the_calibration_of_each_validation(printed_by):
     assert "16 scores are logged" in printed
     lowest = [6 * (errors.index(min(errors)) + 1) for errors in (node_ece, edge_ece)]
     assert re.findall(r"after epoch\s+(\d+)", printed) == [str(epoch) for epoch in lowest]
+    assert lowest[0] != lowest[1]  # "stops at another model"
+    for errors in (node_ece, edge_ece):  # "later both rise"
+        assert errors[-1] > min(errors) + 0.02
 
 
 def test_fraud_costs_less_by_calibrated_joints_and_least_by_the_truth(printed_by):
     printed = printed_by["fraud_pairs"]
-    product, _, joints, truth = (
+    product, calibrated, joints, truth = (
         _row(printed, name)
         for name in ("uncalibrated product", "calibrated product", "calibrated joints", "true joints")
     )
     for column in range(3):  # NLL, the cost of looking, the cost of acting
         assert truth[column] < joints[column] < product[column]
+        assert truth[column] < calibrated[column] < product[column]
+    savings = [sum(product[1:3]) - sum(row[1:3]) for row in (calibrated, joints, truth)]
+    shares = [float(percent) / 100 for percent in re.findall(r"(\d+)%", printed.partition("an edge;")[2])[:2]]
+    assert shares == pytest.approx([saved / savings[2] for saved in savings[:2]], abs=0.02)  # costs are rounded
+    assert joints[0] < calibrated[0]
     assert product[3] > 0.15  # false alarms, where 10% are promised
     assert joints[3] < 0.14 and truth[3] < 0.14
     found = re.findall(r"on test: ([\d,]+) of 1,391 pairs selected, precision ([\d.]+)", printed)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
 from importlib import metadata
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     site = next(folder.glob("lib/python*/site-packages"))
-    for distribution in asked_for("edgewise"):
+    for distribution in asked_for(wheel):
         tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
         for top in tops:
             if not (site / top).exists():
@@ -44,21 +45,25 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked_for(name: str) -> list[metadata.Distribution]:
-    """Give the distributions that one needs, itself left out."""
+def asked_for(wheel: Path) -> list[metadata.Distribution]:
+    """Give the distributions that a wheel needs, and those that they need."""
+    with zipfile.ZipFile(wheel) as archive:
+        (about,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        waiting = wishes(message_from_bytes(archive.read(about)).get_all("Requires-Dist", []), set())
     found: dict[str, metadata.Distribution] = {}
-    waiting = [Requirement(name)]
     while waiting:
         wish = waiting.pop()
-        for text in metadata.requires(wish.name) or ():
-            needed = Requirement(text)
-            extras = [{"extra": extra} for extra in wish.extras] or [{"extra": ""}]
-            if needed.marker and not any(needed.marker.evaluate(extra) for extra in extras):
-                continue
-            if canonicalize_name(needed.name) not in found:
-                found[canonicalize_name(needed.name)] = metadata.distribution(needed.name)
-                waiting.append(needed)
+        if canonicalize_name(wish.name) not in found:
+            needed = found[canonicalize_name(wish.name)] = metadata.distribution(wish.name)
+            waiting += wishes(needed.requires or [], wish.extras)
     return list(found.values())
+
+
+def wishes(texts: list[str], extras: set[str]) -> list[Requirement]:
+    """Give the requirements that hold here with these extras."""
+    cases = [{"extra": extra} for extra in extras or {""}]
+    needed = map(Requirement, texts)
+    return [wish for wish in needed if not wish.marker or any(map(wish.marker.evaluate, cases))]
 
 
 def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:

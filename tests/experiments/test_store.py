@@ -229,7 +229,8 @@ def test_another_version_of_the_store_is_left_alone(folder: Path, open_it: Calla
     add(folder, run_of(0))
     assert sql(folder, "PRAGMA application_id") == [(APPLICATION_ID,)]
     sql(folder, f"PRAGMA user_version={STORE_VERSION + 1}")
-    message = rf"store of version {STORE_VERSION}, but .* has version {STORE_VERSION + 1}.*Nothing was changed.*, or name another folder"
+    versions = rf"store of version {STORE_VERSION}, but .* has version {STORE_VERSION + 1}"
+    message = rf"{versions}.*Nothing was changed.*, or name another folder"
     with pytest.raises(StoreError, match=message):
         open_it(folder)
     assert sql(folder, "SELECT count(*) FROM runs") == [(1,)]

@@ -11,7 +11,6 @@ from models.blocks import blocks, split_of
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="benchmarks are not part of the source distribution")
 @pytest.mark.parametrize("model", ["gcn", "gat", "gmnn", "epfgnn"])
 def test_losses_of_fifty_epochs_are_equal(model, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
