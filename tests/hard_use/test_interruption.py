@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -31,6 +31,14 @@ __all__ = ["one_thread"]
 MOMENTS = 8  # of each command and signal
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 INTERRUPTED = "edgewise: Interrupted.\n"
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Hear SIGINT also where tests run in the background, to which a shell gives it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def evaluate(folder: Path) -> list[object]:
@@ -259,7 +267,7 @@ def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(tmp_path: Path)
     ours, theirs = os.openpty()
     args = [sys.executable, "-c", dedent(INTERRUPTED_IMPORT), "numpy.linalg", *map(str, evaluate(tmp_path))]
     done = subprocess.run(args, stdout=subprocess.DEVNULL, stderr=theirs, check=False)
+    os.close(theirs)  # so that to read what nobody wrote is an error, and not to wait for ever
     said = os.read(ours, 10_000).replace(b"\r\n", b"\n")
     os.close(ours)
-    os.close(theirs)
     assert (done.returncode, said) == (130, WAITING)  # and not once more at the end
