@@ -86,7 +86,8 @@ def evaluate(
     n_resamples
         Give confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
         calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
-        by √3 at the most, where edges hardly share nodes.
+        by √3 at the most, where edges hardly share nodes. The correction is not whole near zero: whether an error is
+        more than chance is better asked by drawing labels from the probabilities themselves.
     confidence_level
         How often such intervals hold what they estimate.
     seed
