@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
+from threading import Condition, Event, Thread
 from types import CodeType, FrameType
 
 import pytest
@@ -231,6 +233,32 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
 
 
+@pytest.mark.parametrize(
+    "moment", [Condition.__enter__, Condition.__exit__, Event.wait], ids=lambda code: code.__qualname__
+)
+def test_no_thread_is_left_waiting(moment: Callable[..., object]) -> None:
+    started, free = Event(), Event()
+
+    def interrupt(frame: FrameType, what: str, arg: object) -> None:
+        if what == "return" and frame.f_code is moment.__code__:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    with Interruption() as interruption, pytest.raises(KeyboardInterrupt):
+        sys.setprofile(interrupt)
+        thread = Thread(target=started.set, daemon=True)
+        thread.start()
+        free.set()
+        time.sleep(10)
+    assert (interruption.code, started.wait(10)) == (130, True)
+    thread.join(10)
+    setter = Thread(target=free.set, daemon=True)
+    setter.start()
+    setter.join(10)
+    assert not thread.is_alive()
+    assert not setter.is_alive()
+
+
 INTERRUPTED_IMPORT = """
     import signal, sys
     from edgewise.__main__ import main
@@ -263,11 +291,33 @@ def test_while_modules_are_imported(module: str, code: int, stderr: str, tmp_pat
         json.loads(out.read_text())
 
 
-def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(tmp_path: Path) -> None:
+def read_to_the_end(terminal: int) -> bytes:
+    said = b""
+    with suppress(OSError):  # which is how Linux tells that nobody has the other side any more
+        while part := os.read(terminal, 4096):
+            said += part
+    os.close(terminal)
+    return said.replace(b"\r\n", b"\n")
+
+
+@pytest.mark.parametrize("has_a_bar", [False, True])
+def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(has_a_bar: bool, tmp_path: Path) -> None:
     ours, theirs = os.openpty()
-    args = [sys.executable, "-c", dedent(INTERRUPTED_IMPORT), "numpy.linalg", *map(str, evaluate(tmp_path))]
-    done = subprocess.run(args, stdout=subprocess.DEVNULL, stderr=theirs, check=False)
-    os.close(theirs)  # so that to read what nobody wrote is an error, and not to wait for ever
-    said = os.read(ours, 10_000).replace(b"\r\n", b"\n")
-    os.close(ours)
-    assert (done.returncode, said) == (130, WAITING)  # and not once more at the end
+    script = f"""
+        from edgewise.cli import progress_bar
+        progress_bar.PROGRESS_AFTER = {0 if has_a_bar else 600}
+    """
+    script = dedent(script) + dedent(INTERRUPTED_IMPORT)
+    args = [sys.executable, "-c", script, "numpy.linalg", *map(str, evaluate(tmp_path))]
+    env = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        said = read_to_the_end(ours)
+    assert process.returncode == 130
+    assert said.count(b"Interrupted") == said.count(WAITING) == 1  # and not once more at the end
+    if has_a_bar:
+        hidden, shown = b"\x1b[?25l", b"\x1b[?25h"
+        assert said.count(hidden) == said.count(shown) == 1
+        assert said.index(hidden) < said.index(shown)
+    else:
+        assert said == WAITING

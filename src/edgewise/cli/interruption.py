@@ -3,14 +3,18 @@
 import os
 import signal
 import threading
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 # Code that is on the stack while a module is imported, which torch and NumPy would go on with half of, having swallowed
-# what is raised; and while a worker is started, which would print that it got half of its orders.
-NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py")
+# what is raised; while a worker is started, which would print that it got half of its orders; while a progress bar
+# comes or goes (not while it is shown), which would leave the cursor hidden; and while a thread is started or a lock is
+# taken, which would leave another thread waiting for ever.
+FILES_NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py", str(Path("cli", "progress_bar.py")))
+FUNCTIONS_NOT_TO_BE_CUT = (threading.Thread.start, threading.Condition.__enter__, threading.Condition.__exit__)
 PATIENCE = 0.002  # seconds until it is looked again whether they have ended
-WAITING = b"edgewise: Interrupted; it ends when what is being loaded is whole.\n"
+WAITING = b"\nedgewise: Interrupted; it ends when what is being loaded is whole.\n"  # below ^C and the progress bar
 
 
 class Interruption:
@@ -73,6 +77,9 @@ def _is_over(frame: FrameType | None) -> bool:
 
 
 def _can_be_cut(frame: FrameType | None) -> bool:
-    while frame is not None and not frame.f_code.co_filename.endswith(NOT_TO_BE_CUT):
+    codes = [function.__code__ for function in FUNCTIONS_NOT_TO_BE_CUT]
+    while frame is not None:
+        if frame.f_code in codes or frame.f_code.co_filename.endswith(FILES_NOT_TO_BE_CUT):
+            return False
         frame = frame.f_back
-    return frame is None
+    return True

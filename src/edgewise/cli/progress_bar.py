@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
+from threading import Event, Thread
 
 Report = Callable[[int, int], None]  # how many are done, of how many
 PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
@@ -27,12 +27,19 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
         bar.tasks[0].total = total if done < total else None
         bar.update(task, description=then.format(total), completed=done)
 
-    timer = Timer(PROGRESS_AFTER, bar.start)
-    timer.start()
+    over = Event()
+
+    def show() -> None:
+        if not over.wait(PROGRESS_AFTER):
+            with bar:
+                over.wait()
+
+    # The thread that shows the bar takes it away too: whenever Ctrl-C comes, no bar and no hidden cursor stay behind.
+    shower = Thread(target=show)
     try:
+        shower.start()
         yield report
     finally:
-        timer.cancel()
-        timer.join()
-        if bar.live.is_started:
-            bar.stop()
+        over.set()
+        if shower.is_alive():  # not if starting it was interrupted
+            shower.join()
