@@ -233,30 +233,48 @@ def test_an_import_is_not_cut_in_two(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
 
 
-@pytest.mark.parametrize(
-    "moment", [Condition.__enter__, Condition.__exit__, Event.wait], ids=lambda code: code.__qualname__
-)
-def test_no_thread_is_left_waiting(moment: Callable[..., object]) -> None:
-    started, free = Event(), Event()
+def interrupt_at(moment: Callable[..., object], event: str) -> None:
+    """Send SIGINT when that function is next called, or next returns."""
 
-    def interrupt(frame: FrameType, what: str, arg: object) -> None:
-        if what == "return" and frame.f_code is moment.__code__:
+    def profile(frame: FrameType, what: str, arg: object) -> None:
+        if (what, frame.f_code) == (event, moment.__code__):
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
+    sys.setprofile(profile)
+
+
+@pytest.mark.parametrize(("moment", "event"), [(Condition.__enter__, "return"), (Condition.__exit__, "call")])
+def test_no_lock_stays_taken(moment: Callable[..., object], event: str) -> None:
+    free = Event()
     with Interruption() as interruption, pytest.raises(KeyboardInterrupt):
-        sys.setprofile(interrupt)
-        thread = Thread(target=started.set, daemon=True)
-        thread.start()
+        interrupt_at(moment, event)
         free.set()
         time.sleep(10)
-    assert (interruption.code, started.wait(10)) == (130, True)
-    thread.join(10)
     setter = Thread(target=free.set, daemon=True)
     setter.start()
     setter.join(10)
-    assert not thread.is_alive()
-    assert not setter.is_alive()
+    assert (interruption.code, setter.is_alive()) == (130, False)
+
+
+def test_no_thread_is_waited_for_at_the_end() -> None:
+    script = """
+        import time
+        from concurrent.futures import ThreadPoolExecutor
+        from threading import Thread
+        from edgewise.cli.interruption import Interruption
+        from hard_use.test_interruption import interrupt_at
+
+        with Interruption():
+            threads = ThreadPoolExecutor(1)
+            interrupt_at(Thread.start, "return")
+            threads.submit(time.sleep, 0)
+            time.sleep(10)
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    args = [sys.executable, "-c", dedent(script)]
+    done = subprocess.run(args, capture_output=True, env=env, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr.split()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
 INTERRUPTED_IMPORT = """

@@ -12,7 +12,7 @@ from typing import Any
 # comes or goes (not while it is shown), which would leave the cursor hidden; and while a thread is started or a lock is
 # taken, which would leave another thread waiting for ever.
 FILES_NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py", str(Path("cli", "progress_bar.py")))
-FUNCTIONS_NOT_TO_BE_CUT = (threading.Thread.start, threading.Condition.__enter__, threading.Condition.__exit__)
+FUNCTIONS_NOT_TO_BE_CUT = ("Thread.start", "ThreadPoolExecutor.submit", "Condition.__enter__", "Condition.__exit__")
 PATIENCE = 0.002  # seconds until it is looked again whether they have ended
 WAITING = b"\nedgewise: Interrupted; it ends when what is being loaded is whole.\n"  # below ^C and the progress bar
 
@@ -77,9 +77,9 @@ def _is_over(frame: FrameType | None) -> bool:
 
 
 def _can_be_cut(frame: FrameType | None) -> bool:
-    codes = [function.__code__ for function in FUNCTIONS_NOT_TO_BE_CUT]
     while frame is not None:
-        if frame.f_code in codes or frame.f_code.co_filename.endswith(FILES_NOT_TO_BE_CUT):
+        code = frame.f_code
+        if code.co_qualname in FUNCTIONS_NOT_TO_BE_CUT or code.co_filename.endswith(FILES_NOT_TO_BE_CUT):
             return False
         frame = frame.f_back
     return True
