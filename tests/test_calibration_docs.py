@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.experiments.plan import DATASETS
+from edgewise.experiments.readings import MODELS, READINGS
 from edgewise.experiments.recipes import calibrators_of, hyperparameters
 from edgewise.report.results import Results
 from edgewise.report.several_sources import read_sources
@@ -50,6 +51,33 @@ def test_the_text_has_the_means_of_the_runs(results: Results, text: str, number:
         ]
         shown = [cell.strip(" *") for cell in cells.split("|")]
         assert shown == [f"{mean:.{digits}f}" for mean, digits in zip(means, (3, 3, 1, 1), strict=True)]
+
+
+def test_the_text_on_joint_gcn_is_what_its_runs_say(results: Results) -> None:
+    (section,) = re.findall(r"^## JointGCN\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL)
+    asked = [("edgewise", "nll", 1, 3), ("edgewise", "brier", 1, 3), ("edgewise", "ece", 100, 1)]
+    asked.append(("nodewise", "accuracy", 100, 1))
+
+    def means(dataset: str, model: str, prediction: str) -> list[float]:
+        runs = [run.predictions[prediction] for run in results.of(dataset, model) if prediction in run.predictions]
+        assert len(runs) >= 75
+        return [scale * sum(run[view][metric] for run in runs) / len(runs) for view, metric, scale, _ in asked]
+
+    table = re.findall(r"^\| (\w+) \| ([\d. |]+) \|$", section, re.MULTILINE)
+    assert [dataset.lower() for dataset, _ in table] == list(DATASETS)
+    accuracies = []
+    for dataset, cells in table:
+        ours = means(dataset.lower(), "jointgcn", "joint")
+        assert cells.split(" | ") == [f"{mean:.{digits}f}" for mean, (*_, digits) in zip(ours, asked, strict=True)]
+        for source in (rows[model] for rows in READINGS.values() for model in MODELS):
+            nll, brier, ece, _ = means(dataset.lower(), *source)
+            assert ours[0] < nll, source
+            assert ours[1] < brier, source
+            assert ours[2] <= ece, source
+        accuracies.append((f"{ours[3]:.1f}", f"{means(dataset.lower(), 'gcn', 'product')[3]:.1f}"))
+    joint, gcn = zip(*accuracies, strict=True)
+    claim = "{}, {} and {}% where GCN has {}, {} and {}%"
+    assert claim.format(*joint, *gcn) in " ".join(section.split())
 
 
 def test_the_page_on_choosing_has_the_means_of_the_runs(results: Results) -> None:

@@ -50,11 +50,38 @@ def test_no_temperature_of_a_fine_grid_is_better(seed, true_temperature, num_cla
         assert nll(logits, labels, found) < min(around)
 
 
-def test_labels_that_all_have_the_largest_logit_give_the_smallest_temperature():
-    logits, _ = drawn(1)
-    assert best_temperature(logits, logits.argmax(1)) == 1e-4
+def doubted_nll(logits, labels, temperature):
+    """The sum over nodes, and half a label: any node may have it, and any class."""
+    log_p = (logits / temperature).log_softmax(-1)
+    known = sum(-log_p[node, label] for node, label in enumerate(labels))
+    nodes, classes = log_p.shape
+    spread = sum(-log_p[node, label] for node in range(nodes) for label in range(classes)) / (nodes * classes)
+    return float(known + 0.5 * spread)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 5, 50])
+def test_labels_that_all_have_the_largest_logit_leave_some_doubt(num_nodes):
+    logits, _ = drawn(1, num_nodes)
+    labels = logits.argmax(1)
+    found = best_temperature(logits, labels)
+    grid = [doubted_nll(logits, labels, t) for t in np.geomspace(1e-2, 1e2, 201)]
+    assert doubted_nll(logits, labels, found) <= min(grid) + 1e-9
+    assert nll(logits, labels, found) < nll(logits, labels, 2.0)  # surer than what such labels would be drawn from
+    assert best_temperature(10 * logits, labels) == pytest.approx(10 * found, rel=1e-9)
+
+
+def test_ties_for_the_largest_logit_leave_some_doubt():
     tied = torch.tensor([[0.1, 0.1, 0.1], [0.7, 0.7, 0.3]], dtype=torch.float64)
-    assert best_temperature(tied, torch.tensor([1, 0])) == 1e-4
+    found = best_temperature(tied, torch.tensor([1, 0]))
+    assert (1 - (tied / found).softmax(-1)[1, :2].sum()) > 0.01
+
+
+def test_no_label_becomes_impossible_by_validation_labels_that_were_all_right(case):
+    logits = case.logits.clone()
+    logits[case.split.val, case.data.y[case.split.val]] = logits[case.split.val].amax(1) + 0.1
+    posterior, learnt = TemperatureScaling().learn(logits, case.data, case.split)
+    assert learnt["temperature"] > 0.01
+    assert float(posterior.node.min()) > 1e-30
 
 
 def test_labels_below_the_mean_give_the_largest_temperature():

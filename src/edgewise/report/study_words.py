@@ -77,7 +77,7 @@ def _excess_sentence(rows: Sequence[Row]) -> str:
     above = above_truth(rows)
     kl, excess = np.array([row.scores["edge_kl"] for row, _ in above]), np.array([nll for _, nll in above])
     finite = np.isfinite(kl) & np.isfinite(excess)
-    gap = np.abs(kl - excess)[finite]
+    gap = np.abs(kl[finite] - excess[finite])
     return (
         f"The edge NLL above that of the true joints is the KL divergence, up to the labels that were drawn: they "
         f"differ by {gap.mean():.3f} nats in the mean, while KL goes from {kl.min():.3f} to {kl[finite].max():.2f} "
