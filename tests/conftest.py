@@ -4,7 +4,7 @@ from jaxtyping import install_import_hook
 
 # All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
 # datasets, splits, arrays, posterior, inference without its messages, task, wrap), those of models that take protocols,
-# and the compiled loops, which cannot be wrapped (fused, forest, long_edge_list, compiled_*).
+# and the compiled loops, which cannot be wrapped (forest, long_edge_list, compiled_*).
 CHECKED = [
     "edgewise.data.edges",
     "edgewise.data.pairs",

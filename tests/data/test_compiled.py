@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from edgewise.data import compiled
-from edgewise.metrics import exact, fused
+from edgewise.metrics import compiled_sums, exact
 
 
 def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypatch):
@@ -22,10 +22,10 @@ def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypat
 
 def test_a_constant_that_differs_from_the_compiled_one_is_noticed(monkeypatch):
     monkeypatch.setattr(exact, "FRACTION_BITS", 49)
-    with pytest.raises(ImportError, match=r"fused.py"):
-        importlib.reload(fused)
+    with pytest.raises(ImportError, match=r"compiled_sums.py"):
+        importlib.reload(compiled_sums)
     monkeypatch.undo()
-    importlib.reload(fused)
+    importlib.reload(compiled_sums)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])

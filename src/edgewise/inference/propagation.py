@@ -97,7 +97,7 @@ def _run(
     messages = silent(mrf)
     work = 2 * mrf.num_edges * mrf.num_classes * min(max_sweeps, 100)  # of each field
     if runs_compiled(mrf.unary.device) and work >= COMPILED_WORK:
-        from edgewise.inference.fused import run_compiled
+        from edgewise.inference.compiled_messages import run_compiled
 
         return run_compiled(mrf, "max" if rule is log_max else "sum", max_sweeps, damping, tolerance)
     residuals: list[float] = []

@@ -69,7 +69,7 @@ def width_tables(task: ScoringTask, binning: Binning, progress: Progress | None 
     tables = empty_tables(binning.n_bins, task.records.device)
     boundaries = binning.boundaries(task.records[:0, 0])
     if worth_compiling(task.records):
-        from edgewise.metrics.fused import sum_nodes
+        from edgewise.metrics.compiled_sums import sum_nodes
 
         tables[NODEWISE] = sum_nodes(task.records, task.given.mask, binning)
     else:
@@ -185,7 +185,7 @@ def slices(length: int, step: int) -> Iterator[slice]:
 def _sum_long_list(
     task: ScoringTask, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
 ) -> None:
-    from edgewise.metrics.fused import sum_product_edges
+    from edgewise.metrics.compiled_sums import sum_product_edges
 
     num_edges, edge_index = len(task.keep), task.given.edge_index
     for part in slices(num_edges, FUSED_SLICE):

@@ -23,7 +23,7 @@ def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]
     """
     records = torch.empty(probs.shape[0], 5, dtype=torch.float64, device=probs.device)
     if worth_compiling(probs):
-        from edgewise.metrics.fused import fill_node_records
+        from edgewise.metrics.compiled_sums import fill_node_records
 
         fill_node_records(records, probs, y)
     else:
@@ -82,9 +82,9 @@ def product_event_elements(
 ) -> Elements:
     """Score the event of the same label, P = Σ_l p_i(l) p_j(l), on edges with product joints."""
     if worth_compiling(ends) and worth_compiling(probs):
-        from edgewise.metrics import fused
+        from edgewise.metrics import compiled_sums
 
-        p_same = fused.row_products(probs, ends)
+        p_same = compiled_sums.row_products(probs, ends)
     else:
         p_same = row_products(probs[ends[0]], probs[ends[1]])
     return _event_elements(p_same, 1.0 - p_same, labels[0] == labels[1], probs[ends, labels].double().prod(0))

@@ -45,7 +45,7 @@ def sum_groups(
 ) -> Int[Tensor, "groups rows 4"]:
     """Sum elements into the table of their group."""
     if worth_compiling(bins):
-        from edgewise.metrics.fused import sum_elements
+        from edgewise.metrics.compiled_sums import sum_elements
 
         return carried(sum_elements(elements, bins, group, n_groups, n_bins), n_bins)
     table = torch.zeros(n_groups, n_bins + 2, 4, dtype=torch.long, device=bins.device)

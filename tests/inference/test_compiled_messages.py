@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.inference import PairwiseMRF, exact_marginals, fused, max_product, propagation, sum_product
-from edgewise.inference.fused import LANES, run_compiled
+from edgewise.inference import PairwiseMRF, compiled_messages, exact_marginals, max_product, propagation, sum_product
+from edgewise.inference.compiled_messages import LANES, run_compiled
 from edgewise.inference.messages import log_max, log_sum, node_totals
 from inference.fields import Field, cycle, generator, random_field, random_graph
 
@@ -170,7 +170,7 @@ def test_vector_exponentials(dtype):
     values = np.concatenate([grid, near, positive, [0.0]]).astype(dtype)
     expected = np.exp(values.astype(np.float64))
     got = values.copy()
-    fused._exp(got, *buffers(got), len(got))
+    compiled_messages._exp(got, *buffers(got), len(got))
     error = np.abs(got.astype(np.float64) - expected) / expected
     assert error.max() <= 1.1 * np.finfo(dtype).eps
     assert got[-1] == 1.0
@@ -179,7 +179,7 @@ def test_vector_exponentials(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_vector_exponentials_of_what_underflows_are_tiny_but_positive(dtype):
     values = np.array([-np.inf, -1e30, -1e4, -709.0, -np.inf, 0.0], dtype=dtype)
-    fused._exp(values, *buffers(values), 5)
+    compiled_messages._exp(values, *buffers(values), 5)
     assert (values[:5] > 0).all() and (values[:5] <= 4 * np.finfo(dtype).tiny).all()
     assert values[5] == 0.0  # beyond num nothing is touched
 
@@ -193,7 +193,7 @@ def test_vector_logarithms(dtype):
     values = np.concatenate([wide, around_one, [1.0, 2.0, 0.5, info.tiny]]).astype(dtype)
     got = values.copy()
     integers = np.int32 if dtype == np.float32 else np.int64
-    fused._log(got, got.view(integers), np.zeros(len(got), dtype=integers), len(got))
+    compiled_messages._log(got, got.view(integers), np.zeros(len(got), dtype=integers), len(got))
     expected = np.log(values.astype(np.float64))
     error = np.abs(got.astype(np.float64) - expected) / np.maximum(np.abs(expected), 1e-30)
     assert error[expected != 0].max() <= 2.2 * info.eps
@@ -207,7 +207,7 @@ def counted(monkeypatch):
         calls.append(args[1])
         return run_compiled(*args)
 
-    monkeypatch.setattr(fused, "run_compiled", spy)
+    monkeypatch.setattr(compiled_messages, "run_compiled", spy)
     return calls
 
 
