@@ -18,9 +18,11 @@ from edgewise.experiments.study_answer import above_truth, agreement, lower_than
 from edgewise.experiments.study_plan import GraphKey, StudyPlan
 from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
 from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
-from edgewise.experiments.study_scores import expected_ece, mean_kl, mean_total_variation
+from edgewise.experiments.study_scores import expected_ece, mean_kl, mean_total_variation, scores
 from edgewise.metrics import evaluate
+from edgewise.posterior import IndependentPosterior
 from edgewise.report.study_words import study_answer, study_page, study_text
+from edgewise.simulation import synthetic
 from experiments.made_up_study import key, row
 from test_cli import run
 
@@ -166,6 +168,15 @@ def test_references_are_as_far_from_the_truth_as_information_says():
     assert all(found.scores["truth_r_hat"] < 1.1 for found in (truth, base))
 
 
+def test_products_too_small_for_float32_are_not_impossible():
+    graph = synthetic(50, 2, seed=0)
+    sure = torch.tensor([1e-30, 1.0]).expand(50, 2)
+    found = scores(IndependentPosterior(sure), IndependentPosterior(torch.full((50, 2), 0.5)), graph, graph.data.y >= 0)
+    each = math.log(0.5) - (math.log(1e-30) + math.log(1.0)) / 2
+    assert found["node_kl"] == pytest.approx(each, rel=1e-6)
+    assert found["edge_kl"] == pytest.approx(2 * each, rel=1e-6)
+
+
 def test_a_study_writes_rows_and_does_only_what_is_missing(two_graphs, tmp_path):
     told = []
     rows = run_study(two_graphs, tmp_path, on_graph=lambda *progress: told.append(progress))
@@ -218,6 +229,13 @@ def test_the_answer_follows_the_rows():
     pairs = graphs * math.comb(len(LEARNT), 2)
     assert f"in 100% [100, 100] of {pairs} pairs: strong evidence" in by_ece
     assert study_text(rows_ordered_by("edge_nll")).splitlines()[1].startswith("truth")
+
+
+def test_what_is_infinitely_far_is_left_out_of_means_of_gaps():
+    rows = rows_ordered_by("edge_nll")
+    far = row("gcn", seed=99, edge_kl=np.inf, edge_nll=np.inf)
+    truth = row("truth", seed=99, edge_kl=0.0, edge_nll=1.0)
+    assert "differ by 0.000 nats" in study_answer([*rows, truth, far])
 
 
 def test_the_command_prints_the_answer_and_writes_its_files(two_graphs, tmp_path, monkeypatch):

@@ -24,8 +24,9 @@ def scores(
     ev = evaluate(prediction, graph.data.y, graph.data.edge_index, mask=test, n_bins=N_BINS, same_label=True)
     assert ev.same_label is not None
     edges = graph.edge_index[:, test[graph.edge_index].all(0)]
-    true, said = (posterior.joint(edges).double() for posterior in (truth, prediction))
-    true_node, said_node = (posterior.node[test].double() for posterior in (truth, prediction))
+    exact = [posterior.to("cpu", torch.float64) for posterior in (truth, prediction)]  # small products stay above zero
+    true, said = (posterior.joint(edges) for posterior in exact)
+    true_node, said_node = (posterior.node[test] for posterior in exact)
     by_labels = {
         "edge_ece": ev.edgewise.ece,
         "edge_nll": ev.edgewise.nll,

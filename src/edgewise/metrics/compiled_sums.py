@@ -30,9 +30,7 @@ if (
     *(tensors.CONFIDENCE, tensors.NLL, tensors.P_TRUE, tensors.SQUARE_SUM, tensors.CODE),
     *(2.0**exact.FRACTION_BITS, exact.LOW_BITS, exact.LOW_MASK, tensors.PRODUCT_UNIT),
 ) != (CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE, ONE, LOW_BITS, LOW_MASK, PRODUCT_UNIT):
-    raise ImportError(
-        "Expected the constants of compiled_sums.py to be those of elements.py and exact.py. Change both."
-    )
+    raise ImportError("Expected constants of compiled_sums.py as in elements.py and exact.py. Change both.")
 
 
 def fill_node_records(records: Records, probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> None:
