@@ -14,7 +14,7 @@ from scipy.stats import entropy, kendalltau, spearmanr
 from edgewise import models
 from edgewise.experiments import study, study_plan, study_predictors
 from edgewise.experiments.study import ROWS_FILE, missing_rows, run_study, study_graph
-from edgewise.experiments.study_answer import above_truth, agreement, lower_than_truth, rank_correlation
+from edgewise.experiments.study_answer import above_truth, agreement, chosen, lower_than_truth, rank_correlation
 from edgewise.experiments.study_plan import GraphKey, StudyPlan
 from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
 from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
@@ -257,6 +257,47 @@ def test_the_command_refuses_small_graphs(tmp_path):
 def test_the_documented_tables_are_what_the_documented_rows_say():
     folder = Path(__file__).parents[2] / "docs" / "study"
     assert (folder / "study.md").read_text(encoding="utf-8") == study_page(read_rows(folder / ROWS_FILE))
+
+
+def test_the_page_says_what_the_documented_rows_say():
+    docs = Path(__file__).parents[2] / "docs"
+    text = " ".join((docs / "study.md").read_text(encoding="utf-8").split())
+    rows = read_rows(docs / "study" / ROWS_FILE)
+    graphs = {found.graph for found in rows}
+    assert f"{len(graphs)} graphs, {len(PREDICTORS)} predictors" in text
+    assert len(rows) == len(graphs) * len(PREDICTORS)
+
+    def percent(metric, predictors):
+        return f"{agreement(chosen(rows, predictors), metric, 'edge_kl').right:.0%}"
+
+    learnt = agreement(chosen(rows, LEARNT), "edge_ece", "edge_kl")
+    low, high = (f"{100 * limit:.0f}" for limit in learnt.interval)
+    assert f"in {learnt.right:.0%} of {learnt.pairs} pairs (95% interval over graphs {low} to {high})" in text
+    brier, nll, agree = (percent(metric, LEARNT) for metric in ("edge_brier", "edge_nll", "agree_ece"))
+    assert f"By the edge Brier score it is {brier}, by the edge NLL {nll}" in text
+    assert f"about the distance ({agree})" in text
+    others = [name for name in PREDICTORS if name != "truth"]
+    assert f"right in {percent('edge_ece', others)} of pairs, the edge NLL in {percent('edge_nll', others)}" in text
+    assert f"P(same) ECE ({percent('same_ece', LEARNT)}) and disagree ECE ({percent('disagree_ece', LEARNT)})" in text
+    assert f"without their noise, the edge ECE is right in {percent('edge_ece_expected', LEARNT)}" in text
+
+    kl = {
+        name: {found.graph: found.scores["edge_kl"] for found in rows if found.predictor == name} for name in PREDICTORS
+    }
+    mean = {name: f"{np.mean(list(of_graph.values())):.3f}" for name, of_graph in kl.items()}
+
+    def nearer(one, other):
+        return sum(kl[one][graph] < kl[other][graph] for graph in graphs)
+
+    temperature, structured = "gcn, temperature", "gcn, structured"
+    assert (
+        f"from {mean['gcn']} to {mean[temperature]} nats, and is nearer on {nearer(temperature, 'gcn')} of 48 graphs; "
+        f"structured calibration takes it to {mean[structured]}, nearer than the GCN on {nearer(structured, 'gcn')} "
+        f"graphs and nearer than temperature scaling on {nearer(structured, temperature)}. JointGCN, "
+        f"{mean['jointgcn']}, is nearer than the GCN on {nearer('jointgcn', 'gcn')}."
+    ) in text
+    assert f'("mlp") is at {mean["mlp"]}' in text
+    assert sum(mean[name] > mean["base rate"] for name in LEARNT) == 1
 
 
 def test_columns_have_distinct_names():
