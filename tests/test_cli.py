@@ -464,6 +464,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
         ("re", ["reproduce", "report"]),
         ("evaluate --bin", ["--bins", "--binning"]),
         ("evaluate --binning m", ["mass"]),
+        ("calibrate --calibrator l", ["local"]),
         ("predict --events s", ["same"]),
         ("predict --events same d", ["different"]),
         ("predict --events same,b", ["same,both_correct"]),

@@ -22,3 +22,12 @@ def predict_args(folder: Path) -> list[object]:
     """Write the files that predict needs, and name them."""
     _, *options = evaluate_args(folder)
     return ["predict", *options[:2], *options[4:6]]
+
+
+def calibrate_args(folder: Path) -> list[object]:
+    """Write the files that calibrate needs, and name them."""
+    _, *args = evaluate_args(folder)
+    for name, nodes in {"train": [1, 0, 0, 1, 0], "val": [0, 1, 1, 0, 1]}.items():
+        np.save(folder / f"{name}.npy", np.array(nodes, dtype=bool))
+        args += [f"--{name}", folder / f"{name}.npy"]
+    return ["calibrate", *args]

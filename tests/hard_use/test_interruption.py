@@ -23,7 +23,7 @@ from edgewise.cli.complaints import complain
 from edgewise.cli.interruption import WAITING, Interruption
 from edgewise.experiments.run_table import write_run_table
 from hard_use.forked import command, left_over
-from hard_use.inputs import evaluate_args, predict_args
+from hard_use.inputs import calibrate_args, evaluate_args, predict_args
 from one_thread import one_thread
 from report.made_up_runs import made_up_results
 from test_cli import run
@@ -53,6 +53,10 @@ def evaluate_and_draw(folder: Path) -> list[object]:
 
 def predict(folder: Path) -> list[object]:
     return [*predict_args(folder), "--out", folder / "out.json"]
+
+
+def calibrate(folder: Path) -> list[object]:
+    return [*calibrate_args(folder), "--out", folder / "out.npy"]
 
 
 def report(folder: Path) -> list[object]:
@@ -96,24 +100,26 @@ def signal_at_call(which: int, number: signal.Signals) -> Callable[[], None]:
     return begin
 
 
-@pytest.mark.parametrize("args_in", [evaluate, predict])
+@pytest.mark.parametrize("args_in", [evaluate, calibrate, predict])
 def test_at_any_call_of_a_function(args_in: Callable[[Path], list[object]], tmp_path: Path) -> None:
-    args, out = args_in(tmp_path), tmp_path / "out.json"
+    args = args_in(tmp_path)
+    out = Path(str(args[-1]))
     assert run(*args).exit_code == 0  # imports and compiles what the forks need
+    old = out.read_bytes() + b" "  # longer than the new one
     shared = mmap.mmap(-1, 8)
     assert command(*args, before=count_calls(shared)).code == 0
     most, rng = int.from_bytes(shared[:8], "little"), random.Random(0)
     assert most > 1000
     for moment in range(MOMENTS):
         for number, code in CODES.items():
-            out.write_text('"old"')
+            out.write_bytes(old)
             which = int((moment + rng.random()) / MOMENTS * most)
             ended = command(*args, before=signal_at_call(which, number))
             if ended.code == -number:  # before the command had begun
-                assert (ended.stderr, out.read_text()) == ("", '"old"'), which
+                assert (ended.stderr, out.read_bytes()) == ("", old), which
             else:
                 assert (ended.code, ended.stderr.lstrip("\n")) == (code, INTERRUPTED), which
-            json.loads(out.read_text())  # the old one or the new one, and whole
+            assert out.read_bytes() in (old, old[:-1]), which  # the old one or the new one, and whole
             assert left_over(tmp_path) == []
 
 

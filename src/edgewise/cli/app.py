@@ -11,7 +11,7 @@ import edgewise
 from edgewise.cli.complaints import INTERRUPTED, NOBODY_READS, complain
 from edgewise.cli.interruption import Interruption
 
-ORDER = ("evaluate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
+ORDER = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
 
 
 class _Commands(TyperGroup):

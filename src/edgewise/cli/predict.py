@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import app
+from edgewise.cli.belief_files import read_belief
 from edgewise.cli.complaints import complaints_name
 from edgewise.cli.options import SeveralValues, completes
 from edgewise.cli.progress_bar import progress_bar
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from edgewise.data.arrays import ArrayLike
-    from edgewise.inference import Convergence
     from edgewise.posterior import Posterior
 
 PREDICT_HELP = """Predict the labels of pairs of nodes, and how probable events are.
@@ -104,7 +104,7 @@ def predict(
 
         if out:
             check_table_path(out, "--out")
-        belief, convergence = _read_belief(probs)
+        belief, convergence = read_belief(probs)
         names = _read_names(belief, ids, classes)
         listed, asked = _read_pairs(belief, pairs, edges, names.get("node_ids")), events or ["same", "both_correct"]
         asked = [*asked, select] if select and select not in asked else asked
@@ -117,37 +117,6 @@ def predict(
             lines.append(f"Wrote {len(found):,} pairs to {out}.")
     finally:  # a full disk must not cost the answer
         typer.echo("\n".join([str(found), *lines]))
-
-
-def _read_belief(path: Path) -> "tuple[Posterior, Convergence | None]":
-    from edgewise.data import files
-    from edgewise.posterior import IndependentPosterior, Posterior
-
-    if path.suffix.lower() != ".safetensors":
-        probs = files.read_probs(path)
-        with complaints_name(probs=path):
-            return IndependentPosterior(probs), None
-    if not _is_fitted(path):
-        with complaints_name(probs=path):
-            return Posterior.load(path), None
-    from edgewise.models import Fitted
-    from edgewise.models.epfgnn import FittedEPFGNN
-
-    with complaints_name(probs=path):
-        fitted = Fitted.load(path)
-    return fitted.infer() if isinstance(fitted, FittedEPFGNN) else (fitted.posterior(), None)
-
-
-def _is_fitted(path: Path) -> bool:
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():  # a pipe would be waited for
-        return False
-    try:
-        with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get("format")).startswith("edgewise fitted")
-    except (SafetensorError, OSError):  # said in words by whoever reads it
-        return False
 
 
 def _read_names(belief: "Posterior", ids: Path | None, classes: Path | None) -> "dict[str, np.ndarray]":

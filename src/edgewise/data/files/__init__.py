@@ -17,20 +17,26 @@ __all__ = [
     "read_labels",
     "read_mask",
     "read_probs",
+    "read_rows",
 ]
 
 
 def read_probs(path: Path) -> Array:
     """Read probabilities (nodes, classes)."""
-    probs = read_array(path)
-    if probs.ndim != 2:
-        raise FileProblem(f"Expected {path} to hold probabilities (nodes, classes), but got shape {probs.shape}.")
-    return _as_probs(probs, path)
+    return read_rows(path, "probabilities (nodes, classes)")
+
+
+def read_rows(path: Path, meaning: str) -> Array:
+    """Read some numbers a node."""
+    rows = read_array(path)
+    if rows.ndim != 2:
+        raise FileProblem(f"Expected {path} to hold {meaning}, but got shape {rows.shape}.")
+    return _as_numbers(rows, path)
 
 
 def read_edge_probs(path: Path) -> Array:
     """Read joints (edges, classes, classes), or (edges, classes²) with each joint written row by row."""
-    joints = _as_probs(read_array(path), path)
+    joints = _as_numbers(read_array(path), path)
     if joints.ndim == 3:
         return joints
     classes = math.isqrt(joints.shape[1]) if joints.ndim == 2 else 0
@@ -77,7 +83,7 @@ def read_mask(path: Path) -> Bool[np.ndarray, " nodes"]:
     return mask.astype(np.bool_)
 
 
-def _as_probs(array: Array, path: Path) -> Array:
+def _as_numbers(array: Array, path: Path) -> Array:
     """Let 1 mean 1.0 in text, which has no types, and lay a table out row by row, the order it is used in."""
     if ending_of(path) == ".csv" and array.dtype.kind in "iu":
         return array.astype(np.float64, order="C")

@@ -1,0 +1,110 @@
+"""edgewise calibrate."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edgewise.cli.app import app
+from edgewise.cli.belief_files import read_belief
+from edgewise.cli.complaints import complaints_name
+from edgewise.cli.options import completes
+from edgewise.cli.progress_bar import progress_bar
+from edgewise.experiments.readings import CALIBRATORS
+from edgewise.replace_file import replace_file
+from edgewise.report.output import check_outputs
+
+if TYPE_CHECKING:
+    from edgewise.calibration import Calibrated
+    from edgewise.posterior import Posterior
+
+ENDINGS = (".safetensors", ".npy")
+MOST_SHOWN = 12  # numbers of what was learnt; the weights of a network are no news
+
+CALIBRATE_HELP = f"""Calibrate predictions of nodes by the labels of validation nodes.
+
+A CALIBRATOR is {", ".join(CALIBRATORS[:-1])} or {CALIBRATORS[-1]}. The last one also learns how far neighbours go
+together: its joints are kept in a .safetensors file, which evaluate and predict take as --probs. A .npy file has the
+probabilities of single nodes alone.
+
+Only labels of nodes in --train and --val are looked at. A FILE of numbers is .npy, .npz (FILE.npz:NAME picks one
+array), .csv or .parquet; --probs also takes the .safetensors of a posterior or of a fitted model.
+"""
+CALIBRATE_EXAMPLES = """\b
+Examples:
+  edgewise calibrate --probs probs.npy --labels labels.npy --edges edges.npy \\
+    --train train.npy --val val.npy --out calibrated.safetensors
+  edgewise calibrate --logits logits.npy --labels labels.npy --edges edges.npy \\
+    --train train.npy --val val.npy --calibrator temperature --out probs.npy
+"""
+
+
+@app.command(help=CALIBRATE_HELP, short_help="Calibrate predictions.", epilog=CALIBRATE_EXAMPLES)
+def calibrate(
+    labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one a node; -1 for unknown.")],
+    edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges), one or both directions.")],
+    train: Annotated[Path, typer.Option(metavar="FILE", help="Training nodes, one boolean or 0/1 each.")],
+    val: Annotated[Path, typer.Option(metavar="FILE", help="Validation nodes, one boolean or 0/1 each.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the posterior, .safetensors, or .npy.")],
+    probs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Probabilities (nodes, classes); or a .safetensors file.")
+    ] = None,
+    logits: Annotated[Path | None, typer.Option(metavar="FILE", help="Instead: logits (nodes, classes).")] = None,
+    features: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Features (nodes, features), which help structured.")
+    ] = None,
+    calibrator: Annotated[
+        str,
+        typer.Option(metavar="CALIBRATOR", help="What to calibrate by.", autocompletion=completes(lambda: CALIBRATORS)),
+    ] = "structured",
+) -> None:
+    """Read the files, calibrate, write the posterior, print what was learnt."""
+    named = {"probs": probs, "logits": logits, "labels": labels, "edges": edges, "train": train, "val": val}
+    check_outputs({"--out": out}, {**named, "features": features})
+    if (probs is None) == (logits is None):
+        raise ValueError("Expected either --probs or --logits: what to calibrate.")
+    if calibrator not in CALIBRATORS:
+        raise ValueError(f"Expected --calibrator to be one of {', '.join(CALIBRATORS)}, but got {calibrator}.")
+    if out.suffix.lower() not in ENDINGS:
+        raise ValueError(f"Expected --out to end in {' or '.join(ENDINGS)}, but got {out}.")
+    with progress_bar("calibrating"):
+        from edgewise.data import files
+        from edgewise.experiments.calibrators import BY_NAME
+
+        given = read_belief(probs)[0] if probs else files.read_rows(logits or Path(), "logits (nodes, classes)")
+        y, edge_index = files.read_labels(labels), files.read_edges(edges)
+        split = SimpleNamespace(train=files.read_mask(train), val=files.read_mask(val))
+        x = files.read_rows(features, "features (nodes, features)") if features else None
+        data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
+        with complaints_name(**named, x=features):
+            found = BY_NAME[calibrator].learn(given, data, split)
+    try:
+        _write(found.posterior, out)
+    finally:  # a full disk must not cost the answer
+        typer.echo(_words(calibrator, found))
+    typer.echo(f"Wrote {found.posterior.num_nodes:,} nodes to {out}.")
+
+
+def _write(posterior: "Posterior", path: Path) -> None:
+    if path.suffix.lower() == ".safetensors":
+        posterior.save(path)
+        return
+    import numpy as np
+
+    def write(file: Path) -> None:
+        with file.open("wb") as stream:  # np.save would add an ending to the name
+            np.save(stream, posterior.node.numpy())
+
+    replace_file(path, write)
+
+
+def _words(calibrator: str, found: "Calibrated") -> str:
+    """Say what was learnt, but for the weights of networks."""
+    import torch
+
+    few = {name: torch.as_tensor(value).flatten().tolist() for name, value in found.learnt.items()}
+    said = [
+        f"{name} {' '.join(f'{number:.4g}' for number in few[name])}" for name in few if len(few[name]) <= MOST_SHOWN
+    ]
+    return f"{calibrator}: {', '.join(said) or 'the weights of a network'}"

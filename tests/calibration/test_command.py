@@ -1,0 +1,104 @@
+"""edgewise calibrate: files in, a calibrated posterior out."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import edgewise as ew
+from edgewise.experiments.calibrators import BY_NAME
+from test_cli import run
+
+MASKS = ("train", "val")
+
+
+@pytest.fixture
+def saved(case: SimpleNamespace, tmp_path: Path) -> dict[str, Path]:
+    arrays = {"logits": case.logits, "probs": case.logits.softmax(-1), "features": case.data.x}
+    arrays |= {"labels": case.data.y, "edges": case.data.edge_index, "train": case.split.train, "val": case.split.val}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array.numpy())
+    return {name: tmp_path / f"{name}.npy" for name in arrays}
+
+
+def calibrate(saved: dict[str, Path], given: str, *more: object):
+    named = [word for name in (given, "labels", "edges", *MASKS) for word in (f"--{name}", saved[name])]
+    return run("calibrate", *named, *more)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
+    out = tmp_path / "calibrated.safetensors"
+    result = calibrate(saved, "logits", "--calibrator", name, "--features", saved["features"], "--out", out)
+    assert result.exit_code == 0, result.output
+    posterior, learnt = BY_NAME[name].learn(case.logits, case.data, case.split)
+    found = ew.Posterior.load(out)
+    assert type(found) is type(posterior)
+    assert torch.equal(found.node, posterior.node)
+    assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
+    assert result.stdout.startswith(f"{name}: ")
+    assert f"Wrote 60 nodes to {out}." in result.stdout
+    if "temperature" in learnt:
+        assert f"temperature {learnt['temperature']:.4g}" in result.stdout
+
+
+def test_probabilities_are_as_good_as_logits(saved, tmp_path):
+    first, second = tmp_path / "first.npy", tmp_path / "second.npy"
+    for given, out in (("logits", first), ("probs", second)):
+        assert calibrate(saved, given, "--calibrator", "temperature", "--out", out).exit_code == 0
+    np.testing.assert_allclose(np.load(first), np.load(second), atol=1e-6)
+    assert np.load(first).shape == (60, 3)
+
+
+def test_the_structured_one_is_usual_and_does_without_features(case, saved, tmp_path):
+    out = tmp_path / "calibrated.safetensors"
+    assert calibrate(saved, "logits", "--out", out).exit_code == 0
+    data = SimpleNamespace(y=case.data.y, edge_index=case.data.edge_index)
+    expected = ew.StructuredCalibrator().fit(case.logits, data, case.split)
+    assert torch.equal(ew.Posterior.load(out).node, expected.node)
+    assert torch.equal(ew.Posterior.load(out).joint(case.data.edge_index), expected.joint(case.data.edge_index))
+
+
+def test_a_trained_model_is_calibrated_and_then_scored_and_predicted(case, saved, tmp_path):
+    fitted, out = tmp_path / "gcn.safetensors", tmp_path / "calibrated.safetensors"
+    ew.GCN(max_epochs=3).fit(case.data, case.split, seed=0).save(fitted)
+    assert calibrate({**saved, "probs": fitted}, "probs", "--out", out).exit_code == 0
+    for command in ("evaluate", "predict"):
+        labels = ("--labels", saved["labels"]) if command == "evaluate" else ()
+        result = run(command, "--probs", out, *labels, "--edges", saved["edges"])
+        assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--calibrator", "warmth"], "Expected --calibrator to be one of temperature, vector, ensemble"),
+        (["--out", "calibrated.csv"], "Expected --out to end in .safetensors or .npy, but got calibrated.csv."),
+        (["--probs", "probs.npy"], "Expected either --probs or --logits: what to calibrate."),
+        (["--features", "labels.npy"], "to hold features (nodes, features), but got shape (60,)."),
+        (["--val", "train.npy"], "Expected"),
+        (["--logits", "probs.npy"], "Expected logits, but these are probabilities"),
+        (["--logits", "labels.npy"], "to hold logits (nodes, classes), but got shape (60,)."),
+        (["--out", "labels.npy"], "Expected --out to be a file of its own, but labels.npy is named twice."),
+    ],
+)
+def test_what_goes_wrong_is_said(more, message, saved, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    here = {name: Path(file.name) for name, file in saved.items()}
+    result = calibrate(here, "logits", "--out", "out.npy", *more)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_labels_of_other_nodes_change_nothing(case, saved, tmp_path):
+    joints = []
+    for labels in (case.data.y, torch.where(case.split.train | case.split.val, case.data.y, -1)):
+        np.save(saved["labels"], labels.numpy())
+        assert calibrate(saved, "logits", "--out", tmp_path / "out.safetensors").exit_code == 0
+        joints.append(ew.Posterior.load(tmp_path / "out.safetensors").joint(case.data.edge_index))
+    assert torch.equal(*joints)
