@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from textwrap import dedent
 
@@ -29,6 +30,25 @@ def script(folder: Path, text: str, *args: object, without: Container[str] = ())
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def started(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command in a group of processes of its own, as a terminal does; in the end it is killed."""
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+            # A shell that runs the tests in the background lets them ignore it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float) -> bool:

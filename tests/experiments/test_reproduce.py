@@ -5,10 +5,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +21,7 @@ from edgewise.experiments.runs import Run, RunKey
 from edgewise.experiments.sources import Sources
 from edgewise.experiments.store import Store
 from edgewise.experiments.store_file import FILE_NAME, StoreError
-from experiments.processes import are_gone, wait_until
+from experiments.processes import are_gone, started, wait_until
 from experiments.tiny import write_planetoid
 
 # --- in this process, with runs from a hat ---
@@ -189,25 +187,6 @@ def command(out: Path, root: Path, plan: Plan, workers: int = 2) -> list[str]:
     return [sys.executable, "-m", "edgewise", "reproduce", *map(str, options)]
 
 
-@contextmanager
-def started(out: Path, root: Path, plan: Plan, log: Path, workers: int = 2) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the command in a group of processes of its own, as a terminal does."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command(out, root, plan, workers),
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-            # A shell that runs the tests in the background lets them ignore it.
-            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
 def num_rows(out: Path) -> int:
     """Count finished runs, of which there are none before the table is there."""
     if not (out / FILE_NAME).exists():
@@ -252,14 +231,14 @@ def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
     moments.shuffle(kills)
     left = []
     for new_rows, pause in kills:
-        with started(out, root, plan, log, workers=1) as process:  # most of the time goes to imports
+        with started(command(out, root, plan, workers=1), log) as process:  # most of the time goes to imports
             kill_when(process, out, new_rows, pause)
         left.append(plan.size - num_rows(out))
     assert len(left) == 10
     assert left == sorted(left, reverse=True)  # nothing that was there was lost
     assert 0 < left[-1] <= plan.size - 9  # there was work left for the last command, and work done before
 
-    with started(out, root, plan, log) as process:
+    with started(command(out, root, plan), log) as process:
         assert process.wait(timeout=300) == 0, log.read_text()
     assert stored(out) == expected  # every run once, and each with the same numbers
     with Store.reading(out) as store:
@@ -271,7 +250,7 @@ def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
 
 def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: Plan) -> None:
     out, log = tmp_path / "results", tmp_path / "log"
-    with started(out, root, plan, log) as process:
+    with started(command(out, root, plan), log) as process:
         assert wait_until(lambda: num_rows(out) >= 2 or process.poll() is not None, seconds=300)
         workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert len(workers) >= 2

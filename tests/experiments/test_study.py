@@ -1,10 +1,15 @@
 import itertools
 import math
+import os
+import signal
+import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,6 +29,7 @@ from edgewise.posterior import IndependentPosterior
 from edgewise.report.study_words import study_answer, study_page, study_text
 from edgewise.simulation import synthetic
 from experiments.made_up_study import key, row
+from experiments.processes import are_gone, started, wait_until
 from test_cli import run
 
 
@@ -247,6 +253,25 @@ def test_the_command_prints_the_answer_and_writes_its_files(two_graphs, tmp_path
     assert "1/1 block_model, homophily 0.5" in result.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"study.md", "study.png"}
     assert "![" in (tmp_path / "study.md").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_leaves_whole_graphs_to_go_on_with(tmp_path):
+    out, log = tmp_path / "study", tmp_path / "log"
+    args = ["--out", out, "--nodes", 100, "--seeds", 1, "--workers", 2]
+    with started([sys.executable, "-m", "edgewise", "study", *map(str, args)], log) as process:
+        assert wait_until(lambda: (out / ROWS_FILE).exists() or process.poll() is not None, seconds=300)
+        workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert len(workers) >= 2
+        os.killpg(process.pid, signal.SIGINT)  # all get it, as from a terminal
+        assert process.wait(timeout=60) == 130
+    assert are_gone(workers, seconds=60)
+    assert "Finished graphs are safe; start the same command again to go on." in log.read_text()
+    assert "Traceback" not in log.read_text()
+    found = read_rows(out / ROWS_FILE)
+    per_graph = Counter(row.graph for row in found)
+    assert set(per_graph.values()) == {len(PREDICTORS)}
+    assert len(per_graph) < len(StudyPlan(100, 1).graphs())
+    assert [*out.iterdir()] == [out / ROWS_FILE]
 
 
 def test_the_command_refuses_small_graphs(tmp_path):
