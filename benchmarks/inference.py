@@ -156,7 +156,7 @@ def compare(case: Case) -> Found:
         row(f"direct, {name}", per_sweep(rival, 1, 11 if small else 2 if huge else 3, 1 if huge else 2))
         if factor is None and pgmax_rival.is_installed() and not huge:
             run, seconds = pgmax_rival.pgmax_runner(unary, edges, pairwise)
-            row(f"PGMax, shared (built in {seconds:.0f} s)", per_sweep(run, 2, 42 if small else 4, 2))
+            row(f"PGMax, shared (built in {seconds:.0f} s)", per_sweep(run, 2, 42 if small else 12, 3))
     row("bare copy of the messages", copy)
     row("the same into new memory", clone)
     mrf = ew.PairwiseMRF(unary, edges, pairwise)
