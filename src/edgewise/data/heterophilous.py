@@ -9,6 +9,7 @@ from zipfile import is_zipfile
 import torch
 
 from edgewise.data.arrays import checked_edges
+from edgewise.data.files.problem import in_one_line
 from edgewise.data.raw_graph import RawGraph
 
 # By the name of the dataset: the class of torch_geometric.datasets that reads it.
@@ -44,7 +45,7 @@ def read_heterophilous(key: str, root: Path) -> RawGraph:
     except Exception as error:  # each damage has its own class
         raise ValueError(
             f"Expected the files of {key} in {paths[0].parent}, but they cannot be read "
-            f"({type(error).__name__}: {error}). Delete them to have them downloaded again."
+            f"({type(error).__name__}: {in_one_line(error)}). Delete them to have them downloaded again."
         ) from error
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edgewise.data.files.numpy_files import archive_of, read_npy, read_npz
-from edgewise.data.files.problem import Array, FileProblem
+from edgewise.data.files.problem import Array, FileProblem, in_one_line
 from edgewise.data.files.tables import read_csv, read_parquet
 
 READERS: dict[str, Callable[[Path], Array]] = {
@@ -47,7 +47,7 @@ def refusals(path: Path, what: str) -> Iterator[None]:
     except Exception as error:  # a damaged file raises anything: BadZipFile, EOFError, zlib.error, ArrowInvalid, …
         if isinstance(error, OSError) and error.errno:
             raise FileProblem(f"Expected {path} to be readable, but got: {error.strerror}.") from error
-        raise FileProblem(f"Expected {path} to be {what}, but got: {_in_one_line(error)}. Save it again.") from error
+        raise FileProblem(f"Expected {path} to be {what}, but got: {in_one_line(error)}. Save it again.") from error
 
 
 def _check_file(file: Path) -> None:
@@ -69,8 +69,3 @@ def ending_of(path: Path) -> str:
 def is_table(path: Path) -> bool:
     """Tell a file that has columns from one that has axes."""
     return ending_of(path) in (".csv", ".parquet")
-
-
-def _in_one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:200]}…"
