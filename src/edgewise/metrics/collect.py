@@ -35,7 +35,7 @@ from edgewise.metrics.sums import (
 
 Progress = Callable[[int, int], None]  # edges done, edges in all
 
-FUSED_SLICE = 1 << 24  # edges between two reports of progress
+COMPILED_SLICE = 1 << 24  # edges between two reports of progress
 
 
 class ScoringTask(NamedTuple):
@@ -188,7 +188,7 @@ def _sum_long_list(
     from edgewise.metrics.compiled_sums import sum_product_edges
 
     num_edges, edge_index = len(task.keep), task.given.edge_index
-    for part in slices(num_edges, FUSED_SLICE):
+    for part in slices(num_edges, COMPILED_SLICE):
         by_agreement += sum_product_edges(task.records, edge_index[:, part], task.keep[part], touched, binning)
         if progress is not None:
             progress(part.stop, num_edges)
