@@ -185,7 +185,12 @@ def test_there_are_forms_for_failures_numbers_and_additions():
 
 
 def test_a_release_has_one_version():
-    project = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    settings = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))
+    assert settings["project"]["dynamic"] == ["version"] and "version" not in settings["project"]
+    source = settings["tool"]["hatch"]["version"]["path"]
+    written = re.search(r'^__version__ = "(.+)"$', (HOME / source).read_text(encoding="utf-8"), re.MULTILINE)[1]
     cited = yaml.safe_load((HOME / "CITATION.cff").read_text(encoding="utf-8"))["version"]
     newest = re.search(r"^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (HOME / "CHANGELOG.md").read_text("utf-8"), re.M)
-    assert {project.get("version", ew.__version__), cited, newest[1]} == {ew.__version__}
+    assert {written, cited, newest[1]} == {ew.__version__}
+    first_step = re.search(r"^1\. Set the version in (.*?)(?=^2\. )", TEXT, re.DOTALL | re.MULTILINE)[1]
+    assert {source, "CITATION.cff", "CHANGELOG.md"} <= set(re.findall(r"`([^`]+)`", first_step))
