@@ -3,6 +3,7 @@ import io
 import json
 import math
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -11,10 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+import torch_geometric
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
@@ -357,15 +360,21 @@ def test_help_has_an_example_for_each_command() -> None:
     assert "--show-completion" in run("--help").stdout
 
 
-def test_version() -> None:
+def test_version_is_what_an_issue_needs() -> None:
     result = run("--version")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, f"edgewise {ew.__version__}\n", "")
+    assert (result.exit_code, result.stderr) == (0, "")
+    first, *others = result.stdout.splitlines()
+    assert first == f"edgewise {ew.__version__}"
+    imported = {"torch": torch, "torch_geometric": torch_geometric, "numpy": np, "numba": numba}
+    expected = [f"{name} {module.__version__}" for name, module in imported.items()]
+    assert others == [f"python {platform.python_version()}", *expected]
 
 
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize("words", [["evaluate", "--help"], ["--version"]])
+def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys\nfrom edgewise.cli import app\n"
-        "try:\n    app(['evaluate', '--help'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        f"try:\n    app({words})\nexcept SystemExit as end:\n    assert not end.code\n"
         "heavy = {'torch', 'numpy', 'pyarrow', 'matplotlib', 'numba'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )

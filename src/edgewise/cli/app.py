@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-import edgewise
 from edgewise.cli.complaints import INTERRUPTED, NOBODY_READS, complain
 from edgewise.cli.interruption import Interruption
+from edgewise.experiments.versions import versions
 
 ORDER = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
 
@@ -77,14 +77,16 @@ app = typer.Typer(
 EXAMPLES = """\b
 Examples:
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
-  edgewise datasets
+  edgewise calibrate --probs probs.npy --labels labels.npy --edges edges.npy \\
+    --train train.npy --val val.npy --out calibrated.safetensors
+  edgewise predict --probs calibrated.safetensors --pairs pairs.csv
   edgewise reproduce --out results --quick
 """
 
 
-def _print_version(wanted: bool) -> None:
+def _print_versions(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"edgewise {edgewise.__version__}")
+        typer.echo("\n".join(f"{name} {version}" for name, version in versions().items()))
         raise typer.Exit
 
 
@@ -92,7 +94,10 @@ def _print_version(wanted: bool) -> None:
 def _start(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_versions, is_eager=True, help="Show versions, of libraries too, and exit."
+        ),
     ] = False,
 ) -> None:
     """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbours."""
