@@ -11,9 +11,9 @@ from edgewise.cli import app
 from edgewise.cli.app import ORDER
 
 PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
-INTRODUCTION = """# Commands
+INTRODUCTION = f"""# Commands
 
-`edgewise` is one command with six others in it; `python -m edgewise` is the same. What is shown here is what
+`edgewise` is one command with {len(ORDER)} others in it; `python -m edgewise` is the same. What is shown here is what
 `--help` prints. Commands end with code 0, with 1 where some runs failed, with 2 where what was given cannot be used
 (one line says what was expected), with 130 after Ctrl-C, and with 141 where the reader of a pipe has gone, as in
 `edgewise datasets | head -0`. Options with a `…` take several values, by spaces or by commas.

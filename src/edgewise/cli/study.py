@@ -31,7 +31,7 @@ def study(
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Three small graphs: a minute, not ten.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Three small graphs, to try it.")] = False,
 ) -> None:
     """Draw graphs whose true joints are known, and tell whether a lower calibration error means nearer to the truth."""
     from edgewise.experiments.local import available_cores
