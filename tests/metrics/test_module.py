@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-import socket
+import time
 
 import numpy as np
 import pytest
@@ -150,8 +150,8 @@ def test_a_refused_batch_costs_nothing():
     assert metric.compute().to_dict() == expected
 
 
-def _worker(rank, world_size, port, queue):
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size)
+def _worker(rank, world_size, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
     metric = ew.GraphCalibration(same_label=True)
     for part in batches(7)[rank::world_size]:
         metric.update(*part)
@@ -162,22 +162,27 @@ def _worker(rank, world_size, port, queue):
     assert len(reductions) == 1
     local_count = int(metric.tables[0, :-2, 0].sum())
     if rank == 0:
-        queue.put((result, local_count))
+        (folder / "result").write_bytes(pickle.dumps((result, local_count)))
     dist.barrier()
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_several_processes_give_the_bits_of_one(world_size):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    queue = context.SimpleQueue()
-    processes = mp.spawn(_worker, (world_size, port, queue), nprocs=world_size, join=False)
-    result, local_count = queue.get()
-    while not processes.join(timeout=60):
-        pass
+def test_several_processes_give_the_bits_of_one(world_size, tmp_path):
+    processes = mp.spawn(_worker, (world_size, tmp_path), nprocs=world_size, join=False)
+    _wait_for(processes, seconds=300)
+    result, local_count = pickle.loads((tmp_path / "result").read_bytes())
     parts = batches(7)
     assert result == whole(parts, same_label=True)
     assert local_count < result["nodewise"]["count"]  # the sums were spread over the processes
+
+
+def _wait_for(processes, seconds):
+    """Wait for all processes, none of which stays; if one fails, its error is raised here."""
+    end = time.monotonic() + seconds
+    try:
+        while not processes.join(timeout=1):
+            assert time.monotonic() < end
+    finally:
+        for process in processes.processes:
+            process.kill()
