@@ -66,6 +66,7 @@ def main() -> None:
     """Train on few graphs, and validate on many."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # lightning 2.6 with torch 2.13
+    warnings.filterwarnings("ignore", ".*does not have many workers")  # all graphs are in memory, which is quicker
     L.seed_everything(0, verbose=False)
     graphs = [small_graph(seed) for seed in range(24)]
     train, val = DataLoader(graphs[:4], batch_size=2, shuffle=True), DataLoader(graphs[4:], batch_size=8)
