@@ -1,5 +1,6 @@
 """Every public name is on one page of the API, and the page of commands shows their help."""
 
+import inspect
 import re
 import sys
 from collections import Counter
@@ -25,6 +26,30 @@ def test_each_public_name_is_on_exactly_one_page():
     shown = Counter(identifier.rpartition(".")[2] for identifier in IDENTIFIERS)
     assert {name: shown[name] for name in ew.__all__ if name != "__version__" and shown[name] != 1} == {}
     assert [name for name, times in shown.items() if times > 1] == []
+
+
+def returned_by(shown: object) -> set[str]:
+    """Classes of ours that a function returns, or the public methods of a class."""
+    methods = [part for name, part in vars(shown).items() if name[0] != "_"] if isinstance(shown, type) else [shown]
+    answers = [part.__annotations__.get("return") for part in methods if inspect.isfunction(part)]
+    return {
+        answer.__name__ for answer in answers if isinstance(answer, type) and answer.__module__.startswith("edgewise.")
+    }
+
+
+def test_what_a_shown_function_returns_is_on_a_page_too():
+    returned = set().union(*(returned_by(found(identifier)) for identifier in IDENTIFIERS))
+    assert {"Evaluation", "Posterior", "Calibrated"} <= returned
+    assert returned - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS} == set()
+
+
+def test_what_a_recipe_of_contributing_takes_from_a_package_is_on_a_page():
+    text = (HOME / "CONTRIBUTING.md").read_text("utf-8")
+    taken = {
+        name for names in re.findall(r"^from edgewise\.\w+ import (.+)$", text, re.M) for name in names.split(", ")
+    }
+    assert "NodeCalibrator" in taken
+    assert taken - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS} == set()
 
 
 @pytest.mark.parametrize("identifier", IDENTIFIERS)
