@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import one_hot
 
 from edgewise.calibration import (
     GATS,
@@ -20,6 +21,7 @@ from edgewise.calibration import (
 )
 from edgewise.calibration.minimise import minimised
 from edgewise.inference import PairwiseMRF, sum_product
+from edgewise.metrics import evaluate
 from edgewise.models import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior
 
@@ -320,3 +322,18 @@ def test_a_trained_model_is_calibrated(case):
     assert torch.equal(found.node.argmax(1), fitted.posterior().node.argmax(1))
     with pytest.raises(ValueError, match="Of a fitted model take"):
         StructuredCalibrator().fit(fitted, case.data, case.split)
+
+
+@every
+def test_validation_labels_that_are_all_right_make_no_label_impossible(calibrator, case):
+    """Where a likelihood alone would have no doubt left; of a model that is as sure as one can be."""
+    y, val = case.data.y, case.split.val
+    sure = one_hot(case.logits.argmax(1), 3).double()
+    sure[val] = one_hot(y[val], 3).double()
+    posterior = calibrator.fit(IndependentPosterior(sure), case.data, case.split)
+    test = ~(val | case.split.train)
+    assert int((sure[test].argmax(1) != y[test]).sum()) > 3
+    ev = evaluate(posterior, y, case.data.edge_index, mask=test)
+    as_given = -float(sure.clamp(min=torch.finfo(torch.float64).tiny).log()[test, y[test]].mean())
+    assert ev.nodewise.nll < as_given / 5
+    assert math.isfinite(ev.edgewise.nll)

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from torch.nn.functional import nll_loss
 
 from edgewise.calibration import EnsembleTemperatureScaling, TemperatureScaling
 from edgewise.calibration.ensemble import mixture_weights
+from edgewise.calibration.likelihood import doubt_about, nll
 
 
 def lowest_on_the_simplex(of_labels):
@@ -62,9 +62,25 @@ def test_nll_is_never_above_that_of_temperature_scaling(make_case, seed, strengt
     val, y = case.split.val, case.data.y
     mixed = EnsembleTemperatureScaling().learn(case.logits, case.data, case.split)
     one = TemperatureScaling().learn(case.logits, case.data, case.split)
-    ours, theirs = (float(nll_loss(found.posterior.node[val].log(), y[val])) for found in (mixed, one))
-    assert ours <= theirs + 1e-12
+    doubt = doubt_about(case.logits[val], y[val])
+    ours, theirs = (float(nll(found.posterior.node[val].log(), y[val], doubt)) for found in (mixed, one))
+    assert ours <= theirs + 1e-10
     t, w = mixed.learnt["temperature"], mixed.learnt["weights"]
     expected = w[0] * (case.logits / t).softmax(-1) + w[1] * case.logits.softmax(-1) + w[2] / 3
     torch.testing.assert_close(mixed.posterior.node, expected)
     assert torch.equal(mixed.posterior.node.argmax(1), case.logits.argmax(1)) or float(w[2]) > 1 - 1e-9
+
+
+def test_half_a_label_that_any_node_and_class_may_have_is_mixed_by_too(case):
+    log_opinions = torch.stack([(scale * case.logits).log_softmax(-1) for scale in (5.0, 1.0, 0.0)])
+    labels = case.logits.argmax(1)
+
+    def loss(weights):
+        mixed = np.log(np.einsum("k,knc->nc", weights, log_opinions.exp().numpy()))
+        return -mixed[np.arange(len(labels)), labels].sum() - 0.5 * mixed.mean()
+
+    found = loss(mixture_weights(log_opinions, labels, doubt=0.5).numpy())
+    rng = np.random.default_rng(0)
+    assert found <= min(loss(weights) for weights in rng.dirichlet(np.ones(3) / 2, size=2000)) + 1e-6
+    alone = mixture_weights(log_opinions, labels).numpy()
+    assert loss(alone) > found + 0.1  # the surest opinion alone, which labels without a doubt ask for

@@ -99,6 +99,7 @@ class CaGCN(NodeCalibrator):
             lambda weights: scaled(weights, NO_DROPOUT, 0),
             seen.val_labels,
             lambda logits, labels: cross_entropy(logits, labels) + self.margin * margin_loss(logits, labels),
+            seen.doubt,
             draws,
         )
         factors = _Network.of(seen, torch.ones_like(seen.val)).factors(found, NO_DROPOUT, 0)

@@ -38,27 +38,34 @@ class EnsembleTemperatureScaling(NodeCalibrator):
         nodes, classes = seen.logits.shape
         uniform = torch.full((nodes, classes), -math.log(classes), dtype=seen.logits.dtype)
         opinions = torch.stack([(seen.logits / temperature).log_softmax(-1), seen.logits.log_softmax(-1), uniform])
-        weights = mixture_weights(opinions[:, seen.val], seen.val_labels)
+        weights = mixture_weights(opinions[:, seen.val], seen.val_labels, seen.doubt)
         log_marginals = (opinions + weights.log()[:, None, None]).logsumexp(0)
         return log_marginals, {"temperature": temperature, "weights": weights}
 
 
 def mixture_weights(
-    log_opinions: Float[Tensor, "opinions nodes classes"], labels: Int[Tensor, " nodes"]
+    log_opinions: Float[Tensor, "opinions nodes classes"], labels: Int[Tensor, " nodes"], doubt: float = 0.0
 ) -> Float[Tensor, " opinions"]:
     """Find the weights w ≥ 0 of the lowest -mean_i log Σ_k w_k p_k(y_i) + Σ_k w_k: there they sum to 1.
 
-    It is convex, and the last digits of small weights do not matter to it, so single opinions are tried too.
+    It is convex, and the last digits of small weights do not matter to it, so single opinions are tried too. With a
+    doubt the mean is also over all labels of all nodes, which have that weight together (`doubt_about`).
     """
     from scipy.optimize import minimize
 
     of_labels = log_opinions[:, torch.arange(len(labels)), labels]
-    p = (of_labels - of_labels.amax(0)).exp().numpy()
+    shares = torch.ones(len(labels), dtype=of_labels.dtype)
+    if doubt:
+        others = log_opinions.flatten(1)
+        shares = torch.cat([shares, torch.full_like(others[0], doubt / others.shape[1])])
+        of_labels = torch.cat([of_labels, others], dim=1)
+    shares = shares / shares.sum()
+    p, share = (of_labels - of_labels.amax(0)).exp().numpy(), shares.numpy()
     count = len(p)
 
     def loss_and_gradient(weights: Any) -> tuple[float, Any]:
         mixed = weights @ p
-        return float(weights.sum() - np.log(mixed).mean()), 1 - (p / mixed).mean(1)
+        return float(weights.sum() - share @ np.log(mixed)), 1 - (p / mixed) @ share
 
     found = minimize(
         loss_and_gradient,
@@ -69,5 +76,5 @@ def mixture_weights(
         tol=1e-14,
     )
     tried = torch.from_numpy(np.vstack([found.x / found.x.sum(), np.eye(count)]))
-    nll = -(tried.log().unsqueeze(2) + of_labels).logsumexp(1).mean(1)
+    nll = -(tried.log().unsqueeze(2) + of_labels).logsumexp(1) @ shares
     return tried[int(nll.argmin())]

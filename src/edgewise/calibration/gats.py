@@ -88,7 +88,7 @@ class GATS(NodeCalibrator):
             return seen.val_logits / near.temperatures(weights).unsqueeze(1)
 
         found = self._training().best_weights(
-            weights, lambda weights, _: scaled(weights), scaled, seen.val_labels, cross_entropy, draws
+            weights, lambda weights, _: scaled(weights), scaled, seen.val_labels, cross_entropy, seen.doubt, draws
         )
         temperatures = _Neighbourhood.of(seen, torch.ones_like(seen.val)).temperatures(found)
         return (seen.logits / temperatures.unsqueeze(1)).log_softmax(-1), {"temperatures": temperatures}

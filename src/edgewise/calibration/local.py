@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.likelihood import nll
 from edgewise.calibration.minimise import minimised
 from edgewise.calibration.seen import Seen
 from edgewise.data.options import check_number
@@ -59,10 +59,12 @@ class LocalScaling(NodeCalibrator):
         traits = torch.stack([usual, _log_spread(seen.logits), _centred((1 + seen.degree).log())], dim=1)
         priors = torch.tensor([self.prior_log_temperature, self.prior_spread, self.prior_degree], dtype=traits.dtype)
 
+        doubt = seen.doubt
+
         def loss(exponents: Float[Tensor, " traits"]) -> Tensor:
             temperatures = (traits[seen.val] @ exponents).exp()
-            nll = cross_entropy(seen.val_logits / temperatures.unsqueeze(1), seen.val_labels, reduction="sum")
-            return nll + (exponents / priors).square().sum() / 2
+            scaled = seen.val_logits / temperatures.unsqueeze(1)
+            return nll(scaled, seen.val_labels, doubt) + (exponents / priors).square().sum() / 2
 
         found = minimised(loss, [0.0, 0.0, 0.0])
         temperatures = (traits @ found).exp()

@@ -42,12 +42,18 @@ class Training:
         clean: Callable[[Weights], Logits],
         labels: Labels,
         loss: Callable[[Logits, Labels], Tensor],
+        doubt: float,
         draws: torch.Generator,
     ) -> Weights:
         """Give the weights of the lowest NLL on the nodes that tell when to stop; the first ones are among them.
 
         ``noisy`` computes the calibrated logits of validation nodes in an epoch, ``clean`` the same without dropout.
+        The ``doubt`` is about all validation nodes.
         """
+
+        def doubted(loss: Tensor, logits: Logits) -> Tensor:
+            return loss - doubt / len(labels) * logits.log_softmax(-1).mean() if doubt else loss
+
         stopping = torch.zeros(len(labels), dtype=torch.bool)
         stopping[torch.randperm(len(labels), generator=draws)[::STOPPING]] = True
         learning = ~stopping if len(labels) > 1 else stopping
@@ -56,11 +62,13 @@ class Training:
         best, kept, waited = math.inf, copied(learnt), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():
-                nll = float(cross_entropy(clean(learnt)[stopping], labels[stopping]))
+                logits = clean(learnt)[stopping]
+                nll = float(doubted(cross_entropy(logits, labels[stopping]), logits))
             waited = 0 if nll < best else waited + 1
             if nll < best:
                 best, kept = nll, copied(learnt)
             if waited >= self.patience or epoch == self.epochs:
                 break
-            steps.take(loss(noisy(learnt, epoch)[learning], labels[learning]))
+            logits = noisy(learnt, epoch)[learning]
+            steps.take(doubted(loss(logits, labels[learning]), logits))
         return kept

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.calibration.likelihood import doubt_about
 from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_labels
 from edgewise.data.distributions import SUM_TOLERANCE, first_bad_row
 from edgewise.models.averaging import averaging, neighbours
@@ -38,6 +39,11 @@ class Seen:
     def val_labels(self) -> Int[Tensor, " val"]:
         """The labels of validation nodes."""
         return self.labels[self.val]
+
+    @property
+    def doubt(self) -> float:
+        """How much of a label calibrators add to those of validation nodes."""
+        return doubt_about(self.val_logits, self.val_labels)
 
     @cached_property
     def edge_index(self) -> Int[Tensor, "2 edges"]:

@@ -7,10 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.likelihood import doubt_about
 from edgewise.calibration.seen import Seen
 
 LARGEST_TEMPERATURE = 1e4  # the smallest is its inverse
-DOUBT = 0.5  # of a label, spread evenly, where labels alone would have no doubt left
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,6 @@ class TemperatureScaling(NodeCalibrator):
     """softmax(z / T), with the T of the lowest NLL on validation nodes.
 
     The most likely label of a node stays as it is. `learn` gives the "temperature".
-
-    Where every validation label has the largest logit, they fit the better the lower T is, and in the end every other
-    label would be impossible. There half a label more is counted, which any node and any class may have had.
 
     Examples
     --------
@@ -42,16 +39,15 @@ def best_temperature(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor,
     """Find the T of the lowest NLL: it is convex in 1 / T, so the sign of its slope tells where T is.
 
     d NLL / d(1/T) = Σ_i E_{softmax(z_i / T)}[z_i - z_i(y_i)]. Where every label has the largest logit there is no
-    lowest; there we add DOUBT times the mean of the NLL over nodes and over all labels that they might have, which has
-    one. Where labels have on average no more than the mean of their node's logits, T is 1e4, the largest that we take.
-    Where no logit differs from another any T is as good, and it is 1.
+    lowest, until some doubt is added (`doubt_about`). Where labels have on average no more than the mean of their
+    node's logits, T is 1e4, the largest that we take. Where no logit differs from another any T is as good: it is 1.
     """
     from scipy.optimize import brentq
 
     ahead = logits - logits.gather(1, labels[:, None])
     if not bool(ahead.any()):
         return 1.0
-    doubt = DOUBT / len(labels) if bool((ahead <= 0).all()) else 0.0
+    doubt = doubt_about(logits, labels) / len(labels)
 
     def slope(log_inverse: float) -> float:
         expected = ((ahead * math.exp(log_inverse)).softmax(-1) * ahead).sum(-1)

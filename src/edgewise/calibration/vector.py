@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.likelihood import nll
 from edgewise.calibration.minimise import minimised
 from edgewise.calibration.seen import Seen
 from edgewise.calibration.temperature import best_temperature
@@ -47,12 +47,14 @@ class VectorScaling(NodeCalibrator):
         classes = seen.logits.shape[1]
         centred = seen.logits - seen.logits.mean(-1, keepdim=True)  # a ∘ z must not depend on a constant in z
 
+        doubt = seen.doubt
+
         def scaled(parameters: Float[Tensor, " twice"], logits: Tensor) -> Tensor:
             return logits / temperature * (1 + parameters[:classes]) + parameters[classes:]
 
         def loss(parameters: Float[Tensor, " twice"]) -> Tensor:
-            nll = cross_entropy(scaled(parameters, centred[seen.val]), seen.val_labels, reduction="sum")
-            return nll + parameters.square().sum() / (2 * self.prior**2)
+            fit = nll(scaled(parameters, centred[seen.val]), seen.val_labels, doubt)
+            return fit + parameters.square().sum() / (2 * self.prior**2)
 
         found = minimised(loss, [0.0] * (2 * classes))
         factor, shift = (1 + found[:classes]) / temperature, found[classes:]
