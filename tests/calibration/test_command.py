@@ -1,6 +1,8 @@
 """edgewise calibrate: files in, a calibrated posterior out."""
 
+import os
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -38,7 +40,8 @@ def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
     assert type(found) is type(posterior)
     assert torch.equal(found.node, posterior.node)
     assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
-    assert result.stdout.startswith(f"{name}: ")
+    few = [key for key, value in learnt.items() if torch.as_tensor(value).numel() < 10]
+    assert result.stdout.startswith(f"{name}: {few[0]} " if few else f"Calibrated by {name}.\n")
     assert f"Wrote 60 nodes to {out}." in result.stdout
     if "temperature" in learnt:
         assert f"temperature {learnt['temperature']:.4g}" in result.stdout
@@ -50,6 +53,25 @@ def test_probabilities_are_as_good_as_logits(saved, tmp_path):
         assert calibrate(saved, given, "--calibrator", "temperature", "--out", out).exit_code == 0
     np.testing.assert_allclose(np.load(first), np.load(second), atol=1e-6)
     assert np.load(first).shape == (60, 3)
+
+
+def test_joints_are_not_lost_in_silence(saved, tmp_path):
+    lost = "without the joints of neighbours, which a .safetensors file would keep."
+    for name, is_said in (("structured", True), ("temperature", False)):
+        result = calibrate(saved, "logits", "--calibrator", name, "--out", tmp_path / "out.npy")
+        assert (result.exit_code, lost in result.stdout) == (0, is_said)
+
+
+def test_a_pipe_gets_a_whole_file(saved, tmp_path):
+    out, pipe = tmp_path / "out.npy", tmp_path / "pipe.npy"
+    os.mkfifo(pipe)
+    found = []
+    reader = Thread(target=lambda: found.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    assert calibrate(saved, "logits", "--out", pipe).exit_code == 0
+    reader.join(60)
+    assert calibrate(saved, "logits", "--out", out).exit_code == 0
+    assert found == [out.read_bytes()]
 
 
 def test_the_structured_one_is_usual_and_does_without_features(case, saved, tmp_path):
@@ -67,8 +89,9 @@ def test_a_trained_model_is_calibrated_and_then_scored_and_predicted(case, saved
     assert calibrate({**saved, "probs": fitted}, "probs", "--out", out).exit_code == 0
     for command in ("evaluate", "predict"):
         labels = ("--labels", saved["labels"]) if command == "evaluate" else ()
-        result = run(command, "--probs", out, *labels, "--edges", saved["edges"])
-        assert result.exit_code == 0, result.output
+        for file in (fitted, out):
+            result = run(command, "--probs", file, *labels, "--edges", saved["edges"])
+            assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(
@@ -78,7 +101,8 @@ def test_a_trained_model_is_calibrated_and_then_scored_and_predicted(case, saved
         (["--out", "calibrated.csv"], "Expected --out to end in .safetensors or .npy, but got calibrated.csv."),
         (["--probs", "probs.npy"], "Expected either --probs or --logits: what to calibrate."),
         (["--features", "labels.npy"], "to hold features (nodes, features), but got shape (60,)."),
-        (["--val", "train.npy"], "Expected"),
+        (["--val", "train.npy"], "Expected training and validation nodes to differ, but node 0 is in both."),
+        (["--val", "features.npy"], "to hold one column, one boolean a node, but got shape (60, 5)."),
         (["--logits", "probs.npy"], "Expected logits, but these are probabilities"),
         (["--logits", "labels.npy"], "to hold logits (nodes, classes), but got shape (60,)."),
         (["--out", "labels.npy"], "Expected --out to be a file of its own, but labels.npy is named twice."),

@@ -174,9 +174,15 @@ def test_sparse_features_are_features(case):
 @pytest.mark.parametrize(
     ("x", "words"),
     [
-        (torch.ones(59, 4), "finite features for each of the 60 nodes, but got shape (59, 4), or NaN."),
-        (torch.ones(60), "but got shape (60,), or NaN. To do without features set data.x = None."),
-        (torch.full((60, 2), math.nan), "but got shape (60, 2), or NaN."),
+        (
+            torch.ones(59, 4),
+            "Expected x of shape (60, features), but got shape (59, 4). To do without",
+        ),
+        (torch.ones(60), "Expected x of shape (60, features), but got shape (60,)."),
+        (
+            torch.full((60, 2), math.nan),
+            "Expected finite features x, but those of node 0 hold NaN or infinity.",
+        ),
         ([[1.0]] * 60, "Expected x to be a tensor or a NumPy array, but got list."),
     ],
 )

@@ -85,6 +85,8 @@ def checked_logits(given: Posterior | ArrayLike) -> Float[Tensor, "nodes classes
     if isinstance(given, Posterior):
         if given.batch_shape:
             raise ValueError(f"Expected one posterior, but got a batch of shape {given.batch_shape}. Choose one of it.")
+        if given.num_classes < 2:
+            raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
         return given.node.clamp(min=torch.finfo(given.node.dtype).tiny).log()
     logits = as_tensor(given, "logits")
     if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
@@ -96,12 +98,12 @@ def checked_logits(given: Posterior | ArrayLike) -> Float[Tensor, "nodes classes
     if bool(bad.any()):
         raise ValueError(
             f"Expected finite logits, but those of node {int(bad.nonzero()[0])} hold NaN or infinity. If they are "
-            "logarithms of probabilities, pass the probabilities: ew.wrap(probs)."
+            "logarithms of probabilities, pass the probabilities: ew.wrap(probs), in a command --probs."
         )
     if logits.dtype in SUM_TOLERANCE and first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
         raise ValueError(
             "Expected logits, but these are probabilities: each row sums to 1. Pass a posterior of them: "
-            "ew.wrap(probs)."
+            "ew.wrap(probs), in a command --probs."
         )
     return logits
 

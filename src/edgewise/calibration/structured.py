@@ -113,11 +113,13 @@ def _temperature_beside(
 def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
     given = seen.given_features
     x = as_tensor(given.to_dense() if isinstance(given, Tensor) else given, "x").cpu().double()
-    if x.ndim != 2 or len(x) != len(seen.labels) or not bool(x.isfinite().all()):
-        raise ValueError(
-            f"Expected x to hold finite features for each of the {len(seen.labels)} nodes, but got shape "
-            f"{tuple(x.shape)}, or NaN. To do without features set data.x = None."
-        )
+    way_out = "To do without features set data.x = None, in a command leave --features out."
+    if x.ndim != 2 or len(x) != len(seen.labels):
+        expected = f"({len(seen.labels)}, features)"
+        raise ValueError(f"Expected x of shape {expected}, but got shape {tuple(x.shape)}. {way_out}")
+    if bool((bad := ~x.isfinite().all(1)).any()):
+        node = int(bad.nonzero()[0])
+        raise ValueError(f"Expected finite features x, but those of node {node} hold NaN or infinity. {way_out}")
     return x
 
 

@@ -1,5 +1,6 @@
 """edgewise calibrate."""
 
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from edgewise.posterior import Posterior
 
 ENDINGS = (".safetensors", ".npy")
-MOST_SHOWN = 12  # numbers of what was learnt; the weights of a network are no news
+MOST_SHOWN = 12  # numbers of one name among those that were learnt
 
 CALIBRATE_HELP = f"""Calibrate predictions of nodes by the labels of validation nodes.
 
@@ -64,7 +65,7 @@ def calibrate(
     check_outputs({"--out": out}, {**named, "features": features})
     if (probs is None) == (logits is None):
         raise ValueError("Expected either --probs or --logits: what to calibrate.")
-    if calibrator not in CALIBRATORS:
+    if (calibrator := calibrator.lower()) not in CALIBRATORS:
         raise ValueError(f"Expected --calibrator to be one of {', '.join(CALIBRATORS)}, but got {calibrator}.")
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(f"Expected --out to end in {' or '.join(ENDINGS)}, but got {out}.")
@@ -77,13 +78,13 @@ def calibrate(
         split = SimpleNamespace(train=files.read_mask(train), val=files.read_mask(val))
         x = files.read_rows(features, "features (nodes, features)") if features else None
         data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
-        with complaints_name(**named, x=features):
+        with complaints_name(logits=logits or probs, y=labels, edge_index=edges, train=train, val=val, x=features):
             found = BY_NAME[calibrator].learn(given, data, split)
     try:
         _write(found.posterior, out)
     finally:  # a full disk must not cost the answer
         typer.echo(_words(calibrator, found))
-    typer.echo(f"Wrote {found.posterior.num_nodes:,} nodes to {out}.")
+    typer.echo(f"Wrote {found.posterior.num_nodes:,} nodes to {out}{_what_is_lost(found.posterior, out)}.")
 
 
 def _write(posterior: "Posterior", path: Path) -> None:
@@ -92,19 +93,27 @@ def _write(posterior: "Posterior", path: Path) -> None:
         return
     import numpy as np
 
-    def write(file: Path) -> None:
-        with file.open("wb") as stream:  # np.save would add an ending to the name
-            np.save(stream, posterior.node.numpy())
+    whole = BytesIO()  # np.save would look for a place in a pipe, and add an ending to a name
+    np.save(whole, posterior.node.numpy())
+    replace_file(path, lambda file: file.write_bytes(whole.getvalue()))
 
-    replace_file(path, write)
+
+def _what_is_lost(posterior: "Posterior", path: Path) -> str:
+    from edgewise.posterior import IndependentPosterior
+
+    if path.suffix.lower() == ".safetensors" or isinstance(posterior, IndependentPosterior):
+        return ""
+    return ", without the joints of neighbours, which a .safetensors file would keep"
 
 
 def _words(calibrator: str, found: "Calibrated") -> str:
-    """Say what was learnt, but for the weights of networks."""
+    """Say what was learnt, if that is a few numbers and not one for each node."""
     import torch
 
-    few = {name: torch.as_tensor(value).flatten().tolist() for name, value in found.learnt.items()}
+    numbers = {name: torch.as_tensor(value).flatten().tolist() for name, value in found.learnt.items()}
     said = [
-        f"{name} {' '.join(f'{number:.4g}' for number in few[name])}" for name in few if len(few[name]) <= MOST_SHOWN
+        f"{name} {' '.join(f'{number:.4g}' for number in of_name)}"
+        for name, of_name in numbers.items()
+        if len(of_name) <= MOST_SHOWN
     ]
-    return f"{calibrator}: {', '.join(said) or 'the weights of a network'}"
+    return f"{calibrator}: {', '.join(said)}" if said else f"Calibrated by {calibrator}."

@@ -7,6 +7,7 @@ import typer
 
 import edgewise
 from edgewise.cli.app import app
+from edgewise.cli.belief_files import read_belief
 from edgewise.cli.complaints import complaints_name
 from edgewise.cli.options import LARGEST_SEED, as_given
 from edgewise.cli.progress_bar import progress_bar
@@ -82,11 +83,9 @@ def evaluate(
         )
     from edgewise.data import files
     from edgewise.metrics import evaluate as score
-    from edgewise.posterior import Posterior
 
     with progress_bar() as progress:
-        with complaints_name(probs=probs):
-            p = Posterior.load(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
+        p = read_belief(probs)[0] if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
         y, edge_index = files.read_labels(labels), files.read_edges(edges)
         chosen = files.read_mask(mask) if mask else None
         joints = files.read_edge_probs(edge_probs) if edge_probs else None

@@ -8,11 +8,14 @@ from types import FrameType, TracebackType
 from typing import Any
 
 # Code that is on the stack while a module is imported, which torch and NumPy would go on with half of, having swallowed
-# what is raised; while a worker is started, which would print that it got half of its orders; while a progress bar
-# comes or goes (not while it is shown), which would leave the cursor hidden; and while a thread is started or a lock is
-# taken, which would leave another thread waiting for ever.
+# what is raised; while a worker is started, which would print that it got half of its orders; while a progress bar or
+# a table comes or goes (not while it is shown), which would leave the cursor hidden; and while a thread is started or a
+# lock is taken, which would leave another thread waiting for ever.
 FILES_NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py", str(Path("cli", "progress_bar.py")))
-FUNCTIONS_NOT_TO_BE_CUT = ("Thread.start", "ThreadPoolExecutor.submit", "Condition.__enter__", "Condition.__exit__")
+FUNCTIONS_NOT_TO_BE_CUT = (
+    *("Thread.start", "ThreadPoolExecutor.submit", "Condition.__enter__", "Condition.__exit__"),
+    *("Live.start", "Live.stop"),
+)
 PATIENCE = 0.002  # seconds until it is looked again whether they have ended
 WAITING = b"\nedgewise: Interrupted; it ends when what is being loaded is whole.\n"  # below ^C and the progress bar
 
@@ -26,6 +29,7 @@ class Interruption:
     def __init__(self) -> None:
         self.signal = 0
         self.is_told = False  # on the terminal, so that nobody presses again
+        self._has_waited = False
         self._before: dict[int, Any] = {}
 
     @property
@@ -63,9 +67,10 @@ class Interruption:
             return
         if _can_be_cut(frame):
             raise KeyboardInterrupt
-        if not self.is_told and os.isatty(2):
+        if self._has_waited and not self.is_told and os.isatty(2):
             self.is_told = True
             os.write(2, WAITING)
+        self._has_waited = True
         signal.setitimer(signal.ITIMER_REAL, PATIENCE)
 
 

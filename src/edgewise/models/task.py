@@ -167,8 +167,8 @@ def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]
     nodes = checked_mask(as_tensor(mask, name).cpu(), len(labels), name)
     if not bool(nodes.any()):
         raise ValueError(
-            f"Expected at least one {name} node, but the mask is empty. Training nodes are learnt from, and validation "
-            "nodes tell when to stop: keep some for each."
+            f"Expected at least one {name} node, but the mask is empty. Models learn from training nodes; validation "
+            "nodes tell when to stop, and how to calibrate. Keep some for each."
         )
     unknown = nodes & (labels < 0)
     if bool(unknown.any()):
