@@ -1,14 +1,20 @@
 """Commands in forks of this process: nothing need be imported again, and what is done to a fork stays there."""
 
 import os
+import selectors
+import signal
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from edgewise.__main__ import main
+
+DEADLINE = 300  # seconds, after which a command is taken to hang
 
 
 class Ended(NamedTuple):
@@ -35,9 +41,9 @@ def command(*args: object, before: Callable[[], object] = lambda: None) -> Ended
             os._exit(code)
     os.close(out_there)
     os.close(err_there)
-    said = _text(out), _text(err)
+    said = read_to_the_end(pid, out, err)
     _, status = os.waitpid(pid, 0)
-    return Ended(os.waitstatus_to_exitcode(status), *said)
+    return Ended(os.waitstatus_to_exitcode(status), *(part.decode(errors="replace") for part in said))
 
 
 def _code(args: list[str], before: Callable[[], object]) -> int:
@@ -55,9 +61,27 @@ def _code(args: list[str], before: Callable[[], object]) -> int:
     return 1
 
 
-def _text(number: int) -> str:
-    with open(number, encoding="utf-8", errors="replace") as stream:
-        return stream.read()
+def read_to_the_end(pid: int, *numbers: int) -> list[bytes]:
+    """Read what a process says until nobody has the other sides of the files any more; if it hangs, it is killed."""
+    said, end = dict.fromkeys(numbers, b""), time.monotonic() + DEADLINE
+    with selectors.DefaultSelector() as still_open:
+        for number in numbers:
+            still_open.register(number, selectors.EVENT_READ)
+        while still_open.get_map():
+            ready = still_open.select(max(0, end - time.monotonic()))
+            if not ready:
+                os.kill(pid, signal.SIGKILL)
+                break
+            for key, _ in ready:
+                part = b""
+                with suppress(OSError):  # which is how Linux tells it of a terminal
+                    part = os.read(key.fd, 65536)
+                said[key.fd] += part
+                if not part:
+                    still_open.unregister(key.fd)
+    for number in numbers:
+        os.close(number)
+    return list(said.values())
 
 
 def left_over(folder: Path) -> list[Path]:

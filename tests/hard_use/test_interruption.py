@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
@@ -22,7 +21,7 @@ from edgewise.cli.app import _told
 from edgewise.cli.complaints import complain
 from edgewise.cli.interruption import WAITING, Interruption
 from edgewise.experiments.run_table import write_run_table
-from hard_use.forked import command, left_over
+from hard_use.forked import command, left_over, read_to_the_end
 from hard_use.inputs import calibrate_args, evaluate_args, predict_args
 from one_thread import one_thread
 from report.made_up_runs import made_up_results
@@ -259,7 +258,7 @@ def test_no_lock_stays_taken(moment: Callable[..., object], event: str) -> None:
         time.sleep(10)
     setter = Thread(target=free.set, daemon=True)
     setter.start()
-    setter.join(10)
+    setter.join(60)
     assert (interruption.code, setter.is_alive()) == (130, False)
 
 
@@ -279,7 +278,7 @@ def test_no_thread_is_waited_for_at_the_end() -> None:
     """
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     args = [sys.executable, "-c", dedent(script)]
-    done = subprocess.run(args, capture_output=True, env=env, text=True, check=False, timeout=120)
+    done = subprocess.run(args, capture_output=True, env=env, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr.split()[-1]) == (-signal.SIGINT, "KeyboardInterrupt")
 
 
@@ -309,39 +308,64 @@ INTERRUPTED_IMPORT = """
 )
 def test_while_modules_are_imported(module: str, code: int, stderr: str, tmp_path: Path) -> None:
     args = [sys.executable, "-c", dedent(INTERRUPTED_IMPORT), module, *map(str, evaluate(tmp_path))]
-    done = subprocess.run(args, capture_output=True, text=True, check=False)
+    done = subprocess.run(args, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr.lstrip("\n")) == (code, stderr)
     if (out := tmp_path / "out.json").exists():  # so little is quicker done than stopped
         json.loads(out.read_text())
 
 
-def read_to_the_end(terminal: int) -> bytes:
-    said = b""
-    with suppress(OSError):  # which is how Linux tells that nobody has the other side any more
-        while part := os.read(terminal, 4096):
-            said += part
-    os.close(terminal)
-    return said.replace(b"\r\n", b"\n")
-
-
-@pytest.mark.parametrize("has_a_bar", [False, True])
-def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(has_a_bar: bool, tmp_path: Path) -> None:
+def on_a_terminal(script: str, *args: object, **environment: str) -> tuple[int, bytes]:
+    """Run a script whose errors go to a terminal; give its exit code and what is on the terminal."""
     ours, theirs = os.openpty()
-    script = f"""
-        from edgewise.cli import progress_bar
-        progress_bar.PROGRESS_AFTER = {0 if has_a_bar else 600}
-    """
-    script = dedent(script) + dedent(INTERRUPTED_IMPORT)
-    args = [sys.executable, "-c", script, "numpy.linalg", *map(str, evaluate(tmp_path))]
-    env = {**os.environ, "TERM": "xterm"}
-    with subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
+    words = [sys.executable, "-c", script, *map(str, args)]
+    env = {**os.environ, "TERM": "xterm", **environment}
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
         os.close(theirs)
-        said = read_to_the_end(ours)
-    assert process.returncode == 130
-    assert said.count(b"Interrupted") == said.count(WAITING) == 1  # and not once more at the end
-    if has_a_bar:
-        hidden, shown = b"\x1b[?25l", b"\x1b[?25h"
-        assert said.count(hidden) == said.count(shown) == 1
-        assert said.index(hidden) < said.index(shown)
-    else:
-        assert said == WAITING
+        (said,) = read_to_the_end(process.pid, ours)
+    return process.returncode, said.replace(b"\r\n", b"\n")
+
+
+def test_a_terminal_is_told_at_once_that_an_import_is_waited_for(tmp_path: Path) -> None:
+    without_bar = "from edgewise.cli import progress_bar; progress_bar.PROGRESS_AFTER = 600"
+    script = without_bar + dedent(INTERRUPTED_IMPORT)
+    assert on_a_terminal(script, "numpy.linalg", *evaluate(tmp_path)) == (130, WAITING)  # and not once more at the end
+
+
+def test_a_progress_bar_goes_when_an_import_was_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "waited_for.py").write_text(
+        dedent("""
+            import signal, time
+
+            signal.raise_signal(signal.SIGINT)
+            time.sleep(0.2)
+            is_whole = True
+        """)
+    )
+    script = """
+        import sys, time
+        from threading import Event
+        from rich.progress import Progress
+        from edgewise.cli import progress_bar
+        from edgewise.cli.interruption import Interruption
+
+        def start_and_tell(bar, start=Progress.start):
+            start(bar)
+            is_shown.set()
+
+        is_shown, Progress.start = Event(), start_and_tell
+        progress_bar.PROGRESS_AFTER = 0
+        try:
+            with Interruption() as interruption, progress_bar.progress_bar():
+                assert is_shown.wait(200)
+                import waited_for
+                time.sleep(10)
+        except KeyboardInterrupt:
+            assert sys.modules["waited_for"].is_whole
+            sys.exit(interruption.code)
+    """
+    code, said = on_a_terminal(dedent(script), PYTHONPATH=os.pathsep.join([str(tmp_path), *sys.path]))
+    hidden, shown = b"\x1b[?25l", b"\x1b[?25h"
+    assert code == 130, said
+    assert said.count(WAITING) == said.count(hidden) == said.count(shown) == 1
+    assert said.index(hidden) < said.index(WAITING) < said.index(shown)
+    assert b"Traceback" not in said
