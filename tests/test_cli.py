@@ -23,6 +23,7 @@ from typer.testing import CliRunner, Result
 
 import edgewise as ew
 from edgewise.cli import app, progress_bar
+from edgewise.cli.app import ORDER
 from edgewise.data.edges import EdgeChoice
 from edgewise.experiments.published import PUBLISHED_DATASETS
 from edgewise.metrics.binning import Closed, Kind
@@ -42,7 +43,7 @@ def run(*args: object) -> Result:
 
 def command(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "edgewise", *map(str, args)], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "edgewise", *map(str, args)], capture_output=True, text=True, check=False, timeout=300
     )
 
 
@@ -370,7 +371,7 @@ def test_version_is_what_an_issue_needs() -> None:
     assert others == [f"python {platform.python_version()}", *expected]
 
 
-@pytest.mark.parametrize("words", [["evaluate", "--help"], ["--version"]])
+@pytest.mark.parametrize("words", [["--version"], *([name, "--help"] for name in ORDER)], ids=" ".join)
 def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys\nfrom edgewise.cli import app\n"
@@ -378,7 +379,7 @@ def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
         "heavy = {'torch', 'numpy', 'pyarrow', 'matplotlib', 'numba'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("two\nlines")])
@@ -413,7 +414,7 @@ def test_a_closed_pipe_ends_a_command_as_a_shell_expects(name: str, saved: dict[
     reader, writer = os.pipe()
     os.close(reader)
     args = [sys.executable, "-m", "edgewise", name, *(map(str, options(saved)) if name == "evaluate" else ())]
-    done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
     os.close(writer)
     assert (done.returncode, done.stderr) == (128 + 13, "")  # SIGPIPE
 
