@@ -68,7 +68,7 @@ def test_a_pair_that_is_no_edge_of_the_field_is_a_product_and_says_so():
     node = posterior.node.numpy()
     for row, (i, j) in ((0, (2, 0)), (2, (3, 0))):
         assert_row(predictions, row, np.outer(node[i], node[j]), (node[i].argmax(), node[j].argmax()))
-    assert predictions.convergence == "the caller did not tell"
+    assert predictions.convergence == "not recorded"
 
 
 def test_a_mixture_is_the_mean_of_products():
@@ -224,7 +224,7 @@ REFUSED = [
     ({"node_ids": ["a", "b", "a"]}, "'a' is there twice"),
     ({"node_ids": ["a", "b", 1]}, "all text or all whole numbers"),
     ({"node_ids": [0.5, 1.5, 2.5]}, "all text or all whole numbers, but got float"),
-    ({"node_ids": ["a", "b", "c"], "pairs": [("a", "z")]}, "ids of node_ids, but pair 0 has 'z'"),
+    ({"node_ids": ["a", "b", "c"], "pairs": [("a", "z")]}, "Expected pairs of known ids, but pair 0 has 'z'."),
     ({"node_ids": ["a", "b", "c"], "pairs": [(0, 1)]}, "such as 'a', but got some such as 0"),
     ({"node_ids": [5, 6, 7], "pairs": [("5", "6")]}, "such as 5, but got some such as '5'"),
     ({"class_names": ["a"]}, r"class_names of shape \(2,\)"),

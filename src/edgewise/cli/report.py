@@ -49,7 +49,9 @@ def report(
         from edgewise.experiments.run_table import write_run_table
 
         write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
-        typer.echo(f"Wrote {len(found.runs)} runs to {export}.")
+        from edgewise.report.words import counted
+
+        typer.echo(f"Wrote {counted(len(found.runs), 'run')} to {export}.")
 
 
 def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Results":

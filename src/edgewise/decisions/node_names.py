@@ -68,7 +68,7 @@ def checked_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
     outside = (numbers < 0) | (numbers >= nodes.count)
     if outside.any():
         side, row = np.argwhere(outside)[0]
-        known = f"nodes from 0 to {nodes.count - 1}" if nodes.given is None else "ids of node_ids"
+        known = f"nodes from 0 to {nodes.count - 1}" if nodes.given is None else "known ids"
         raise ValueError(f"Expected pairs of {known}, but pair {row} has {_plain(columns[side, row])!r}. Correct it.")
     alone = np.flatnonzero(numbers[0] == numbers[1])
     if len(alone):

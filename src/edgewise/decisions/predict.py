@@ -101,7 +101,7 @@ def _nodes_and_labels(
 
 def _convergence_words(belief: Posterior, convergence: Convergence | None) -> str:
     if convergence is None:
-        return "the caller did not tell" if isinstance(belief, PairwisePosterior) else "nothing to converge"
+        return "not recorded" if isinstance(belief, PairwisePosterior) else "nothing to converge"
     if not isinstance(convergence, Convergence):
         raise ValueError(f"Expected convergence as a solver returns it, but got {type(convergence).__name__}.")
     if not convergence:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from multiprocessing.resource_tracker import ensure_running
 from threading import Thread
 
 from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
@@ -86,6 +87,7 @@ def ctrl_c_kept_from_children() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows, where they see it and end
         yield
         return
+    ensure_running()  # which would unblock it again, and the first child would see it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -147,7 +147,7 @@ def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
     if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
         raise FileProblem(
             f"Expected numbers in {path}, but column {name} holds {_example(column)}. Separate columns by commas, "
-            "write classes and nodes as 0, 1, 2, … (predict takes names by --ids and --classes), and leave other "
+            "write classes and nodes as 0, 1, 2, … (predict takes ids in --pairs, with --ids), and leave other "
             "columns out."
         )
     number_type: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
