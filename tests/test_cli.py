@@ -178,6 +178,17 @@ def test_a_plot_is_drawn_without_a_screen(
     assert len(content) > 5000
 
 
+@pytest.mark.parametrize("is_scored", [True, False])
+def test_the_same_label_is_drawn_where_it_is_scored(
+    is_scored: bool, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, draw = [], ew.plot_reliability
+    monkeypatch.setattr(ew, "plot_reliability", lambda ev, views: drawn.append(views) or draw(ev, views=views))
+    more = [] if is_scored else ["--no-same-label"]
+    assert run("evaluate", *options(saved), "--plot", tmp_path / "plot.png", *more).exit_code == 0
+    assert drawn == [("nodewise", "edgewise", "agree", "disagree", *(["same_label"] if is_scored else []))]
+
+
 def test_choices_are_those_of_the_library() -> None:
     help_text = run("evaluate", "--help").stdout
     for option, choices in {"binning": Kind, "closed": Closed, "norm": Norm, "edge-choice": EdgeChoice}.items():

@@ -123,6 +123,9 @@ def evaluate(
 def _draw(ev: "Evaluation", path: Path) -> None:
     import matplotlib as mpl
 
+    from edgewise.metrics import VIEWS
+
     mpl.use("Agg")  # no screen is needed
-    figure, _ = edgewise.plot_reliability(ev)
+    views = VIEWS if ev.same_label is None else (*VIEWS, "same_label")
+    figure, _ = edgewise.plot_reliability(ev, views=views)
     replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:].lower(), dpi=200, bbox_inches="tight"))
