@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from textwrap import dedent
+from threading import Timer
 
 import psutil
 
 TESTS = Path(__file__).parents[1]
+DEADLINE = 300  # seconds, after which a script is taken to hang
 
 
 @contextmanager
 def script(folder: Path, text: str, *args: object, without: Container[str] = ()) -> Iterator[subprocess.Popen[str]]:
-    """Run a script, which may import from the tests, without some variables; in the end what is left is killed."""
+    """Run a script, which may import from the tests, without some variables; killed in the end, or if it hangs."""
     file = folder / "script.py"
     file.write_text(dedent(text))
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
@@ -26,9 +28,13 @@ def script(folder: Path, text: str, *args: object, without: Container[str] = ())
     command = [sys.executable, str(file), *map(str, args)]
     environment = {name: value for name, value in os.environ.items() if name not in without}
     with subprocess.Popen(command, env={**environment, "PYTHONPATH": path}, **pipes) as process:
+        deadline = Timer(DEADLINE, process.kill)
+        deadline.start()
         try:
             yield process
         finally:
+            deadline.cancel()
+            deadline.join()
             process.kill()
 
 

@@ -10,8 +10,10 @@ from edgewise.experiments.attempts import Failure, Job, attempt
 from edgewise.experiments.local import run_locally
 from edgewise.experiments.plan import Plan
 from edgewise.experiments.runs import Run
+from edgewise.experiments.sources import Sources
 from experiments.numbers import numbers
 from experiments.processes import are_gone, is_alive, script
+from experiments.tiny import write_planetoid
 
 
 def test_two_workers_find_what_this_process_finds(job: Job, plan: Plan, undisturbed: list[Run]) -> None:
@@ -27,11 +29,19 @@ def test_nothing_to_do_starts_nothing(job: Job) -> None:
     assert list(run_locally([], job, workers=2)) == []
 
 
-def test_a_failing_run_costs_only_itself_and_a_worker_that_dies_only_its_run(job: Job, undisturbed: list[Run]) -> None:
+def test_a_failing_run_costs_only_itself_and_a_worker_that_dies_only_its_run(
+    tmp_path: Path, undisturbed: list[Run]
+) -> None:
     first, last, other = undisturbed[:3]
     fails = replace(other.key, hyperparameters="[]")
-    (takes_long,) = Plan(("cora",), ("gat",), splits=1, folds=1, inits=1).runs()
-    outcomes = run_locally([fails, first.key, takes_long, last.key, takes_long], job, workers=1)
+    (without_end,) = Plan(("citeseer",), ("gcn",), splits=1, folds=1, inits=1).runs()
+    for dataset in ("cora", "citeseer"):
+        write_planetoid(tmp_path, dataset)
+    edges = tmp_path / "CiteSeer" / "raw" / "ind.citeseer.graph"
+    edges.unlink()
+    os.mkfifo(edges)  # who reads it waits for a writer, and there is none
+    job = Job(Sources(str(tmp_path)), n_splits=2)
+    outcomes = run_locally([fails, first.key, without_end, last.key, without_end], job, workers=1)
 
     failure = next(outcomes)
     assert isinstance(failure, Failure)
@@ -45,7 +55,7 @@ def test_a_failing_run_costs_only_itself_and_a_worker_that_dies_only_its_run(job
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)  # it has begun the third
     assert next(outcomes) == Failure(
-        takes_long, "The worker process was ended by SIGKILL. If memory was short, use fewer --workers."
+        without_end, "The worker process was ended by SIGKILL. If memory was short, use fewer --workers."
     )
     (successor,) = active_children()
     assert successor.pid is not None
@@ -91,5 +101,5 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path, moment: str) -
         assert len(set(workers)) == 2
         assert all(map(is_alive, workers))
         process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        assert process.wait(timeout=60) == -signal.SIGKILL
         assert are_gone(workers, seconds=60)
