@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -74,7 +75,11 @@ def raylet(node: object) -> psutil.Process:
 
 
 def is_at_a_run(node: psutil.Process) -> bool:
-    return any("_attempt_on_node" in process.name() for process in node.children())
+    for process in node.children():
+        with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if "_attempt_on_node" in process.name():
+                return True
+    return False
 
 
 def expected_of(undisturbed: list[Run], keys: list) -> dict:
@@ -106,9 +111,10 @@ def test_a_node_that_is_killed_costs_nothing(
         seen.append(outcome)
         if len(seen) == 2:
             node = raylet(nodes.first)
-            assert wait_until(lambda: is_at_a_run(node), seconds=30)
+            assert wait_until(lambda: is_at_a_run(node), seconds=180)
             for process in (node, *node.children(recursive=True)):  # all that would go with a machine
-                process.kill()
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     execute = partial(run_on_ray, address=nodes.address)
     progress = reproduce(small, tmp_path, job.sources, execute, None, lambda _: kill_in_the_middle, "ray")
@@ -137,6 +143,16 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
         from edgewise.experiments.plan import Plan
         from edgewise.experiments.sources import Sources
         from experiments.numbers import numbers
+        from experiments.processes import is_alive
+
+        def hosts_of(process):
+            try:
+                listening = (c for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN)
+                return {connection.laddr.ip for connection in listening}
+            except psutil.Error:
+                if is_alive(process.pid):  # else it has ended meanwhile
+                    raise
+                return set()
 
         os.chdir(sys.argv[1])  # folders may be given from here
         keys = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=2).runs()[:3]
@@ -147,8 +163,7 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
             if not pids:
                 started = psutil.Process().children(recursive=True)
                 pids = [process.pid for process in started]
-                listening = (c for p in started for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN)
-                hosts = {connection.laddr.ip for connection in listening}
+                hosts = set().union(*map(hosts_of, started))
         told = {str(key): text for key, text in numbers(found).items()}
         left = [name for name in OF_OUR_OWN_CLUSTER if name in os.environ]
         print(json.dumps([told, sorted(hosts), pids, left]))
@@ -161,7 +176,7 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
     assert hosts
     assert set(hosts) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert len(pids) >= 3
-    assert are_gone(pids, seconds=30)
+    assert are_gone(pids, seconds=180)
     assert left == []
 
 
@@ -186,7 +201,7 @@ def test_an_address_where_nobody_answers_is_told_at_once(job: Job, plan: Plan, s
         start = time.monotonic()
         with pytest.raises(ValueError, match=rf"Ray cluster at --ray {address}, but got: .*refused.*ray start --head"):
             next(run_on_ray(plan.runs(), job, address))
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", ":6379", "127.0.0.1:port", "ray://", "ray://host"])
