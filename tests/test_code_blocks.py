@@ -98,7 +98,7 @@ def run_bash(text: str, place: str, sweep: Path) -> str:
         if words[0] == "edgewise" and not {"|", ">", "&&"} & set(words):
             printed.append(run_edgewise(words[1:], place, sweep))
         else:
-            done = subprocess.run(["bash", "-euc", command], capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(["bash", "-euc", command], capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, f"{place}: {command}\n{done.stderr}"
             printed.append(done.stdout)
     return "".join(printed)

@@ -31,7 +31,7 @@ def _printed(folder: Path, *arguments: str, **environment: str) -> str:
     folder.mkdir()
     command = [sys.executable, "-W", "error", "-W", TORCH_GEOMETRIC, *arguments]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert (run.returncode, run.stderr) == (0, "")
     assert not list(folder.iterdir())
     return run.stdout

@@ -161,6 +161,7 @@ def test_what_is_calibrated_has_logits() -> None:
 
 def test_help_texts_do_not_wait_for_the_names() -> None:
     code = "import sys, edgewise.experiments.readings; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.split()
     assert "edgewise.experiments.readings" in loaded
     assert not {"torch", "numpy", "matplotlib", "edgewise.data", "edgewise.models"} & set(loaded)

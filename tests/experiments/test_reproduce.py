@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import median
 
 import psutil
 import pytest
@@ -195,7 +195,8 @@ def num_rows(out: Path) -> int:
     try:
         return int(connection.execute("SELECT count(*) FROM runs").fetchone()[0])
     except sqlite3.OperationalError as error:
-        assert "no such table" in str(error) or "unable to open" in str(error)
+        # The last two of a journal that a kill left, which only a writer may roll back.
+        assert any(words in str(error) for words in ("no such table", "unable to open", "readonly"))
         return 0
     finally:
         connection.close()
@@ -222,7 +223,7 @@ def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
     seed = random.randrange(10**6)
     print("seed of the moments:", seed)  # shown if the test fails
     out, log, moments = tmp_path / "results", tmp_path / "log", random.Random(seed)
-    run_seconds = fmean(run.seconds for run in undisturbed)
+    run_seconds = median(run.seconds for run in undisturbed)  # the first compiles too
     # New rows to wait for, None for a kill while it starts; then some seconds more. In the time of a run there are at
     # most two more rows, so the ten kills leave some of the 36.
     kills = [(None, moments.uniform(0.1, 4)) for _ in range(5)] + [
@@ -269,7 +270,9 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: P
 
 def test_a_second_command_is_refused_while_the_first_runs(tmp_path: Path, root: Path, plan: Plan) -> None:
     with Store.writing(tmp_path):
-        refused = subprocess.run(command(tmp_path, root, plan), capture_output=True, text=True, check=False)
+        refused = subprocess.run(
+            command(tmp_path, root, plan), capture_output=True, text=True, check=False, timeout=300
+        )
     assert refused.returncode == 2
     (line,) = refused.stderr.splitlines()
     assert line.startswith("edgewise: Expected to be the only writer in")

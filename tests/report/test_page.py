@@ -141,7 +141,7 @@ def browser() -> Iterator[Any]:
         pytest.skip("Chromium is not installed, and the page is tested in it: apt-get install chromium.")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install .[dev]")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=FLAGS)
+        browser = driver.chromium.launch(executable_path=path, args=FLAGS, timeout=180_000)
         yield browser
         browser.close()
 
