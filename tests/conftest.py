@@ -1,5 +1,9 @@
 """Shapes and types that signatures promise are checked while the tests run."""
 
+import os
+from pathlib import Path
+
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 # All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
@@ -26,3 +30,11 @@ CHECKED = [
     "edgewise.models.stars",
 ]
 install_import_hook(CHECKED, "beartype.beartype")
+
+settings.register_profile("same each time", deadline=None, derandomize=True)  # also on a busy machine
+settings.load_profile("same each time")
+
+# Two processes that keep two compilations of one loop at once may mix them up: Numba numbers them without a lock.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    kept = os.environ.get("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(kept, worker))

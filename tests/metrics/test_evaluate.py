@@ -35,7 +35,7 @@ def loop(probs, y, edge_index, mask, **options):
     closed=st.sampled_from(["right", "left"]),
     choice=st.sampled_from(["both", "any", "all"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_product_joint_equals_the_loops(case, n_bins, norm, closed, choice):
     probs, y, edge_index, mask = case
     ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edges=choice)
@@ -43,7 +43,7 @@ def test_product_joint_equals_the_loops(case, n_bins, norm, closed, choice):
 
 
 @given(case=cases(), n_bins=st.integers(1, 30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_explicit_joint_equals_the_loops(case, n_bins):
     probs, y, edge_index, mask = case
     joints, table = symmetric_joints(probs, edge_index)
@@ -53,7 +53,7 @@ def test_explicit_joint_equals_the_loops(case, n_bins):
 
 
 @given(case=cases())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_explicit_product_equals_the_cheap_path(case):
     probs, y, edge_index, mask = case
     start, end = edge_index
@@ -88,7 +88,7 @@ def test_worked_example_of_the_paper(p, nodewise, chain, cycle):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_order_and_direction_of_edges_change_no_bit(case, seed):
     probs, y, edge_index, mask = case
     g = torch.Generator().manual_seed(seed)
@@ -105,7 +105,7 @@ def test_order_and_direction_of_edges_change_no_bit(case, seed):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_names_of_nodes_change_no_bit(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
@@ -115,7 +115,7 @@ def test_names_of_nodes_change_no_bit(case, seed):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_names_of_classes_change_nothing(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(probs.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -127,7 +127,7 @@ def test_names_of_classes_change_nothing(case, seed):
 
 
 @given(case=cases(), n_bins=st.integers(1, 20), kind=st.sampled_from(["width", "mass"]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_scores_stay_in_their_ranges(case, n_bins, kind):
     probs, y, edge_index, mask = case
     l1, l2, largest = (
@@ -223,7 +223,7 @@ def test_same_label_event():
 
 
 @given(case=cases())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_outcome_is_at_least_as_probable_as_the_labels_that_came_true(case):
     probs, y, edge_index, mask = case
     joints, _ = symmetric_joints(probs, edge_index)

@@ -37,7 +37,7 @@ def whole(parts, **options):
 
 
 @given(st.permutations(range(6)), st.integers(0, 6))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_batches_in_any_order_and_grouping_give_the_bits_of_one_graph(order, cut):
     parts = batches(6)
     metric = ew.GraphCalibration(same_label=True)
