@@ -75,6 +75,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, tiny: Path) -> None:
     result = reproduce(tmp_path / "out", tiny, "--models", "gcn,gat", "--dry-run")
     assert result.exit_code == 0
     assert "6 runs (1 split, 3 folds, 1 init for each cell), 0 done: about" in result.output
+    assert "; loops are compiled once, which may take a minute more." in result.output
     assert not (tmp_path / "out").exists()
 
 

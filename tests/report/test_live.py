@@ -50,6 +50,7 @@ def test_the_plan_in_words() -> None:
     progress, _ = sweep(done=5)
     text = plan_text(progress)
     assert text.startswith("12 runs (1 split, 3 folds, 1 init for each cell), 5 done: about ")
+    assert "compiled" not in text
     assert text.splitlines()[0].endswith(" with 2 workers.")
     assert [line.split() for line in text.splitlines()[3:]] == [["cora", "3/3", "2/3"], ["pubmed", "0/3", "0/3"]]
     done = Progress([made_up_run("cora", "gcn").key], [made_up_run("cora", "gcn")], workers=1)

@@ -119,6 +119,7 @@ def plan_text(progress: Progress) -> str:
     crew = f"with {counted(progress.workers, 'worker')}" if progress.workers else "of work for one core"
     guessed = {key.cell for key in progress.missing} - set(TYPICAL_SECONDS) - set(done)
     how = "very roughly" if guessed else "about"
-    left = f"{how} {duration(progress.seconds_left)} {crew}" if progress.missing else "nothing left to do"
+    first = "" if progress.runs else "; loops are compiled once, which may take a minute more"
+    left = f"{how} {duration(progress.seconds_left)} {crew}{first}" if progress.missing else "nothing left to do"
     runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
     return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])
