@@ -52,7 +52,7 @@ def test_every_file_exists_but_for_those_that_a_recipe_adds():
     paths = set(re.findall(r"`((?:src|tests|docs|scripts)/[\w./-]+)`", TEXT)) | set(re.findall(r"\]\(([^)]+)\)", TEXT))
     paths |= set(re.findall(r"`([\w-]+\.(?:md|toml|cff))`", TEXT))
     assert len(paths) > 30
-    assert {path for path in paths if not (HOME / path).exists()} == {path for path in WRITTEN if "/" in path}
+    assert {path for path in paths if not (HOME / path).exists()} <= {path for path in WRITTEN if "/" in path}
 
 
 @pytest.mark.parametrize(
