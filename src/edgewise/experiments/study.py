@@ -95,12 +95,8 @@ def _mapped(workers: int) -> Iterator[Callable[[Missing], Iterator[list[Row]]]]:
 def _in_processes(processes: ProcessPoolExecutor, missing: Missing) -> Iterator[list[Row]]:
     with ctrl_c_kept_from_children():
         futures = [processes.submit(study_graph, *item) for item in missing.items()]
-    try:
-        for future in as_completed(futures):
-            yield future.result()
-    finally:
-        for future in futures:
-            future.cancel()
+    for future in as_completed(futures):
+        yield future.result()
 
 
 def _begin_work() -> None:
