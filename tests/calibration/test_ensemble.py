@@ -35,7 +35,7 @@ def opinions_of(seed, nodes=50, classes=4, spreads=(3.0, 1.0, 0.3)):
     return torch.stack(drawn).log_softmax(-1), labels
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
 def test_weights_are_those_of_slsqp(seed):
     log_opinions, labels = opinions_of(seed)
@@ -55,7 +55,7 @@ def test_an_opinion_that_is_better_everywhere_is_taken_alone(best):
     assert mixture_weights(log_opinions, labels)[best] == pytest.approx(1.0, abs=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 10_000), strength=st.floats(-2.0, 6.0))
 def test_nll_is_never_above_that_of_temperature_scaling(make_case, seed, strength):
     case = make_case(seed, strength=strength)

@@ -50,7 +50,7 @@ def seen_of(case):
     return Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data.edge_index)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), heads=st.integers(1, 3), base=st.floats(-1.5, 2.0))
 def test_temperatures_are_those_of_a_loop(make_case, seed, heads, base):
     case = make_case(seed)

@@ -27,7 +27,7 @@ def drawn(seed, observations, levels=None):
     return p, rng.random(observations) < p**2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), observations=st.integers(1, 60), levels=st.sampled_from([None, 3, 10]))
 def test_a_map_is_that_of_scikit_learn(seed, observations, levels):
     p, happened = drawn(seed, observations, levels)

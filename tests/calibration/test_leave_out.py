@@ -27,7 +27,7 @@ def refitted(features, labels, ridge, without):
     return model.predict(features[without])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), ridge=st.sampled_from([1e-2, 1.0, 30.0]), width=st.sampled_from([1, 5, 12, 13, 40]))
 def test_left_out_scores_are_those_of_refits(seed, ridge, width):
     features, labels = labelled(seed, width)

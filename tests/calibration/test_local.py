@@ -37,7 +37,7 @@ def penalised_nll(case, exponents, priors):
     return total
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), priors=st.tuples(*[st.floats(0.1, 3.0)] * 3), all_right=st.booleans())
 def test_the_loss_is_flat_where_it_ends(make_case, seed, priors, all_right):
     case = make_case(seed)

@@ -47,7 +47,7 @@ def doubted_nll(logits, labels, temperature):
     return known + 0.5 * float(-log_p.mean()) / len(labels)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), true_temperature=st.floats(0.3, 5.0), num_classes=st.integers(2, 6))
 def test_no_temperature_of_a_fine_grid_is_better(seed, true_temperature, num_classes):
     logits, labels = drawn(seed, 40, num_classes, true_temperature)
@@ -88,7 +88,7 @@ def test_logits_that_do_not_differ_are_left_as_they_are():
     assert best_temperature(torch.full((5, 3), 7.0, dtype=torch.float64), torch.arange(5) % 3) == 1.0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.02, 50.0), shift=st.floats(-1e6, 1e6))
 def test_temperature_scales_with_logits_and_knows_no_shift(seed, factor, shift):
     logits, labels = drawn(seed)

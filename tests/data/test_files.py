@@ -97,7 +97,7 @@ def test_one_column_is_a_vector(save: Save, array: np.ndarray, tmp_path: Path) -
     assert same(read_array(save(tmp_path / "column", array)), array)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.floats(width=64, allow_nan=False)))
 def test_floats_survive_text_and_parquet_to_the_bit(
     tmp_path_factory: pytest.TempPathFactory, array: np.ndarray
@@ -414,7 +414,7 @@ def read_or_refuse(folder: Path, ending: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("ending", SOUND)
 def test_random_bytes_give_an_array_or_a_refusal(ending: str, tmp_path: Path) -> None:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=200)
     @given(st.binary())
     @example(b"\x00")
     @example(b"\r")
@@ -429,7 +429,7 @@ def test_random_bytes_give_an_array_or_a_refusal(ending: str, tmp_path: Path) ->
 def test_a_damaged_file_gives_an_array_or_a_refusal(ending: str, tmp_path: Path) -> None:
     sound = SOUND[ending]
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(st.integers(0, len(sound) - 1), st.binary(max_size=8), st.integers(0, len(sound)))
     def fuzz(place: int, patch: bytes, length: int) -> None:
         read_or_refuse(tmp_path, ending, sound[:place] + patch + sound[place + len(patch) :])

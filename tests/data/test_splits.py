@@ -24,7 +24,7 @@ def nodes(mask: torch.Tensor) -> set[int]:
     return set(mask.nonzero().flatten().tolist())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(LABELS, st.integers(0, 2**40))
 def test_three_sets_are_disjoint_and_sizes_are_rounded_down_in_each_class(labels: list[int], seed: int) -> None:
     y = torch.tensor(labels)
@@ -40,7 +40,7 @@ def test_three_sets_are_disjoint_and_sizes_are_rounded_down_in_each_class(labels
             assert int((split.test & (y == label)).sum()) == math.floor((num_nodes - num_labelled) * 85 / 100)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(LABELS, st.integers(2, 3))
 def test_folds_partition_the_labelled_nodes_and_share_the_test_set(labels: list[int], n_folds: int) -> None:
     splits = make_splits(np.array(labels), n_splits=2, n_folds=n_folds)
@@ -58,7 +58,7 @@ def as_lists(splits: list[Split]) -> list[list[list[bool]]]:
     return [[split.train.tolist(), split.val.tolist(), split.test.tolist()] for split in splits]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(LABELS, st.integers(0, 1000))
 def test_a_split_depends_on_its_seed_and_number_only(labels: list[int], seed: int) -> None:
     y = torch.tensor(labels)

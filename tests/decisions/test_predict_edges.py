@@ -81,7 +81,7 @@ def test_a_mixture_is_the_mean_of_products():
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 25), st.sampled_from([torch.float64, torch.float32]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_closed_forms_of_independent_nodes_are_sums_over_the_joint(seed, num_classes, top, dtype):
     node = random_probs(6, num_classes, seed=seed).to(dtype)
     top = min(top, num_classes**2)
@@ -128,7 +128,7 @@ def beliefs(seed, num_classes=3):
 
 @pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(5)))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, seed, order):
     ring, kinds = beliefs(seed)
     predictions = predict_edges(kinds[kind], ring, EVENTS, top=2)
@@ -150,7 +150,7 @@ def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, se
 
 @pytest.mark.parametrize("kind", ["independent", "mixture"])
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(3)))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_relabelled_classes_are_only_renamed(kind, seed, order):
     ring, kinds = beliefs(seed)
     names = np.array(["a", "b", "c"])

@@ -30,7 +30,7 @@ def curve_of(elements):
     return risk_coverage(np.array(confidence), np.array(correct))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SCORED)
 def test_area_and_points_against_a_loop(elements):
     curve = curve_of(elements)
@@ -41,7 +41,7 @@ def test_area_and_points_against_a_loop(elements):
         assert risk == accepted.count(False) / len(accepted)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SCORED, st.randoms(use_true_random=False))
 def test_order_does_not_matter_to_the_bit(elements, random):
     shuffled = elements.copy()
@@ -49,14 +49,14 @@ def test_order_does_not_matter_to_the_bit(elements, random):
     assert curve_of(shuffled).aurc == curve_of(elements).aurc
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SCORED)
 def test_only_the_ranking_matters(elements):
     stretched = [(math.exp(3 * confidence) - 7, correct) for confidence, correct in elements]
     assert curve_of(stretched).aurc == curve_of(elements).aurc
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(SCORED)
 def test_no_order_is_better_than_the_best(elements):
     curve = curve_of(elements)
@@ -126,7 +126,7 @@ def test_bad_input_is_refused(confidence, correct, message):
         risk_coverage(np.array([0.5]), np.array([True])).risk_at(0.0)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(arrays.arrays(np.float64, 8, elements=st.floats(-4, 4)), st.integers(0, 2**32))
 def test_a_graph_against_a_loop_over_its_nodes_and_edges(numbers, seed):
     g = np.random.default_rng(seed)

@@ -34,7 +34,7 @@ def calibrated(count, seed):
     return probability, g.random(count) < probability
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PAIRS, st.sampled_from([0.2, 0.5, 0.75, 0.9, 1.0]))
 def test_the_lowest_threshold_of_a_precision_is_that_of_sklearn(pairs, wanted):
     probability, happened = columns(pairs)
@@ -46,7 +46,7 @@ def test_the_lowest_threshold_of_a_precision_is_that_of_sklearn(pairs, wanted):
     assert threshold.found == bool(len(reached))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(PAIRS, GRID)
 def test_what_comes_out_is_what_sklearn_counts(pairs, value):
     probability, happened = columns(pairs)
@@ -61,7 +61,7 @@ def test_what_comes_out_is_what_sklearn_counts(pairs, value):
     assert outcome.cost == pytest.approx(cost)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PAIRS, st.sampled_from([(1, 1), (1, 5), (5, 1), (0, 1), (1, 0)]))
 def test_no_threshold_costs_less(pairs, costs):
     probability, happened = columns(pairs)
@@ -86,7 +86,7 @@ def test_the_cheapest_threshold_tends_to_that_of_bayes():
     assert bayes.check(*other).cost == pytest.approx(4 * 0.2**2 / 2 + (1 - 0.2) ** 2 / 2, abs=5e-3)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PAIRS, st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.1, 0.3, 0.5, 0.9]))
 def test_false_discoveries_are_those_of_benjamini_and_hochberg(pairs, among, rate):
     probability, happened = columns(pairs)
@@ -130,7 +130,7 @@ def test_a_precision_without_errors_needs_as_many_pairs_as_the_binomial_says(cou
     assert threshold.value == (0.0 if found else math.inf)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.05, 0.2, 0.5]))
 def test_a_believed_rate_is_the_largest_set_with_so_few_expected_errors(among, rate):
     probability = np.array(among)
@@ -147,7 +147,7 @@ def test_a_believed_rate_holds_if_probabilities_are_right():
     assert threshold.check(probability, happened).false_discoveries == pytest.approx(0.1, abs=0.01)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PAIRS, st.randoms(use_true_random=False))
 def test_order_does_not_matter(pairs, random):
     shuffled = pairs.copy()

@@ -28,7 +28,7 @@ def of_beliefs(field, posterior):
 
 
 @given(field=small_fields())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_it_is_minus_log_z_on_forests(field):
     mrf = field.mrf()
     for infer in (sum_product, exact_marginals):

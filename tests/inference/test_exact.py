@@ -23,7 +23,7 @@ from inference.fields import (
 
 
 @given(field=small_fields())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_forests(field):
     posterior, convergence = exact_marginals(field.mrf())
     assert isinstance(posterior, PairwisePosterior)
@@ -32,7 +32,7 @@ def test_forests(field):
 
 
 @given(field=small_fields(loops=True, strength=3.0))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_graphs_with_loops(field):
     posterior, convergence = exact_marginals(field.mrf())
     assert convergence.converged

@@ -8,7 +8,7 @@ from inference.fields import KINDS, cycle, generator, one_of, random_field, rand
 
 
 @given(field=small_fields())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_max_marginals_of_forests(field):
     posterior, convergence = max_product(field.mrf())
     true = field.enumerated()
@@ -19,7 +19,7 @@ def test_max_marginals_of_forests(field):
 
 
 @given(field=small_fields())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_argmax_is_the_most_likely_labelling(field):
     # Continuous random potentials have a unique best labelling.
     assert max_product(field.mrf())[0].node.argmax(-1).tolist() == field.enumerated().most_likely()

@@ -29,7 +29,7 @@ def following(field, q):
 
 
 @given(field=small_fields(loops=True, strength=0.3))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_it_rests_at_the_fixed_point_equation(field):
     posterior, convergence = mean_field(field.mrf(), damping=0.3)
     assert convergence.converged and convergence.residual <= 1e-12
@@ -37,7 +37,7 @@ def test_it_rests_at_the_fixed_point_equation(field):
 
 
 @given(field=small_fields(loops=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_it_sweeps_in_parallel_from_the_softmax_of_the_unaries(field):
     masked = field.mrf().unary
     q = masked.softmax(-1)

@@ -29,7 +29,7 @@ def assert_same(got, expected, tolerance):
 
 
 @given(field=small_fields())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_exact_on_small_forests(field):
     posterior, convergence = sum_product(field.mrf())
     assert convergence.converged
@@ -57,7 +57,7 @@ def test_a_tree_takes_as_many_sweeps_as_its_diameter_and_one_to_notice():
 
 
 @given(field=small_fields())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_connected_sets_are_exact_on_trees(field):
     posterior, _ = sum_product(field.mrf())
     middle = [node for node in range(len(field.unary)) if sum(node in edge for edge in field.edges) >= 2]
@@ -110,7 +110,7 @@ def both_answers(field, changed, **options):
 
 # Ten sweeps, converged or not: the invariances are those of each sweep.
 @given(field=small_fields(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_names_of_nodes_change_nothing(field, seed):
     order = torch.randperm(len(field.unary), generator=generator(seed))
     name = order.argsort()
@@ -122,7 +122,7 @@ def test_names_of_nodes_change_nothing(field, seed):
 
 
 @given(field=small_fields(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_names_of_classes_change_nothing(field, seed):
     order = torch.randperm(field.unary.shape[1], generator=generator(seed))
     name = order.argsort().tolist()
@@ -137,7 +137,7 @@ def test_names_of_classes_change_nothing(field, seed):
 
 
 @given(field=small_fields(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_order_and_direction_of_edges_change_nothing(field, seed):
     g = generator(seed)
     num_edges = field.edge_index.shape[1]
@@ -157,7 +157,7 @@ def test_order_and_direction_of_edges_change_nothing(field, seed):
 
 
 @given(field=small_fields(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_constants_change_nothing(field, seed):
     g = generator(seed)
     rows = 10 * torch.randn(len(field.unary), 1, generator=g, dtype=torch.float64)
@@ -181,7 +181,7 @@ def test_error_of_a_loop_shrinks_with_its_couplings(seed):
 
 
 @given(field=small_fields(loops=True, strength=0.05))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_weak_couplings_are_nearly_exact(field):
     """The shortest loop is a triangle, so the error is O(strength^3); its factor grows with the number of loops."""
     posterior, convergence = sum_product(field.mrf())

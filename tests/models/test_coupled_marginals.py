@@ -49,7 +49,7 @@ def test_joints_are_those_of_a_loop(strength):
         np.testing.assert_allclose(found[e], scaled_by_a_loop(p, r, strength), atol=1e-8)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000), strength=st.floats(-4, 4), num_classes=st.integers(2, 6), spread=st.floats(0.0, 8.0)
 )

@@ -118,7 +118,7 @@ def test_the_piece_of_a_centre_is_the_likelihood_of_its_star(turn):
 
 
 @given(seed=st.integers(0, 2**31), num_edges=st.integers(0, 15))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_names_of_nodes_and_order_and_direction_of_edges_change_nothing(seed, num_edges):
     case, g = random_case(seed, num_edges=num_edges), generator(seed)
     name = torch.randperm(9, generator=g)

@@ -126,7 +126,7 @@ def by_the_rule(script, patience):
     script=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([48.0, LOW, 90.0, HIGH])), min_size=1, max_size=12),
     patience=st.integers(1, 4),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_script(script, patience):
     assert run(script, patience) == by_the_rule(script, patience)
 

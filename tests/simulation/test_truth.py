@@ -152,7 +152,7 @@ def test_numbers_of_chains_and_sweeps_are_whole(option):
         synthetic(300, seed=0).truth(**option)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), kind=st.sampled_from(["mrf", "block_model"]))
 def test_other_names_of_nodes_and_classes_and_turned_edges_change_nothing_else(seed, kind):
     field = tiny(kind, "poisson", seed).field
