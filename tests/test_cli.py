@@ -222,7 +222,7 @@ def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
         ("resamples", -1, "Invalid value for '--resamples'"),
         ("seed", -1, "Invalid value for '--seed'"),
         ("confidence-level", 1, "Expected confidence_level to be a number above 0 and below 1, but got 1.0."),
-        ("norm", "l3", "'l3' is not one of 'l1', 'l2', 'max'"),
+        ("norm", "l3", "Invalid value for '--norm': 'l3' is not one of 'l1', 'l2', 'max'"),
         ("plot", "plot.jpg", "Expected --plot to end in .png, .pdf, .svg, but got plot.jpg."),
         ("plot", "nowhere/plot.png", "Expected --plot in a folder that exists, but there is no "),
         ("json", "nowhere/out.json", "Make it first."),

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.data import long_edge_list
@@ -41,7 +41,6 @@ def counted(edge_index, keep):
 
 
 @given(edge_lists(), CHOICES)
-@settings(deadline=None)
 def test_each_pair_counts_as_often_as_its_more_frequent_direction(case, choice):
     edge_index, mask = case
     expected = Counter(loops.scored_edges(edge_index.T.tolist(), mask.tolist(), choice))
@@ -49,7 +48,6 @@ def test_each_pair_counts_as_often_as_its_more_frequent_direction(case, choice):
 
 
 @given(edge_lists(), CHOICES, st.sampled_from([0, 8, 1 << 18]))
-@settings(deadline=None)
 def test_long_lists_keep_the_very_same_edges(case, choice, few):
     edge_index, mask = case
     with pytest.MonkeyPatch.context() as patch:

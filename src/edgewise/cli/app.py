@@ -62,7 +62,8 @@ def _told(error: Exception) -> int:
     if not hasattr(error, "format_message"):
         raise error
     context = getattr(error, "ctx", None)
-    stop = "" if (message := error.format_message()).endswith((".", "?")) else "."
+    message = error.format_message().replace(": Value error, ", ": ")  # which some versions of typer say of a choice
+    stop = "" if message.endswith((".", "?")) else "."
     return complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
 
 
