@@ -26,8 +26,9 @@ install: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
+# One thread a worker, of which there is one a core: two that share a core wait for each other.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n logical --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
