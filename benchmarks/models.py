@@ -21,8 +21,8 @@ import torch
 from measure import environment
 
 import edgewise as ew
-from edgewise.models.convolution import convolution_weights
 from edgewise.models.gat import initial_weights
+from edgewise.models.gcn import convolution_weights
 from edgewise.models.seeds import generator
 from edgewise.models.task import Task, prepared
 

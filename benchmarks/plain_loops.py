@@ -18,7 +18,7 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import degree
 
 import edgewise as ew
-from edgewise.models.adam import Weights
+from edgewise.kernels.adam import Weights
 from edgewise.models.seeds import generator
 
 

@@ -9,12 +9,12 @@ from time import perf_counter
 
 import speed_page
 
-from edgewise.experiments.attempts import Job
-from edgewise.experiments.local import available_cores, run_locally
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.runs import Run
-from edgewise.experiments.sources import Sources
-from edgewise.report.words import duration
+from edgewise.paper.formatting import duration
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.runs import Run
+from edgewise.sweep.sources import Sources
+from edgewise.workers.jobs import Job
+from edgewise.workers.local import available_cores, run_locally
 
 PAPER = Plan()
 

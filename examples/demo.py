@@ -14,11 +14,11 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 import edgewise as ew
-from edgewise.experiments.published import PUBLISHED_SCORES
+from edgewise.files.output import write_json
 from edgewise.models.epfgnn import FittedEPFGNN
-from edgewise.report.legends import legend_entries
-from edgewise.report.output import write_json
-from edgewise.report.scores_table import scores_beside_published
+from edgewise.paper.comparison import scores_beside_published
+from edgewise.paper.published import PUBLISHED_SCORES
+from edgewise.plots.style import legend_entries
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13

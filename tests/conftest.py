@@ -11,23 +11,23 @@ from jaxtyping import install_import_hook
 # and the compiled loops, which cannot be wrapped (forest, long_edge_list, compiled_*).
 CHECKED = [
     "edgewise.data.edges",
-    "edgewise.data.pairs",
+    "edgewise.data.edges",
     "edgewise.data.statistics",
     "edgewise.inference.messages",
     "edgewise.metrics.collect",
     "edgewise.metrics.elements",
     "edgewise.metrics.evaluation",
-    "edgewise.metrics.exact",
+    "edgewise.metrics.sums",
     "edgewise.metrics.intervals",
-    "edgewise.metrics.node_sets",
+    "edgewise.metrics.collect",
     "edgewise.metrics.scores",
     "edgewise.metrics.sums",
-    "edgewise.models.attention",
-    "edgewise.models.convolution",
-    "edgewise.models.dropout",
-    "edgewise.models.projection",
-    "edgewise.models.sparse",
-    "edgewise.models.stars",
+    "edgewise.kernels.attention",
+    "edgewise.models.gcn",
+    "edgewise.kernels.dropout",
+    "edgewise.kernels.projection",
+    "edgewise.kernels.sparse",
+    "edgewise.kernels.stars",
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 

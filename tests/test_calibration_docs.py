@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.experiments.plan import DATASETS
-from edgewise.experiments.readings import MODELS, READINGS
-from edgewise.experiments.recipes import calibrators_of, hyperparameters
-from edgewise.report.results import Results
-from edgewise.report.several_sources import read_sources
-from edgewise.report.structured_verdicts import verdicts
-from edgewise.report.sweep_report import write_tables
+from edgewise.paper.readings import MODELS, READINGS
+from edgewise.paper.results import Results, read_sources
+from edgewise.paper.structured_verdicts import verdicts
+from edgewise.paper.sweep_report import write_tables
+from edgewise.sweep.plan import DATASETS
+from edgewise.sweep.run import calibrators_of, hyperparameters
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "calibration.md").read_text(encoding="utf-8")

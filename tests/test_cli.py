@@ -23,12 +23,13 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 import edgewise as ew
-from edgewise.cli import app, progress_bar
+from edgewise.cli import app
+from edgewise.cli import options as progress_bar
 from edgewise.cli.app import ORDER
 from edgewise.data.edges import EdgeChoice
-from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.metrics.binning import Closed, Kind
 from edgewise.metrics.scores import Norm
+from edgewise.metrics.sums import Closed, Kind
+from edgewise.paper.published import PUBLISHED_DATASETS
 
 PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
 LABELS = np.array([0, 0, 1, 1, 0])

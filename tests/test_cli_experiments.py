@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from edgewise.experiments import local
-from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
-from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS
-from edgewise.experiments.run_table import write_run_table
-from edgewise.experiments.runs import RunKey
-from edgewise.experiments.store import Store
+from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS
+from edgewise.sweep.run_table import write_run_table
+from edgewise.sweep.runs import RunKey
+from edgewise.sweep.store import Store
+from edgewise.workers import local
+from edgewise.workers.jobs import Failure, Job, Outcome, attempt
 from experiments.tiny import write_planetoid
 from report.made_up_runs import made_up_results
 from test_cli import run

@@ -5,18 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgewise.experiments.attempts import Job, task_of
-from edgewise.experiments.perform import perform
-from edgewise.experiments.plan import DATASETS, Plan
-from edgewise.experiments.readings import MODELS
-from edgewise.experiments.run_times import TYPICAL_SECONDS
-from edgewise.experiments.sources import Sources
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.comparison import compare, tally_line
-from edgewise.report.paper_tables import far_cells
-from edgewise.report.results import Results
-from edgewise.report.sweep_report import time_line, write_tables
-from edgewise.report.words import label, mean_std
+from edgewise.paper.comparison import compare, tally_line
+from edgewise.paper.formatting import label, mean_std
+from edgewise.paper.paper_tables import far_cells
+from edgewise.paper.readings import MODELS
+from edgewise.paper.results import Results
+from edgewise.paper.sweep_report import time_line, write_tables
+from edgewise.sweep.plan import DATASETS, TYPICAL_SECONDS, Plan
+from edgewise.sweep.run import perform
+from edgewise.sweep.sources import Sources
+from edgewise.workers.jobs import Job, task_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = DOCS / "reproduction" / "runs.parquet"

@@ -10,10 +10,10 @@ from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_undirected
 
 from edgewise.calibration import CaGCN, TemperatureScaling
-from edgewise.calibration.cagcn import _Network, margin_loss
-from edgewise.calibration.seen import Seen
+from edgewise.calibration.calibration_input import Seen
+from edgewise.calibration.graph_networks import _Network, margin_loss
 from edgewise.data.splits import Split
-from edgewise.models.dropout import NO_DROPOUT
+from edgewise.kernels.dropout import NO_DROPOUT
 
 
 def generator(seed=0):

@@ -19,7 +19,7 @@ from edgewise.calibration import (
     TemperatureScaling,
     VectorScaling,
 )
-from edgewise.calibration.minimise import minimised
+from edgewise.calibration.calibration_input import minimised
 from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.metrics import evaluate
 from edgewise.models import GCN

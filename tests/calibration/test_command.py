@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.experiments.calibrators import BY_NAME
+from edgewise.sweep.run import BY_NAME
 from test_cli import run
 
 MASKS = ("train", "val")

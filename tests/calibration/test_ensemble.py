@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from edgewise.calibration import EnsembleTemperatureScaling, TemperatureScaling
-from edgewise.calibration.ensemble import mixture_weights
-from edgewise.calibration.likelihood import doubt_about, nll
+from edgewise.calibration.calibration_input import doubt_about, nll
+from edgewise.calibration.scaling import mixture_weights
 
 
 def lowest_on_the_simplex(of_labels):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.calibration import GATS, TemperatureScaling
-from edgewise.calibration.gats import _Neighbourhood
-from edgewise.calibration.seen import Seen
+from edgewise.calibration.calibration_input import Seen
+from edgewise.calibration.graph_networks import _Neighbourhood
 
 
 def temperatures_by_a_loop(case, weights):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from edgewise.calibration.leave_out import averaged_features, left_out
-from edgewise.models.averaging import averaging, neighbours
+from edgewise.calibration.structured import averaged_features, left_out
+from edgewise.models.task import averaging, neighbours
 
 PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration.network import Training
+from edgewise.calibration.graph_networks import Training
 
 USUAL = Training(epochs=200, patience=5, learning_rate=0.05, weight_decay=0.0)
 

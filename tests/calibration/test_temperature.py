@@ -11,7 +11,7 @@ from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
 from torch.nn.functional import cross_entropy
 
 from edgewise.calibration import TemperatureScaling
-from edgewise.calibration.temperature import LARGEST_TEMPERATURE, best_temperature
+from edgewise.calibration.scaling import LARGEST_TEMPERATURE, best_temperature
 
 
 def drawn(seed, num_nodes=200, num_classes=4, true_temperature=2.0):

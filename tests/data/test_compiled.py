@@ -4,8 +4,9 @@ import numba
 import pytest
 import torch
 
-from edgewise.data import compiled
-from edgewise.metrics import compiled_sums, exact
+from edgewise.kernels import dispatch as compiled
+from edgewise.kernels import score_sums as compiled_sums
+from edgewise.metrics import sums as exact
 
 
 def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypatch):

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.data import long_edge_list
 from edgewise.data.edges import scored_edges
-from edgewise.data.long_edge_list import scored_edges_of_long_list
+from edgewise.kernels import long_edge_list
+from edgewise.kernels.long_edge_list import scored_edges_of_long_list
 from reference import loops
 
 CHOICES = st.sampled_from(["both", "any", "all"])

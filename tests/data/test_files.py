@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
 
-from edgewise.data.files import (
+from edgewise.files import (
     FileProblem,
-    numpy_files,
     read_array,
     read_edge_probs,
     read_edges,
     read_labels,
     read_mask,
     read_probs,
-    reading,
     tables,
 )
+from edgewise.files import arrays as numpy_files
+from edgewise.files import inputs as reading
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
 EDGES = np.array([[0, 1, 2, 0], [1, 2, 0, 2]])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from edgewise.data import load_dataset, make_splits
 from edgewise.data.datasets import DATASET_NAMES
-from edgewise.data.heterophilous import HETEROPHILOUS
+from edgewise.data.pyg_files import HETEROPHILOUS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.data.options import check_number, check_option, check_whole_number
+from edgewise.validation import check_number, check_option, check_whole_number
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float64(0.5), np.float32(0.5), np.int8(1), np.uint64(1), 5e-324])

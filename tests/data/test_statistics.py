@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from edgewise.data import dataset_statistics, edge_statistics, load_dataset, make_splits
-from edgewise.experiments.published import PUBLISHED_DATASETS
+from edgewise.paper.published import PUBLISHED_DATASETS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported

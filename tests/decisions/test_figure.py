@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edgewise.decisions import risk_coverage, selective
-from edgewise.report import risk_coverage_figure
-from edgewise.report.risk_coverage_figure import plot_risk_coverage
+from edgewise.plots import risk_coverage_plot as risk_coverage_figure
+from edgewise.plots.risk_coverage_plot import plot_risk_coverage
 
 mpl.use("Agg")
 

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.experiments.attempts import Job
-from edgewise.experiments.local import run_locally
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.runs import Run
-from edgewise.experiments.sources import Sources
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.runs import Run
+from edgewise.sweep.sources import Sources
+from edgewise.workers.jobs import Job
+from edgewise.workers.local import run_locally
 from experiments.tiny import write_planetoid
 from one_thread import one_thread
 

@@ -2,9 +2,9 @@
 
 import math
 
-from edgewise.experiments.runs import SAME_LABEL, Bins, Run, RunKey, ViewResult
-from edgewise.experiments.store import TaskRow
 from edgewise.metrics.sums import VIEWS
+from edgewise.sweep.runs import SAME_LABEL, Bins, Run, RunKey, ViewResult
+from edgewise.sweep.store import TaskRow
 
 VERSIONS = {"edgewise": "0.1.0", "python": "3.11.7", "torch": "2.13.0"}
 

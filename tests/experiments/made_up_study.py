@@ -1,8 +1,7 @@
 """Rows of studies that never were."""
 
-from edgewise.experiments.study_plan import GraphKey
-from edgewise.experiments.study_rows import TRUTH, Row
-from edgewise.experiments.study_scores import SCORES
+from edgewise.paper.study import TRUTH, GraphKey, Row
+from edgewise.paper.study_predictors import SCORES
 
 
 def key(seed=0, homophily=0.5):

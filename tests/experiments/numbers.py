@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from edgewise.experiments.runs import Run, RunKey
+from edgewise.sweep.runs import Run, RunKey
 
 
 def numbers(runs: Iterable[Run]) -> dict[RunKey, str]:

@@ -15,15 +15,14 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from edgewise.experiments import cluster
-from edgewise.experiments.attempts import Failure, Job, Outcome
-from edgewise.experiments.cluster import run_on_ray
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.reproduce import reproduce
-from edgewise.experiments.runs import Run
-from edgewise.experiments.sources import Sources
-from edgewise.experiments.store import Store
-from edgewise.experiments.versions import versions
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.reproduce import reproduce
+from edgewise.sweep.runs import Run, versions
+from edgewise.sweep.sources import Sources
+from edgewise.sweep.store import Store
+from edgewise.workers import cluster
+from edgewise.workers.cluster import run_on_ray
+from edgewise.workers.jobs import Failure, Job, Outcome
 from experiments.numbers import numbers
 from experiments.processes import are_gone, is_alive, script, wait_until
 from experiments.tiny import write_planetoid
@@ -138,10 +137,10 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
     text = """
         import json, os, sys
         import psutil
-        from edgewise.experiments.attempts import Job
-        from edgewise.experiments.cluster import OF_OUR_OWN_CLUSTER, check_address, run_on_ray
-        from edgewise.experiments.plan import Plan
-        from edgewise.experiments.sources import Sources
+        from edgewise.workers.jobs import Job
+        from edgewise.workers.cluster import OF_OUR_OWN_CLUSTER, check_address, run_on_ray
+        from edgewise.sweep.plan import Plan
+        from edgewise.sweep.sources import Sources
         from experiments.numbers import numbers
         from experiments.processes import is_alive
 

@@ -12,7 +12,7 @@ START_TWO = """
     from multiprocessing import get_context
     from time import sleep
 
-    from edgewise.experiments.local import ctrl_c_kept_from_children
+    from edgewise.workers.local import ctrl_c_kept_from_children
 
     if __name__ == "__main__":
         for _ in range(2):

@@ -9,22 +9,22 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from edgewise.experiments import synthetic_graphs
-from edgewise.experiments.attempts import Failure, Job, Outcome, attempt
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.reproduce import reproduce
-from edgewise.experiments.runs import RunKey
-from edgewise.experiments.sources import Sources
-from edgewise.experiments.store import Store
+from edgewise.sweep import sources as synthetic_graphs
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.reproduce import reproduce
+from edgewise.sweep.runs import RunKey
+from edgewise.sweep.sources import Sources
+from edgewise.sweep.store import Store
+from edgewise.workers.jobs import Failure, Job, Outcome, attempt
 from experiments.tiny import write_texas
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from edgewise.report.page import page_html
-from edgewise.report.results import Results
-from edgewise.report.sweep_figures import draw_errors
-from edgewise.report.sweep_report import report_text, write_tables
+from edgewise.paper.figures import draw_errors
+from edgewise.paper.page import page_html
+from edgewise.paper.results import Results
+from edgewise.paper.sweep_report import report_text, write_tables
 
 SCORES = ("accuracy", "nll", "brier", "ece")
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.experiments.attempts import Failure, Job, attempt
-from edgewise.experiments.local import run_locally
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.runs import Run
-from edgewise.experiments.sources import Sources
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.runs import Run
+from edgewise.sweep.sources import Sources
+from edgewise.workers.jobs import Failure, Job, attempt
+from edgewise.workers.local import run_locally
 from experiments.numbers import numbers
 from experiments.processes import are_gone, is_alive, script
 from experiments.tiny import write_planetoid
@@ -75,9 +75,9 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path, moment: str) -
         from multiprocessing import active_children
         from threading import Thread
         from edgewise.experiments import local
-        from edgewise.experiments.attempts import Job
-        from edgewise.experiments.plan import Plan
-        from edgewise.experiments.sources import Sources
+        from edgewise.workers.jobs import Job
+        from edgewise.sweep.plan import Plan
+        from edgewise.sweep.sources import Sources
 
         def take_ages(job, key):
             print(os.getpid(), flush=True)

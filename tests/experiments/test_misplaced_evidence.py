@@ -5,13 +5,13 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.experiments.misplaced_evidence import (
+from edgewise.models.epfgnn import FittedEPFGNN
+from edgewise.paper.misplaced_evidence import (
     FORBIDDEN,
     LARGEST_ENERGY,
     field_with_misplaced_evidence,
     posterior_with_misplaced_evidence,
 )
-from edgewise.models.epfgnn import FittedEPFGNN
 from edgewise.posterior import IndependentPosterior
 from models.graphs import every_third, random_data
 from reference.enumeration import Enumeration

@@ -4,17 +4,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import edgewise as ew
-from edgewise.experiments.attempts import Job, task_of
-from edgewise.experiments.fitted_files import FittedFiles
-from edgewise.experiments.misplaced_evidence import posterior_with_misplaced_evidence
-from edgewise.experiments.perform import perform
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.readings import CALIBRATORS, KNOWN_MODELS, PREDICTIONS, READINGS
-from edgewise.experiments.recipes import RECIPES
-from edgewise.experiments.runs import SAME_LABEL, Run, as_prediction
-from edgewise.experiments.sources import Task
-from edgewise.experiments.versions import versions
 from edgewise.metrics.sums import VIEWS
+from edgewise.paper.misplaced_evidence import posterior_with_misplaced_evidence
+from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS, PREDICTIONS, READINGS
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.run import RECIPES, FittedFiles, perform
+from edgewise.sweep.runs import SAME_LABEL, Run, as_prediction, versions
+from edgewise.sweep.sources import Task
+from edgewise.workers.jobs import Job, task_of
 from experiments.numbers import numbers
 
 

@@ -6,14 +6,12 @@ from collections import Counter
 
 import pytest
 
-from edgewise.experiments import recipes
-from edgewise.experiments.calibrators import BY_NAME
-from edgewise.experiments.plan import DATASETS, KNOWN_DATASETS, Plan, datasets_in_order
-from edgewise.experiments.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS, READINGS
-from edgewise.experiments.recipes import RECIPES, Recipe, hyperparameters
-from edgewise.experiments.run_times import TYPICAL_SECONDS
 from edgewise.models import GCN
 from edgewise.models.fitted import FittedClassifier
+from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS, READINGS
+from edgewise.sweep import run as recipes
+from edgewise.sweep.plan import DATASETS, KNOWN_DATASETS, TYPICAL_SECONDS, Plan, datasets_in_order
+from edgewise.sweep.run import BY_NAME, RECIPES, Recipe, hyperparameters
 
 
 def test_the_paper_is_900_runs_75_in_each_cell() -> None:
@@ -160,8 +158,8 @@ def test_what_is_calibrated_has_logits() -> None:
 
 
 def test_help_texts_do_not_wait_for_the_names() -> None:
-    code = "import sys, edgewise.experiments.readings; print(*sys.modules)"
+    code = "import sys, edgewise.paper.readings; print(*sys.modules)"
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout.split()
-    assert "edgewise.experiments.readings" in loaded
+    assert "edgewise.paper.readings" in loaded
     assert not {"torch", "numpy", "matplotlib", "edgewise.data", "edgewise.models"} & set(loaded)

@@ -13,14 +13,13 @@ from statistics import median
 import psutil
 import pytest
 
-from edgewise.experiments import versions
-from edgewise.experiments.attempts import Failure, Job, Outcome
-from edgewise.experiments.plan import Plan
-from edgewise.experiments.reproduce import Progress, planned, reproduce
-from edgewise.experiments.runs import Run, RunKey
-from edgewise.experiments.sources import Sources
-from edgewise.experiments.store import Store
-from edgewise.experiments.store_file import FILE_NAME, StoreError
+from edgewise.sweep import runs as versions
+from edgewise.sweep.plan import Plan
+from edgewise.sweep.reproduce import Progress, planned, reproduce
+from edgewise.sweep.runs import Run, RunKey
+from edgewise.sweep.sources import Sources
+from edgewise.sweep.store import FILE_NAME, Store, StoreError
+from edgewise.workers.jobs import Failure, Job, Outcome
 from experiments.processes import are_gone, started, wait_until
 from experiments.tiny import write_planetoid
 

@@ -1,9 +1,15 @@
 import pytest
 
-from edgewise.experiments.plan import DATASETS, KNOWN_DATASETS
-from edgewise.experiments.readings import KNOWN_MODELS, MODELS
-from edgewise.experiments.run_times import TIMES_OF_PUBMED, TYPICAL_SECONDS, estimated_seconds, typical_seconds
-from edgewise.experiments.runs import RunKey
+from edgewise.paper.readings import KNOWN_MODELS, MODELS
+from edgewise.sweep.plan import (
+    DATASETS,
+    KNOWN_DATASETS,
+    TIMES_OF_PUBMED,
+    TYPICAL_SECONDS,
+    estimated_seconds,
+    typical_seconds,
+)
+from edgewise.sweep.runs import RunKey
 
 
 def key(dataset: str, model: str, init: int = 0) -> RunKey:

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise
-from edgewise.experiments.runs import Bins, Run, RunKey, ViewResult
-from edgewise.experiments.store import APPLICATION_ID, STORE_VERSION, Store
-from edgewise.experiments.store_file import FILE_NAME, LOCK_NAME, StoreError
 from edgewise.metrics.scores import METRICS
+from edgewise.sweep.runs import Bins, Run, RunKey, ViewResult
+from edgewise.sweep.store import APPLICATION_ID, FILE_NAME, LOCK_NAME, STORE_VERSION, Store, StoreError
 from experiments.made_up import VERSIONS, run_of, task_row
 from experiments.processes import script
 
@@ -428,7 +427,7 @@ def test_where_nothing_can_be_written_one_can_read(open_folder: Path, tmp_path: 
     text = """
         import os, sys
         from pathlib import Path
-        from edgewise.experiments.store import Store
+        from edgewise.sweep.store import Store
         if os.geteuid() == 0:
             os.seteuid(65534)  # root may write everywhere
         kept, empty = map(Path, sys.argv[1:])
@@ -483,7 +482,7 @@ def test_a_writer_elsewhere_is_read_from_keeps_others_out_and_leaves_no_lock_whe
     text = """
         import sys, time
         from pathlib import Path
-        from edgewise.experiments.store import Store
+        from edgewise.sweep.store import Store
         from experiments.made_up import run_of
         with Store.writing(Path(sys.argv[1])) as store:
             for init in range(100):
@@ -539,7 +538,7 @@ def test_a_file_that_may_not_grow_is_told_and_costs_nothing_that_was_there(folde
     text = """
         import resource, sys
         from pathlib import Path
-        from edgewise.experiments.store import Store
+        from edgewise.sweep.store import Store
         from experiments.made_up import run_of
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         with Store.writing(Path(sys.argv[1])) as store:

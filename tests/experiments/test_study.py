@@ -17,16 +17,40 @@ from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
 from edgewise import models
-from edgewise.experiments import study, study_plan, study_predictors
-from edgewise.experiments.study import ROWS_FILE, missing_rows, run_study, study_graph
-from edgewise.experiments.study_answer import above_truth, agreement, chosen, lower_than_truth, rank_correlation
-from edgewise.experiments.study_plan import GraphKey, StudyPlan
-from edgewise.experiments.study_predictors import LEARNT, PREDICTORS, REFERENCES
-from edgewise.experiments.study_rows import COLUMNS, append_rows, read_rows
-from edgewise.experiments.study_scores import expected_ece, mean_kl, mean_total_variation, scores
 from edgewise.metrics import evaluate
+from edgewise.paper import study, study_predictors
+from edgewise.paper import study as study_plan
+from edgewise.paper.study import (
+    COLUMNS,
+    ROWS_FILE,
+    GraphKey,
+    StudyPlan,
+    append_rows,
+    missing_rows,
+    read_rows,
+    run_study,
+    study_graph,
+)
+from edgewise.paper.study_predictors import (
+    LEARNT,
+    PREDICTORS,
+    REFERENCES,
+    expected_ece,
+    mean_kl,
+    mean_total_variation,
+    scores,
+)
+from edgewise.paper.study_report import (
+    above_truth,
+    agreement,
+    chosen,
+    lower_than_truth,
+    rank_correlation,
+    study_answer,
+    study_page,
+    study_text,
+)
 from edgewise.posterior import IndependentPosterior
-from edgewise.report.study_words import study_answer, study_page, study_text
 from edgewise.simulation import synthetic
 from experiments.made_up_study import key, row
 from experiments.processes import are_gone, started, wait_until

@@ -15,13 +15,13 @@ from numpy.lib import format as npy
 from pyarrow import parquet
 
 import edgewise as ew
-from edgewise.data.files import FileProblem, memory, read_probs
-from edgewise.decisions.id_files import read_id_pairs, read_names
-from edgewise.experiments.run_table import write_run_table
-from edgewise.experiments.store import Store
-from edgewise.experiments.study_plan import StudyPlan
-from edgewise.experiments.study_rows import SCORES, TRUTH, Row, append_rows, read_rows
-from edgewise.report.results import Results
+from edgewise.files import FileProblem, read_probs
+from edgewise.files import arrays as memory
+from edgewise.files.ids import read_id_pairs, read_names
+from edgewise.paper.results import Results
+from edgewise.paper.study import SCORES, TRUTH, Row, StudyPlan, append_rows, read_rows
+from edgewise.sweep.run_table import write_run_table
+from edgewise.sweep.store import Store
 from hard_use.inputs import EDGES, PROBS
 from one_thread import one_thread
 from report.made_up_runs import made_up_results

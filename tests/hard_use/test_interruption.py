@@ -17,10 +17,8 @@ from types import CodeType, FrameType
 
 import pytest
 
-from edgewise.cli.app import _told
-from edgewise.cli.complaints import complain
-from edgewise.cli.interruption import WAITING, Interruption
-from edgewise.experiments.run_table import write_run_table
+from edgewise.cli.app import WAITING, Interruption, _told, complain
+from edgewise.sweep.run_table import write_run_table
 from hard_use.forked import command, left_over, read_to_the_end
 from hard_use.inputs import calibrate_args, evaluate_args, predict_args
 from one_thread import one_thread
@@ -267,7 +265,7 @@ def test_no_thread_is_waited_for_at_the_end() -> None:
         import time
         from concurrent.futures import ThreadPoolExecutor
         from threading import Thread
-        from edgewise.cli.interruption import Interruption
+        from edgewise.cli.app import Interruption
         from hard_use.test_interruption import interrupt_at
 
         with Interruption():
@@ -346,7 +344,7 @@ def test_a_progress_bar_goes_when_an_import_was_waited_for(tmp_path: Path) -> No
         from threading import Event
         from rich.progress import Progress
         from edgewise.cli import progress_bar
-        from edgewise.cli.interruption import Interruption
+        from edgewise.cli.app import Interruption
 
         def start_and_tell(bar, start=Progress.start):
             start(bar)

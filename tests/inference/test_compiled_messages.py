@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.inference import PairwiseMRF, compiled_messages, exact_marginals, max_product, propagation, sum_product
-from edgewise.inference.compiled_messages import LANES, run_compiled
+from edgewise.inference import PairwiseMRF, exact_marginals, max_product, propagation, sum_product
 from edgewise.inference.messages import log_max, log_sum, node_totals
+from edgewise.kernels import message_loops as compiled_messages
+from edgewise.kernels.message_loops import LANES, run_compiled
 from inference.fields import Field, cycle, generator, random_field, random_graph
 
 RULES = {"sum": log_sum, "max": log_max}

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.metrics.binning import Binning
+from edgewise.metrics.sums import Binning
 from reference import loops
 
 

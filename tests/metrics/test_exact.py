@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.metrics.exact import FRACTION_BITS, carry, to_floats, to_limbs
+from edgewise.metrics.sums import FRACTION_BITS, carry, to_floats, to_limbs
 
 terms = st.lists(st.floats(-2.0, 1490.0), max_size=30)
 

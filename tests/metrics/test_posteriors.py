@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.data import compiled
-from edgewise.metrics import collect, node_sets
+from edgewise.kernels import dispatch as compiled
+from edgewise.metrics import collect
+from edgewise.metrics import collect as node_sets
 from metrics.graphs import random_case
 
 
@@ -61,7 +62,7 @@ def test_independent_nodes_take_the_cheap_path(monkeypatch):
 
 def test_a_belief_is_not_checked_again(monkeypatch):
     beliefs, y, edge_index, mask = kinds()
-    monkeypatch.setattr("edgewise.metrics.checks.check_distributions", None)
+    monkeypatch.setattr("edgewise.metrics.scoring_input.check_distributions", None)
     ew.evaluate(beliefs["field"], y, edge_index, mask=mask)
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.data import compiled
+from edgewise.kernels import dispatch as compiled
 from metrics.graphs import random_case
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from edgewise.models.adam import Adam, step_by_tensors
-from edgewise.models.compiled_adam import step_compiled
+from edgewise.kernels.adam import Adam, step_by_tensors, step_compiled
 
 
 def bowl(weights):

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from edgewise.data import compiled
-from edgewise.data.compiled import Crew
-from edgewise.models.attention import Listeners, attended, attended_by_tensors
-from edgewise.models.sparse import Kept
+from edgewise.kernels import dispatch as compiled
+from edgewise.kernels.attention import Listeners, attended, attended_by_tensors
+from edgewise.kernels.dispatch import Crew
+from edgewise.kernels.sparse import Kept
 from models.graphs import generator, random_data, task_of
 from reference.layers import attention, neighbours
 

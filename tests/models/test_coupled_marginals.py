@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
+from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, pair_information, unaries
 from edgewise.inference.messages import log_sum, sweep
-from edgewise.models.coupled_marginals import kept_messages, labelled_likelihood, pair_information, unaries
 
 CLASSES = 3
 TREE = torch.tensor([[0, 1, 1, 5, 4], [1, 2, 3, 3, 5]])  # 0 - 1 - 2, 1 - 3 - 5 - 4

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from edgewise.models.compiled_dropout import keep_compiled
-from edgewise.models.dropout import LEVELS, NO_DROPOUT, Dropout, dropped, keep_by_tensors
+from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, dropped, keep_by_tensors, keep_compiled
 from models.graphs import generator
 
 CPU = torch.device("cpu")

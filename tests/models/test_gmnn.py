@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 
 import edgewise as ew
-from edgewise.models.convolution import convolved
+from edgewise.models.gcn import convolved
 from edgewise.models.gmnn import draw_classes, drawn_labels
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepared

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch_geometric.data import Data
 
-from edgewise.models.held_out import held_out_folds
+from edgewise.models.joint_gcn import held_out_folds
 from models.graphs import task_of
 
 

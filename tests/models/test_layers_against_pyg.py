@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy, elu, relu
 from torch_geometric.nn import GATConv, GCNConv
 
 import edgewise as ew
+from edgewise.kernels.dropout import Dropout
 from edgewise.models import gat
-from edgewise.models.convolution import Convolution, convolution_weights, convolved
-from edgewise.models.dropout import Dropout
+from edgewise.models.gcn import Convolution, convolution_weights, convolved
 from edgewise.models.seeds import generator
 from models.graphs import every_third, random_data, task_of
 from reference.layers import attention, convolution, neighbours

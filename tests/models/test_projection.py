@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from edgewise.data import compiled
-from edgewise.data.compiled import Crew
-from edgewise.models.compiled_projection import BLOCK
-from edgewise.models.dropout import NO_DROPOUT, Dropout
-from edgewise.models.projection import raised_product, raised_product_by_tensors
+from edgewise.kernels import dispatch as compiled
+from edgewise.kernels.dispatch import Crew
+from edgewise.kernels.dropout import NO_DROPOUT, Dropout
+from edgewise.kernels.projection import BLOCK, raised_product, raised_product_by_tensors
 from models.graphs import generator
 
 CPU = torch.device("cpu")

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.data import compiled
-from edgewise.models import convolution, gmnn
-from edgewise.models.dropout import Dropout
+from edgewise.kernels import dispatch as compiled
+from edgewise.kernels.dropout import Dropout
+from edgewise.models import gcn as convolution
+from edgewise.models import gmnn
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepared
 from models.blocks import SMALL, assert_same_bits, blocks, changed, digest, split_of

@@ -5,9 +5,9 @@ import pytest
 import scipy.sparse
 import torch
 
-from edgewise.data import compiled
-from edgewise.data.compiled import Crew
-from edgewise.models.sparse import BLOCK, Kept, Sparse, multiply_by_tensors, product
+from edgewise.kernels import dispatch as compiled
+from edgewise.kernels.dispatch import Crew
+from edgewise.kernels.sparse import BLOCK, Kept, Sparse, multiply_by_tensors, product
 from models.graphs import generator
 
 CPU = torch.device("cpu")

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import edgewise as ew
-from edgewise.models import compiled_stars, stars
-from edgewise.models.stars import Field, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
+from edgewise.kernels import stars
+from edgewise.kernels import stars as compiled_stars
+from edgewise.kernels.stars import Field, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
 from models.graphs import generator, random_edges
 from reference.enumeration import Enumeration, score
 from reference.layers import Stars

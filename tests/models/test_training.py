@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.models.adam import Adam
+from edgewise.kernels.adam import Adam
 from edgewise.models.training import Best, Epoch, Log, Phase, copied, scores, trained
 
 ADAM = Adam(learning_rate=0.01, weight_decay=0.0)

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from edgewise.data.statistics import DatasetStatistics
-from edgewise.experiments.plan import DATASETS
-from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.readings import AS_DEFINED, KNOWN_MODELS, MODELS, READINGS, STARTED_FROM, Source
-from edgewise.experiments.recipes import RECIPES
-from edgewise.experiments.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
-from edgewise.experiments.store import CommandRow, TaskRow
-from edgewise.report.results import Results
+from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.paper.readings import AS_DEFINED, KNOWN_MODELS, MODELS, READINGS, STARTED_FROM, Source
+from edgewise.paper.results import Results
+from edgewise.sweep.plan import DATASETS
+from edgewise.sweep.run import RECIPES
+from edgewise.sweep.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
+from edgewise.sweep.store import CommandRow, TaskRow
 
 N_BINS = 15
 HOSTILE = '</script><img src=x onerror="window.harmed = true"><b>&amp; "bold"</b>'

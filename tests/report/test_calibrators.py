@@ -10,24 +10,21 @@ from statistics import fmean, pstdev
 import matplotlib as mpl
 import pytest
 
-from edgewise.experiments.readings import CALIBRATORS, PREDICTIONS
-from edgewise.experiments.runs import SAME_LABEL, Run
+from edgewise.paper.readings import CALIBRATORS, PREDICTIONS
+from edgewise.sweep.runs import SAME_LABEL, Run
 from report.made_up_runs import made_up_results, made_up_run
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from edgewise.report.calibrator_rows import calibrated_runs, calibrator_rows
-from edgewise.report.calibrators_figure import draw_calibrators
-from edgewise.report.page_data import drawn_document
-from edgewise.report.paper_tables import paper_tables
-from edgewise.report.results import Results
-from edgewise.report.scores_csv import scores_csv
-from edgewise.report.structured_rows import structured_rows
-from edgewise.report.structured_verdicts import verdict_summary, verdicts
-from edgewise.report.sweep_figures import sweep_figures
-from edgewise.report.sweep_report import report_text
-from edgewise.report.tables import table_latex
+from edgewise.paper.figures import draw_calibrators, sweep_figures
+from edgewise.paper.page import drawn_document
+from edgewise.paper.paper_tables import paper_tables, scores_csv
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import calibrated_runs, calibrator_rows, structured_rows
+from edgewise.paper.structured_verdicts import verdict_summary, verdicts
+from edgewise.paper.sweep_report import report_text
+from edgewise.paper.text_tables import table_latex
 
 SOME = ("temperature", "isotonic", "structured")
 
@@ -90,7 +87,7 @@ def test_without_calibrators_nothing_is_said_of_them(results: Results, monkeypat
     found = made_up_results(("cora",), ("gcn", "jointgcn"), splits=1)
     assert not any("alibrat" in table.title for table in paper_tables(found))
     assert "calibrated" not in scores_csv(found)
-    monkeypatch.setattr("edgewise.report.sweep_figures.READINGS", {})  # no other figures
+    monkeypatch.setattr("edgewise.paper.figures.READINGS", {})  # no other figures
     assert [name for name, _ in sweep_figures(found)] == []
     assert [name for name, _ in sweep_figures(results)] == ["calibrators"]
     plt.close()

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from edgewise.experiments.attempts import Failure
-from edgewise.experiments.reproduce import Progress
-from edgewise.report.live import SweepDisplay, plan_text
+from edgewise.sweep.live import SweepDisplay, plan_text
+from edgewise.sweep.reproduce import Progress
+from edgewise.workers.jobs import Failure
 from report.made_up_runs import made_up_results, made_up_run
 
 

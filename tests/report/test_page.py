@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.comparison import compare, tally_line
-from edgewise.report.page import page_html, write_page
-from edgewise.report.page_data import drawn_document, pooled_bins
-from edgewise.report.paper_tables import mean_std
-from edgewise.report.results import Results
-from edgewise.report.row_looks import LOOKS, look_of
+from edgewise.paper.comparison import compare, tally_line
+from edgewise.paper.formatting import LOOKS, look_of
+from edgewise.paper.page import drawn_document, page_html, pooled_bins, write_page
+from edgewise.paper.paper_tables import mean_std
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
+from edgewise.paper.results import Results
 from report.made_up_runs import HOSTILE, N_BINS, a_model_without_a_look, made_up_results, with_hostile_text
 
 FLAGS = [

@@ -5,21 +5,14 @@ from dataclasses import replace
 import pytest
 
 from edgewise.data.statistics import MeanStd
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
-from edgewise.experiments.runs import SAME_LABEL, Bins, ViewResult
 from edgewise.metrics.sums import VIEWS
-from edgewise.report.changes import change_rows, stories
-from edgewise.report.page_data import drawn_document, pooled_bins, source_document, source_key
-from edgewise.report.results import Results, Summary
-from edgewise.report.score_rows import (
-    Published,
-    ScoreCell,
-    prediction_rows,
-    score_cell,
-    score_rows,
-    statistics_rows,
-)
-from edgewise.report.words import signed
+from edgewise.paper.changes import change_rows, stories
+from edgewise.paper.formatting import signed
+from edgewise.paper.page import drawn_document, pooled_bins, source_document, source_key
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
+from edgewise.paper.results import Results, Summary
+from edgewise.paper.score_rows import Published, ScoreCell, prediction_rows, score_cell, score_rows, statistics_rows
+from edgewise.sweep.runs import SAME_LABEL, Bins, ViewResult
 from report.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
 
 

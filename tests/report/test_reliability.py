@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 import edgewise as ew
-from edgewise.report.reliability import plot_reliability
-from edgewise.report.reliability_panels import prepare_reliability
+from edgewise.plots.reliability import plot_reliability
+from edgewise.plots.reliability_panels import prepare_reliability
 
 
 @pytest.fixture(autouse=True)

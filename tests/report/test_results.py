@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from edgewise.data.statistics import MeanStd
-from edgewise.experiments import runs
-from edgewise.experiments.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.experiments.run_table import read_run_table, write_run_table
-from edgewise.experiments.store import Store
-from edgewise.report.comparison import ComparedCell, compare, tally, tally_line
-from edgewise.report.results import Results, Summary, summarised
+from edgewise.paper.comparison import ComparedCell, compare, tally, tally_line
+from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.paper.results import Results, Summary, summarised
+from edgewise.sweep import runs
+from edgewise.sweep.run_table import read_run_table, write_run_table
+from edgewise.sweep.store import Store
 from report.made_up_runs import made_up_results, made_up_run
 
 

@@ -8,15 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from edgewise.cli import app
-from edgewise.experiments.plan import CALIBRATORS_ENTRY
-from edgewise.experiments.recipes import hyperparameters
-from edgewise.experiments.run_table import write_run_table
-from edgewise.experiments.runs import RunKey
-from edgewise.experiments.store import Store
-from edgewise.report.page import page_html
-from edgewise.report.results import Results
-from edgewise.report.several_sources import merged, read_sources
-from edgewise.report.sweep_report import time_line
+from edgewise.paper.page import page_html
+from edgewise.paper.results import Results, merged, read_sources
+from edgewise.paper.sweep_report import time_line
+from edgewise.sweep.plan import CALIBRATORS_ENTRY
+from edgewise.sweep.run import hyperparameters
+from edgewise.sweep.run_table import write_run_table
+from edgewise.sweep.runs import RunKey
+from edgewise.sweep.store import Store
 from report.made_up_runs import made_up_results, made_up_run
 
 CALIBRATED = ("temperature", "structured")
@@ -126,7 +125,7 @@ def test_other_hyperparameters_are_refused_but_for_other_calibrators(paper: Resu
 def test_the_command_reads_folders_and_tables(
     paper: Results, calibrated: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgewise.report.sweep_report.write_figures", lambda results, folder: None)  # takes long
+    monkeypatch.setattr("edgewise.paper.sweep_report.write_figures", lambda results, folder: None)  # takes long
     folder, table = tmp_path / "store", tmp_path / "runs.parquet"
     one = replace(paper, runs=paper.of("cora", "gcn")[:3], tasks=paper.tasks[:1])
     write_run_table(table, one.runs, one.tasks, one.commands, {})

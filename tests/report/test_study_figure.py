@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from edgewise.experiments.study_answer import SCORE_NAMES, agreement, chosen
-from edgewise.experiments.study_predictors import LEARNT, PREDICTORS
-from edgewise.report.study_figure import draw_study, write_study_figure
+from edgewise.paper.study_predictors import LEARNT, PREDICTORS
+from edgewise.paper.study_report import SCORE_NAMES, agreement, chosen, draw_study, write_study_figure
 from experiments.made_up_study import row
 
 mpl.use("Agg")

@@ -9,9 +9,9 @@ from report.made_up_runs import a_model_without_a_look, made_up_results
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from edgewise.report.colours import GREY
-from edgewise.report.results import Results
-from edgewise.report.sweep_figures import draw_errors, draw_reliability_grid, write_figures
+from edgewise.paper.figures import draw_errors, draw_reliability_grid, write_figures
+from edgewise.paper.results import Results
+from edgewise.plots.style import GREY
 
 
 def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.experiments.published import PUBLISHED_SCORES
-from edgewise.experiments.readings import READINGS
-from edgewise.report.changes import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
-from edgewise.report.paper_tables import far_cells, paper_tables
-from edgewise.report.results import Results, Summary
-from edgewise.report.scores_csv import scores_csv
-from edgewise.report.sweep_report import report_text, time_line, write_tables
-from edgewise.report.tables import Cell, Row, Table, table_latex, table_markdown, table_text
-from edgewise.report.words import duration, mean_std, signed
+from edgewise.paper.changes import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
+from edgewise.paper.formatting import duration, mean_std, signed
+from edgewise.paper.paper_tables import far_cells, paper_tables, scores_csv
+from edgewise.paper.published import PUBLISHED_SCORES
+from edgewise.paper.readings import READINGS
+from edgewise.paper.results import Results, Summary
+from edgewise.paper.sweep_report import report_text, time_line, write_tables
+from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
 from report.made_up_runs import made_up_results
 
 SMALL = Table(

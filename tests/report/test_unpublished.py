@@ -9,26 +9,24 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from edgewise.experiments.published import PUBLISHED_DATASETS
-from edgewise.experiments.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
-from edgewise.experiments.reproduce import Progress
+from edgewise.paper.published import PUBLISHED_DATASETS
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
+from edgewise.sweep.reproduce import Progress
 from report.made_up_runs import made_up_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from edgewise.report import changes, results, score_rows
-from edgewise.report.comparison import compare, tally_line
-from edgewise.report.live import SweepDisplay, plan_text
-from edgewise.report.page import page_html
-from edgewise.report.page_data import drawn_document
-from edgewise.report.paper_tables import paper_tables
-from edgewise.report.results import Results
-from edgewise.report.scores_csv import scores_csv
-from edgewise.report.sweep_figures import draw_errors, draw_reliability_grid
-from edgewise.report.sweep_report import report_text
-from edgewise.report.tables import table_latex, table_text
-from edgewise.report.words import label, signed
+from edgewise.paper import changes, results, score_rows
+from edgewise.paper.comparison import compare, tally_line
+from edgewise.paper.figures import draw_errors, draw_reliability_grid
+from edgewise.paper.formatting import label, signed
+from edgewise.paper.page import drawn_document, page_html
+from edgewise.paper.paper_tables import paper_tables, scores_csv
+from edgewise.paper.results import Results
+from edgewise.paper.sweep_report import report_text
+from edgewise.paper.text_tables import table_latex, table_text
+from edgewise.sweep.live import SweepDisplay, plan_text
 
 OTHERS = ("texas", "roman-empire", "synthetic-0.1")
 

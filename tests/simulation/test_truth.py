@@ -127,7 +127,7 @@ def test_only_too_many_labellings_are_left_to_chains(monkeypatch):
     def broken(mrf):
         raise ValueError("not a question of size")
 
-    monkeypatch.setattr("edgewise.simulation.graph.exact_marginals", broken)
+    monkeypatch.setattr("edgewise.simulation.synthetic_graph.exact_marginals", broken)
     with pytest.raises(ValueError, match="not a question of size"):
         loop.truth()
 

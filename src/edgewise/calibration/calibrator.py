@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.calibration.seen import Seen, checked_logits, seen_of
-from edgewise.data.arrays import ArrayLike
+from edgewise.calibration.calibration_input import Seen, checked_logits, seen_of
 from edgewise.models.task import LabelledNodes
 from edgewise.posterior import IndependentPosterior, Posterior
+from edgewise.validation import ArrayLike
 
 Learnt = Mapping[str, float | Tensor]
 

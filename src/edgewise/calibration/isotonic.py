@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from edgewise.calibration.calibration_input import Seen
 from edgewise.calibration.calibrator import Learnt, NodeCalibrator
-from edgewise.calibration.seen import Seen
-from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.validation import ArrayLike, as_tensor
 
 ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
 

@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app
-from edgewise.cli.belief_files import read_belief
-from edgewise.cli.complaints import complaints_name
-from edgewise.cli.options import completes
-from edgewise.cli.progress_bar import progress_bar
-from edgewise.experiments.readings import CALIBRATORS
-from edgewise.replace_file import replace_file
-from edgewise.report.output import check_outputs
+from edgewise.cli.app import app, complaints_name
+from edgewise.cli.options import completes, progress_bar, read_belief
+from edgewise.files.output import check_outputs, replace_file
+from edgewise.paper.readings import CALIBRATORS
 
 if TYPE_CHECKING:
     from edgewise.calibration import Calibrated
@@ -70,8 +66,8 @@ def calibrate(
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(f"Expected --out to end in {' or '.join(ENDINGS)}, but got {out}.")
     with progress_bar("calibrating"):
-        from edgewise.data import files
-        from edgewise.experiments.calibrators import BY_NAME
+        from edgewise import files
+        from edgewise.sweep.run import BY_NAME
 
         given = read_belief(probs)[0] if probs else files.read_rows(logits or Path(), "logits (nodes, classes)")
         y, edge_index = files.read_labels(labels), files.read_edges(edges)

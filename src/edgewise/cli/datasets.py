@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from edgewise.cli.app import app
-from edgewise.cli.options import LARGEST_SEED, as_given
-from edgewise.cli.progress_bar import progress_bar
-from edgewise.report.output import check_outputs, write_json
+from edgewise.cli.options import LARGEST_SEED, as_given, progress_bar
+from edgewise.files.output import check_outputs, write_json
 
 DATASETS_EXAMPLES = """\b
 Examples:
@@ -34,9 +33,9 @@ def datasets(
     given = as_given({"data_root": data_root, "splits_dir": splits_dir})
     with progress_bar():
         from edgewise.data import dataset_statistics, load_dataset
-        from edgewise.experiments.published import PUBLISHED_DATASETS
-        from edgewise.experiments.sources import Sources
-        from edgewise.report.datasets_table import DATASETS_FOOTER, DATASETS_HEADER, dataset_line
+        from edgewise.paper.comparison import DATASETS_FOOTER, DATASETS_HEADER, dataset_line
+        from edgewise.paper.published import PUBLISHED_DATASETS
+        from edgewise.sweep.sources import Sources
 
         sources = Sources(given["data_root"], given["splits_dir"], seed)
         lines, document = [DATASETS_HEADER], {}

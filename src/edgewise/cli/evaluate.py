@@ -6,13 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import edgewise
-from edgewise.cli.app import app
-from edgewise.cli.belief_files import read_belief
-from edgewise.cli.complaints import complaints_name
-from edgewise.cli.options import LARGEST_SEED, as_given
-from edgewise.cli.progress_bar import progress_bar
-from edgewise.replace_file import replace_file
-from edgewise.report.output import check_outputs, write_json
+from edgewise.cli.app import app, complaints_name
+from edgewise.cli.options import LARGEST_SEED, as_given, progress_bar, read_belief
+from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
     from edgewise.metrics import Evaluation
@@ -81,7 +77,7 @@ def evaluate(
             "Expected --selective with joints of --probs and edges of the mask, but got --edge-probs or --edge-choice. "
             "Leave --selective out, or pass a .safetensors posterior that has joints as --probs."
         )
-    from edgewise.data import files
+    from edgewise import files
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:

@@ -1,10 +1,20 @@
 """Options that several commands read in the same way."""
 
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
+
+from edgewise.cli.app import complaints_name
+
+if TYPE_CHECKING:
+    from edgewise.inference import Convergence
+    from edgewise.posterior import Posterior
+
 
 LARGEST_SEED = 2**32 - 1
 SEVERAL = ("--calibrators", "--datasets", "--events", "--models")
@@ -52,3 +62,75 @@ def listed(names: list[str] | None) -> tuple[str, ...]:
 def as_given(paths: Mapping[str, Path | None]) -> dict[str, str | None]:
     """Give paths as they were typed."""
     return {name: str(path) if path else None for name, path in paths.items()}
+
+
+Report = Callable[[int, int], None]  # how many are done, of how many
+PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
+
+
+@contextmanager
+def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") -> Iterator[Report | None]:
+    """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task(at_first, total=None)
+
+    def report(done: int, total: int) -> None:
+        # After a pass nobody knows how much is left; without a total the bar moves to and fro until the next one.
+        bar.tasks[0].total = total if done < total else None
+        bar.update(task, description=then.format(total), completed=done)
+
+    over = Event()
+
+    def show() -> None:
+        if not over.wait(PROGRESS_AFTER):
+            with bar:
+                over.wait()
+
+    # The thread that shows the bar takes it away too: whenever Ctrl-C comes, no bar and no hidden cursor stay behind.
+    shower = Thread(target=show)
+    try:
+        shower.start()
+        yield report
+    finally:
+        over.set()
+        if shower.is_alive():  # not if starting it was interrupted
+            shower.join()
+
+
+def read_belief(path: Path) -> "tuple[Posterior, Convergence | None]":
+    """Read the posterior in a file, and how its inference ended where that has just been run."""
+    from edgewise import files
+    from edgewise.posterior import IndependentPosterior, Posterior
+
+    if path.suffix.lower() != ".safetensors":
+        probs = files.read_probs(path)
+        with complaints_name(probs=path):
+            return IndependentPosterior(probs), None
+    if not _is_fitted(path):
+        with complaints_name(probs=path):
+            return Posterior.load(path), None
+    from edgewise.models import Fitted
+    from edgewise.models.epfgnn import FittedEPFGNN
+
+    with complaints_name(probs=path):
+        fitted = Fitted.load(path)
+    return fitted.infer() if isinstance(fitted, FittedEPFGNN) else (fitted.posterior(), None)
+
+
+def _is_fitted(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():  # a pipe would be waited for
+        return False
+    try:
+        with safe_open(path, framework="pt") as file:
+            return str((file.metadata() or {}).get("format")).startswith("edgewise fitted")
+    except (SafetensorError, OSError):  # said in words by whoever reads it
+        return False

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import app
-from edgewise.cli.progress_bar import progress_bar
-from edgewise.report.output import check_outputs, make_folder
+from edgewise.cli.options import progress_bar
+from edgewise.files.output import check_outputs, make_folder
 
 if TYPE_CHECKING:
-    from edgewise.report.results import Results
+    from edgewise.paper.results import Results
 
 REPORT_EXAMPLES = """\b
 Examples:
@@ -46,10 +46,10 @@ def report(
         make_folder(to, "--to")
     found = show_report(first, to or (first if first.is_dir() else first.parent), others)
     if export:
-        from edgewise.experiments.run_table import write_run_table
+        from edgewise.sweep.run_table import write_run_table
 
         write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
-        from edgewise.report.words import counted
+        from edgewise.paper.formatting import counted
 
         typer.echo(f"Wrote {counted(len(found.runs), 'run')} to {export}.")
 
@@ -59,8 +59,8 @@ def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Res
     import matplotlib as mpl
 
     mpl.use("Agg")  # no screen is needed
-    from edgewise.report.several_sources import read_sources
-    from edgewise.report.sweep_report import report_text, time_line, write_report
+    from edgewise.paper.results import read_sources
+    from edgewise.paper.sweep_report import report_text, time_line, write_report
 
     results = read_sources([source, *others])
     typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))

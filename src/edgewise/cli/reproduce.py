@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app
-from edgewise.cli.complaints import SOME_RUNS_FAILED, complain
+from edgewise.cli.app import SOME_RUNS_FAILED, app, complain
 from edgewise.cli.options import SeveralValues, as_given, completes, listed
 from edgewise.cli.report import show_report
-from edgewise.experiments.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS
-from edgewise.report.output import make_folder
+from edgewise.files.output import make_folder
+from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS
 
 if TYPE_CHECKING:
-    from edgewise.experiments.attempts import Outcome
-    from edgewise.experiments.plan import Plan
-    from edgewise.experiments.reproduce import Progress
-    from edgewise.experiments.runs import RunKey
-    from edgewise.experiments.sources import Sources
+    from edgewise.sweep.plan import Plan
+    from edgewise.sweep.reproduce import Progress
+    from edgewise.sweep.runs import RunKey
+    from edgewise.sweep.sources import Sources
+    from edgewise.workers.jobs import Outcome
 
 REPRODUCE_EXAMPLES = """\b
 Examples:
@@ -33,7 +32,7 @@ Examples:
 
 
 def _known_datasets() -> Sequence[str]:
-    from edgewise.experiments.plan import KNOWN_DATASETS
+    from edgewise.sweep.plan import KNOWN_DATASETS
 
     return KNOWN_DATASETS
 
@@ -105,9 +104,9 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run the experiments of the paper, or what is missing of them, and report."""
-    from edgewise.experiments.local import available_cores
-    from edgewise.experiments.plan import DATASETS, Plan
-    from edgewise.experiments.sources import Sources
+    from edgewise.sweep.plan import DATASETS, Plan
+    from edgewise.sweep.sources import Sources
+    from edgewise.workers.local import available_cores
 
     if ray and workers:
         raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
@@ -120,8 +119,8 @@ def reproduce(
     sources = Sources(given["data_root"], given["splits_dir"])
     count = None if ray else workers or available_cores()
     if dry_run:
-        from edgewise.experiments.reproduce import planned
-        from edgewise.report.live import plan_text
+        from edgewise.sweep.live import plan_text
+        from edgewise.sweep.reproduce import planned
 
         typer.echo(plan_text(planned(plan, out, count)))
         return
@@ -133,7 +132,7 @@ def reproduce(
     for key, error in failures.items():
         complain(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:
-        from edgewise.report.words import counted
+        from edgewise.paper.formatting import counted
 
         runs = counted(len(failures), "run")
         complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
@@ -146,14 +145,14 @@ def _run(
     """Do the missing runs, and show how far they are; give those that failed."""
     from rich.console import Console
 
-    from edgewise.experiments.local import run_locally
-    from edgewise.experiments.reproduce import Execute
-    from edgewise.experiments.reproduce import reproduce as run
-    from edgewise.report.live import SweepDisplay, plan_text
+    from edgewise.sweep.live import SweepDisplay, plan_text
+    from edgewise.sweep.reproduce import Execute
+    from edgewise.sweep.reproduce import reproduce as run
+    from edgewise.workers.local import run_locally
 
     execute: Execute = partial(run_locally, workers=workers or 1)
     if ray:
-        from edgewise.experiments.cluster import check_address, run_on_ray
+        from edgewise.workers.cluster import check_address, run_on_ray
 
         check_address(ray)
         execute = partial(run_on_ray, address=ray)

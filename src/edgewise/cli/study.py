@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app
-from edgewise.cli.complaints import complain
-from edgewise.report.output import make_folder
+from edgewise.cli.app import app, complain
+from edgewise.files.output import make_folder
 
 if TYPE_CHECKING:
-    from edgewise.experiments.study_plan import GraphKey
+    from edgewise.paper.study import GraphKey
 
 STUDY_EXAMPLES = """\b
 Examples:
@@ -34,9 +33,8 @@ def study(
     quick: Annotated[bool, typer.Option("--quick", help="Three small graphs, to try it.")] = False,
 ) -> None:
     """Draw graphs whose true joints are known, and tell whether a lower calibration error means nearer to the truth."""
-    from edgewise.experiments.local import available_cores
-    from edgewise.experiments.study import run_study
-    from edgewise.experiments.study_plan import StudyPlan
+    from edgewise.paper.study import StudyPlan, run_study
+    from edgewise.workers.local import available_cores
 
     usual_nodes, usual_seeds = (300, 1) if quick else (1000, 3)
     sizes = usual_nodes if nodes is None else nodes, usual_seeds if seeds is None else seeds
@@ -50,9 +48,8 @@ def study(
     import matplotlib as mpl
 
     mpl.use("Agg")  # no screen is needed
-    from edgewise.replace_file import replace_file
-    from edgewise.report.study_figure import write_study_figure
-    from edgewise.report.study_words import study_page, study_text
+    from edgewise.files.output import replace_file
+    from edgewise.paper.study_report import study_page, study_text, write_study_figure
 
     typer.echo(study_text(rows))
     write_study_figure(rows, out / "study.png")

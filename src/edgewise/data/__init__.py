@@ -1,8 +1,7 @@
 """Datasets, splits, which edges are scored, and what a graph looks like."""
 
 from edgewise.data.datasets import load_dataset, row_normalise
-from edgewise.data.published_splits import load_splits
-from edgewise.data.splits import Split, make_splits
+from edgewise.data.splits import Split, load_splits, make_splits
 from edgewise.data.statistics import DatasetStatistics, EdgeStatistics, MeanStd, dataset_statistics, edge_statistics
 
 __all__ = [

@@ -3,20 +3,20 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.data.bundled_files import read_bundled
-from edgewise.data.heterophilous import HETEROPHILOUS, read_heterophilous
-from edgewise.data.planetoid import PLANETOID_NAMES, read_planetoid
-from edgewise.data.raw_graph import RawGraph
+from edgewise.data.pyg_files import HETEROPHILOUS, PLANETOID_NAMES, RawGraph, read_heterophilous, read_planetoid
 
 if TYPE_CHECKING:
     import torch_geometric.data
+
 
 DATASET_NAMES = (*PLANETOID_NAMES, *HETEROPHILOUS)
 
@@ -110,3 +110,14 @@ def _quiet_pyg() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", DeprecationWarning)
         yield
+
+
+def read_bundled(key: str) -> RawGraph:
+    """Read the bundled copy of a dataset."""
+    file = resources.files("edgewise.data").joinpath("bundled", f"{key}.npz")
+    with resources.as_file(file) as path, np.load(path, allow_pickle=False) as arrays:
+        x = np.zeros(arrays["shape"], dtype=np.float32)
+        row = np.repeat(np.arange(len(x)), np.diff(arrays["indptr"]))
+        x[row, arrays["indices"]] = arrays.get("values", 1)  # all are 1 where none are stored
+        edges, y = arrays["edges"].astype(np.int64), arrays["y"].astype(np.int64)
+    return RawGraph(torch.from_numpy(x), torch.from_numpy(edges), torch.from_numpy(y))

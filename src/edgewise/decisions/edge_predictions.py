@@ -11,17 +11,17 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike
 from edgewise.data.edges import listed_once
 from edgewise.decisions.events import Event
-from edgewise.decisions.table_files import write_table
-from edgewise.metrics.checks import checked
+from edgewise.files.tables import write_table
 from edgewise.metrics.collect import slices
+from edgewise.metrics.scoring_input import checked
+from edgewise.validation import ArrayLike
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from edgewise.decisions.threshold import Threshold
+    from edgewise.decisions.thresholds import Threshold
 
 BATCH_ROWS = 1 << 16
 SHOWN_ROWS = 10

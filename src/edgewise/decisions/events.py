@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor
+from edgewise.validation import ArrayLike, as_tensor
 
 # An event by name, or a name with the pairs of labels (classes, classes) that belong to it.
 EventLike = str | tuple[str, ArrayLike]

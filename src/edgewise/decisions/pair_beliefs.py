@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike
-from edgewise.data.pairs import EdgeLookup
+from edgewise.data.edges import EdgeLookup
 from edgewise.decisions.events import Event
-from edgewise.metrics.checks import checked_probs
 from edgewise.metrics.collect import slices
 from edgewise.metrics.elements import CHUNK_ELEMENTS
+from edgewise.metrics.scoring_input import checked_probs
 from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
+from edgewise.validation import ArrayLike
 
 Progress = Callable[[int, int], None]  # pairs done, pairs in all
 

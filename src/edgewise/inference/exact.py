@@ -4,11 +4,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from edgewise.inference.convergence import EXACT, Convergence
+from edgewise.inference.convergence import EXACT, Convergence, check_field
 from edgewise.inference.fixed_point import ADJOINT_SWEEPS, attach
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_field
 from edgewise.inference.propagation import as_posterior
 from edgewise.posterior import MixturePosterior, Posterior
 
@@ -34,7 +33,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     >>> round(float(posterior.node[1, 1]), 4)
     0.8075
     """
-    from edgewise.inference.forest import forest_messages, is_forest  # which loads the compiler
+    from edgewise.inference.forest import forest_messages, is_forest
 
     check_field(mrf)
     decided = mrf.decided

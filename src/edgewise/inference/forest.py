@@ -8,10 +8,10 @@ from jaxtyping import Bool
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.compiled import compiled
-from edgewise.data.pairs import connected_parts
+from edgewise.data.edges import connected_parts
 from edgewise.inference.messages import Messages, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.kernels.dispatch import compiled
 
 Array = NDArray[Any]
 

@@ -4,11 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.inference.convergence import Convergence, verdict
+from edgewise.inference.convergence import Convergence, check_field, check_options, checked_tolerance, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import edges_at_once
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_field, check_options, checked_tolerance
 from edgewise.posterior import IndependentPosterior
 
 

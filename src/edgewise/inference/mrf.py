@@ -2,21 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, dense_tensor
-from edgewise.inference.checks import (
-    check_size,
-    checked_edge_list,
-    checked_pairwise,
-    checked_scale,
-    checked_unary,
-    clamped,
-    floating,
-)
+from edgewise.data.edges import check_listed_once
+from edgewise.validation import ArrayLike, as_tensor, checked_edges, dense_tensor
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -140,3 +134,125 @@ def _unchecked(unary: Tensor, edge_index: Tensor, pairwise: Tensor, edge_scale: 
     for name, part in parts.items():
         object.__setattr__(mrf, name, part)
     return mrf
+
+
+LARGEST = 1e30  # sums of larger potentials could overflow float32
+
+
+def floating(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor holds numbers that inference computes in."""
+    if tensor.dtype not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"Expected {name} to hold float32 or float64 log-potentials, but got dtype {tensor.dtype}. "
+            f"Pass {name}.float() (NumPy: {name}.astype(np.float32))."
+        )
+    return tensor
+
+
+def checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
+    """Check that each node has a possible label, and no potential that is NaN or too good."""
+    if unary.ndim not in (2, 3) or unary.shape[-1] == 0 or (unary.ndim == 3 and len(unary) == 0):
+        raise ValueError(
+            f"Expected unary of shape (nodes, classes), or (batch, nodes, classes), but got shape {tuple(unary.shape)}."
+        )
+    values = floating(unary, "unary").detach()
+    # NaN fails every comparison.
+    bad = ~((values < torch.inf).all(-1) & (values > -torch.inf).any(-1))
+    if bool(bad.any()):
+        place = bad.nonzero()[0].tolist()
+        row = values[tuple(place)]
+        where = f"node {place[-1]}" + (f" of field {place[0]}" if len(place) == 2 else "")
+        problem = "has no possible label: all are -inf" if bool((row == -torch.inf).all()) else "holds NaN or +inf"
+        raise ValueError(
+            f"Expected finite log-potentials, or -inf for an impossible label, but {where} {problem}. "
+            "Of probabilities p pass p.log()."
+        )
+    return unary
+
+
+def checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+    """Check that each edge connects two nodes, and is listed once."""
+    edges = checked_edges(edge_index, num_nodes).long()
+    loop = edges[0] == edges[1]
+    if bool(loop.any()):
+        e = int(loop.nonzero()[0])
+        raise ValueError(
+            f"Expected edges between two nodes, but edge {e} is a self-loop of node {int(edges[0, e])}. "
+            "Leave them out: edge_index[:, edge_index[0] != edge_index[1]]; what they say belongs into unary."
+        )
+    check_listed_once(edges, num_nodes)
+    return edges
+
+
+def checked_pairwise(
+    pairwise: Tensor, batch: list[int], num_edges: int, num_classes: int
+) -> Float[Tensor, "*batch couplings classes classes"]:
+    """Check the shape of couplings, and give them that of the batch: one coupling, or one an edge."""
+    square = (num_classes, num_classes)
+    allowed = {square: (1, *square), (1, *square): (1, *square), (num_edges, *square): (num_edges, *square)}
+    allowed |= {(*batch, 1, *square): (1, *square), (*batch, num_edges, *square): (num_edges, *square)}
+    shape = tuple(pairwise.shape)
+    if shape not in allowed:
+        names = f"{square} or {(num_edges, *square)}" + (f", or either after the batch {tuple(batch)}" if batch else "")
+        raise ValueError(
+            f"Expected pairwise of shape (classes, classes) or (edges, classes, classes), that is {names}, but got "
+            f"shape {shape}. One coupling for each field of a batch is (batch, 1, classes, classes)."
+        )
+    return pairwise.reshape(*(batch if pairwise.ndim == 4 else ()), *allowed[shape]).expand(*batch, *allowed[shape])
+
+
+def checked_scale(edge_scale: Tensor, batch: list[int], num_edges: int) -> Float[Tensor, "*batch edges"]:
+    """Check that there is a factor for each edge, and give them the shape of the batch."""
+    if tuple(edge_scale.shape) not in ((num_edges,), (*batch, num_edges)):
+        raise ValueError(
+            f"Expected edge_scale of shape ({num_edges},), one factor an edge, but got shape {tuple(edge_scale.shape)}."
+        )
+    return edge_scale.expand(*batch, num_edges)
+
+
+def check_size(unary: Tensor, pairwise: Tensor, edge_scale: Tensor | None) -> None:
+    """Refuse what is not finite, or so large that a sum might not be."""
+    scale = torch.ones(1) if edge_scale is None else edge_scale.detach()
+    finite = unary.detach()[unary.detach() > -torch.inf]
+    largest = [float(part.abs().max()) if part.numel() else 0.0 for part in (finite, pairwise.detach(), scale)]
+    if not np.isfinite(largest).all() or max(largest[0], largest[1] * max(1.0, largest[2])) > 1.001 * LARGEST:
+        raise ValueError(
+            f"Expected finite couplings and scales, and potentials up to {LARGEST:.0e}, but the largest unary is "
+            f"{largest[0]:.3g}, the largest pairwise {largest[1]:.3g} and the largest edge_scale {largest[2]:.3g}. "
+            "To forbid a pair of labels a coupling of -1e4 is enough."
+        )
+
+
+def clamped(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int, int]) -> Tensor:
+    """Leave a node with evidence the one label that it is known to have."""
+    if not isinstance(evidence, Mapping):
+        raise ValueError(
+            f"Expected evidence as a dict of node: label, but got {type(evidence).__name__}. Of labels y of the nodes "
+            "that are known make one: dict(zip(nodes.tolist(), y[nodes].tolist()))."
+        )
+    if not evidence:
+        return unary
+    nodes, classes = unary.shape[-2:]
+    for node, label in evidence.items():
+        _check_evidence("node", node, nodes, node)
+        _check_evidence("label", label, classes, node)
+    known = torch.tensor([index(node) for node in evidence], device=unary.device)
+    labels = torch.tensor([index(label) for label in evidence.values()], device=unary.device)
+    impossible = unary.detach()[..., known, labels] == -torch.inf
+    if bool(impossible.any()):
+        k = int(impossible.nonzero()[0, -1])
+        raise ValueError(
+            f"Expected evidence that is possible, but node {int(known[k])} is said to have label {int(labels[k])}, "
+            "whose unary is -inf."
+        )
+    allowed = torch.ones(nodes, classes, dtype=torch.bool, device=unary.device)
+    allowed[known] = torch.nn.functional.one_hot(labels, classes).bool()
+    return torch.where(allowed, unary, -torch.inf)
+
+
+def _check_evidence(what: str, value: object, limit: int, node: object) -> None:
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__") or not 0 <= index(value) < limit:
+        raise ValueError(
+            f"Expected evidence with a {what} from 0 to {limit - 1}, as whole numbers, but got {value!r} for node "
+            f"{node!r}."
+        )

@@ -2,12 +2,11 @@
 
 import torch
 
-from edgewise.data.compiled import runs_compiled
-from edgewise.inference.convergence import Convergence, verdict
+from edgewise.inference.convergence import Convergence, check_field, check_options, checked_tolerance, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import Messages, Rule, largest_change, log_max, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.options import check_field, check_options, checked_tolerance
+from edgewise.kernels.dispatch import runs_compiled
 from edgewise.posterior import PairwisePosterior
 
 COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
@@ -97,7 +96,7 @@ def _run(
     messages = silent(mrf)
     work = 2 * mrf.num_edges * mrf.num_classes * min(max_sweeps, 100)  # of each field
     if runs_compiled(mrf.unary.device) and work >= COMPILED_WORK:
-        from edgewise.inference.compiled_messages import run_compiled
+        from edgewise.kernels.message_loops import run_compiled
 
         return run_compiled(mrf, "max" if rule is log_max else "sum", max_sweeps, damping, tolerance)
     residuals: list[float] = []

@@ -7,10 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.compiled import worth_compiling
 from edgewise.data.edges import EdgeChoice, scored_edges
-from edgewise.metrics.binning import Binning
-from edgewise.metrics.checks import ScoringInput
+from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
     Records,
@@ -22,11 +20,13 @@ from edgewise.metrics.elements import (
     product_elements,
     product_event_elements,
 )
+from edgewise.metrics.scoring_input import ScoringInput
 from edgewise.metrics.sums import (
     AGREE,
     DISAGREE,
     EDGEWISE,
     NODEWISE,
+    Binning,
     Elements,
     carried,
     empty_tables,
@@ -69,7 +69,7 @@ def width_tables(task: ScoringTask, binning: Binning, progress: Progress | None 
     tables = empty_tables(binning.n_bins, task.records.device)
     boundaries = binning.boundaries(task.records[:0, 0])
     if worth_compiling(task.records):
-        from edgewise.metrics.compiled_sums import sum_nodes
+        from edgewise.kernels.score_sums import sum_nodes
 
         tables[NODEWISE] = sum_nodes(task.records, task.given.mask, binning)
     else:
@@ -185,7 +185,7 @@ def slices(length: int, step: int) -> Iterator[slice]:
 def _sum_long_list(
     task: ScoringTask, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
 ) -> None:
-    from edgewise.metrics.compiled_sums import sum_product_edges
+    from edgewise.kernels.score_sums import sum_product_edges
 
     num_edges, edge_index = len(task.keep), task.given.edge_index
     for part in slices(num_edges, COMPILED_SLICE):
@@ -217,3 +217,31 @@ def _count_touched(tables: Tensor, touched: Bool[Tensor, "2 nodes"], mask: Bool[
 def concatenate(parts: list[Elements]) -> Elements:
     """Put elements one after another."""
     return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+
+def node_set_table(
+    task: ScoringTask, sets: Int[Tensor, "set sets"], choice: EdgeChoice, binning: Binning
+) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+    """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint."""
+    chosen = sets[:, _scored(task, sets, choice)]
+    return one_table(_chunks(task, chosen), binning, task.records.device)
+
+
+def _scored(task: ScoringTask, sets: Int[Tensor, "set sets"], choice: EdgeChoice) -> Bool[Tensor, " sets"]:
+    """Choose sets as edges are chosen: by how many of their nodes are in the mask; all labels must be known."""
+    inside, known = task.given.mask[sets], (task.given.y >= 0)[sets].all(0)
+    if choice == "both":
+        return known & inside.all(0)
+    return known & inside.any(0) if choice == "any" else known
+
+
+def _chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
+    joints, num_classes = task.given.joints, task.given.probs.shape[1]
+    per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
+    for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
+        ends = [task.records[node] for node in sets[:, part]]
+        if joints is None:
+            yield product_elements(*ends)
+        else:
+            positions = torch.arange(part.start, part.stop, device=sets.device)
+            yield joint_elements(joints(sets[:, part], positions), *ends)

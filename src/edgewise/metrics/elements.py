@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.compiled import worth_compiling
+from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.sums import Elements
 
 CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
@@ -23,7 +23,7 @@ def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]
     """
     records = torch.empty(probs.shape[0], 5, dtype=torch.float64, device=probs.device)
     if worth_compiling(probs):
-        from edgewise.metrics.compiled_sums import fill_node_records
+        from edgewise.kernels.score_sums import fill_node_records
 
         fill_node_records(records, probs, y)
     else:
@@ -82,7 +82,7 @@ def product_event_elements(
 ) -> Elements:
     """Score the event of the same label, P = Σ_l p_i(l) p_j(l), on edges with product joints."""
     if worth_compiling(ends) and worth_compiling(probs):
-        from edgewise.metrics import compiled_sums
+        from edgewise.kernels import score_sums as compiled_sums
 
         p_same = compiled_sums.row_products(probs, ends)
     else:

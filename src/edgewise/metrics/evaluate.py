@@ -5,26 +5,24 @@ from typing import get_args
 from jaxtyping import Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, checked_sets
 from edgewise.data.edges import EdgeChoice
-from edgewise.data.options import check_number, check_option, check_whole_number
-from edgewise.metrics.binning import Binning, Closed, Kind
-from edgewise.metrics.checks import ScoringInput, checked
 from edgewise.metrics.collect import (
     Progress,
     all_edges,
     all_nodes,
     mass_tables,
+    node_set_table,
     prepare,
     same_label_table,
     width_tables,
 )
 from edgewise.metrics.evaluation import Evaluation, Intervals
 from edgewise.metrics.intervals import node_resampling_intervals
-from edgewise.metrics.node_sets import node_set_table
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL
+from edgewise.metrics.scoring_input import ScoringInput, checked
+from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL, Binning, Closed, Kind
 from edgewise.posterior import Posterior
+from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_whole_number, checked_sets
 
 
 def evaluate(

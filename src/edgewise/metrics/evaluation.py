@@ -7,9 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.data.edges import EdgeChoice
-from edgewise.metrics.binning import Binning
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
-from edgewise.metrics.sums import NODE_SETS, SAME_LABEL, VIEWS, carried
+from edgewise.metrics.sums import NODE_SETS, SAME_LABEL, VIEWS, Binning, carried
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.metrics.binning import Binning
 from edgewise.metrics.collect import ScoredEdges
 from edgewise.metrics.evaluation import Interval, Intervals
 from edgewise.metrics.scores import METRICS, Norm, calibration_error
-from edgewise.metrics.sums import VIEWS, Elements
+from edgewise.metrics.sums import VIEWS, Binning, Elements
 
 CHUNK_ELEMENTS = 1 << 22
 HIGHEST = {"accuracy": 1.0, "nll": math.inf, "brier": 2.0, "ece": 1.0}

@@ -7,16 +7,14 @@ import torch.distributed
 from torch import Tensor
 from torchmetrics import Metric
 
-from edgewise.data.arrays import ArrayLike
 from edgewise.data.edges import EdgeChoice
-from edgewise.data.options import check_option
-from edgewise.metrics.binning import Binning, Closed
-from edgewise.metrics.checks import checked
 from edgewise.metrics.collect import prepare, same_label_table, width_tables
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, carried, empty_tables
+from edgewise.metrics.scoring_input import checked
+from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, Binning, Closed, carried, empty_tables
 from edgewise.posterior import Posterior
+from edgewise.validation import ArrayLike, check_option
 
 
 def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from edgewise.metrics.exact import to_floats
+from edgewise.metrics.sums import to_floats
 
 METRICS = ("accuracy", "nll", "brier", "ece")
 """The scores of each view, in the order of tables."""

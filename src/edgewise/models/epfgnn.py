@@ -8,19 +8,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.options import check_option
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
-from edgewise.inference.checks import LARGEST
-from edgewise.models.adam import Adam, Steps, Weights
-from edgewise.models.convolution import Convolution, backbone_trained
-from edgewise.models.dropout import NO_DROPOUT, Dropout
+from edgewise.inference.mrf import LARGEST
+from edgewise.kernels.adam import Adam, Steps, Weights
+from edgewise.kernels.dropout import NO_DROPOUT, Dropout
+from edgewise.kernels.stars import Field, piecewise_loss
 from edgewise.models.fitted import Fitted
+from edgewise.models.gcn import Convolution, backbone_trained
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
-from edgewise.models.stars import Field, piecewise_loss
 from edgewise.models.task import Task
 from edgewise.models.training import Epoch, Log, Phase, checked_logits, copied, scores
 from edgewise.posterior import Posterior
+from edgewise.validation import check_option
 
 SCHEDULES = ("backbone", "published")
 INFERENCES = {"sum_product": sum_product, "max_product": max_product, "mean_field": mean_field}

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.models.adam import Weights
+from edgewise.files.tensors import read_tensors, write_tensors
+from edgewise.kernels.adam import Weights
 from edgewise.models.training import History
 from edgewise.posterior import IndependentPosterior, Posterior
-from edgewise.tensor_file import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from edgewise.models.model import Model

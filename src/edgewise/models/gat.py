@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy, elu
 
-from edgewise.models.adam import Adam, Weights
-from edgewise.models.attention import Listeners, attended
-from edgewise.models.dropout import Dropout, dropped
+from edgewise.kernels.adam import Adam, Weights
+from edgewise.kernels.attention import Listeners, attended
+from edgewise.kernels.dropout import Dropout, dropped
+from edgewise.kernels.sparse import Kept, Sparse, product
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator, glorot
-from edgewise.models.sparse import Kept, Sparse, product
 from edgewise.models.task import Nodes, Task
 from edgewise.models.training import Log, Phase, checked_logits, trained
 

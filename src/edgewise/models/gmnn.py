@@ -8,22 +8,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.data.options import check_option
-from edgewise.models.adam import Adam, Weights
-from edgewise.models.convolution import (
-    Convolution,
-    ConvolutionPasses,
-    backbone_trained,
-    convolution_weights,
-    convolved,
-)
-from edgewise.models.dropout import Dropout
+from edgewise.kernels.adam import Adam, Weights
+from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted
+from edgewise.models.gcn import Convolution, ConvolutionPasses, backbone_trained, convolution_weights, convolved
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits, trained
 from edgewise.posterior import IndependentPosterior, MixturePosterior
+from edgewise.validation import check_option
 
 PREDICTIONS = ("mixture", "averaged_logits")
 

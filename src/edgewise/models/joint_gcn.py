@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.data.edges import connected_parts
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.checks import LARGEST
-from edgewise.models.adam import Adam, Weights
-from edgewise.models.convolution import backbone_trained, convolved
-from edgewise.models.coupled_marginals import kept_messages, labelled_likelihood, unaries
+from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, unaries
+from edgewise.inference.mrf import LARGEST
+from edgewise.kernels.adam import Adam, Weights
 from edgewise.models.fitted import Fitted
-from edgewise.models.held_out import held_out_folds
+from edgewise.models.gcn import backbone_trained, convolved
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, generator
 from edgewise.models.task import Task
@@ -207,3 +207,35 @@ def _most_likely(held_out: HeldOut) -> Learnt:
 def _log_likelihood(held_out: HeldOut, learnt: Learnt) -> Float[Tensor, ""]:
     log_p = learnt.log_marginals(held_out.logits, held_out.log_degree)
     return labelled_likelihood(log_p, held_out.labels, held_out.edge_index, learnt.strength)
+
+
+def held_out_folds(task: Task, num_folds: int, draws: torch.Generator) -> Int[Tensor, " train"]:
+    """Deal training nodes to folds, those that edges connect to the same, and each class as evenly as that allows.
+
+    A part larger than a fold is dealt node by node: with so many edges, those that stay within a fold are enough.
+    """
+    labels = task.labels[task.train].cpu()
+    parts = _parts(task, largest=-(-len(labels) // num_folds))
+    counts = torch.zeros(int(parts.max()) + 1, task.num_classes, dtype=torch.long)
+    counts.index_put_((parts, labels), torch.ones_like(labels), accumulate=True)
+    order = torch.randperm(len(counts), generator=draws)
+    order = order[counts.sum(1)[order].argsort(descending=True, stable=True)]
+    dealt, fold = torch.zeros(num_folds, task.num_classes, dtype=torch.long), torch.empty(len(counts), dtype=torch.long)
+    for part in order.tolist():
+        # Where there are least of its classes; of equals, where there are least at all.
+        crowd = (dealt @ counts[part]) * (len(labels) + 1) + dealt.sum(1)
+        fold[part] = crowd.argmin()
+        dealt[fold[part]] += counts[part]
+    return fold[parts].to(task.device)
+
+
+def _parts(task: Task, largest: int) -> Int[Tensor, " train"]:
+    """Tell which training nodes are connected through each other; of parts that are too large each node is one."""
+    trains = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.device)
+    trains[task.train] = True
+    among = task.edge_index[:, trains[task.edge_index].all(0)]
+    parts = connected_parts(among, task.num_nodes)[task.train].cpu()
+    alone = task.num_nodes + torch.arange(len(parts))
+    parts = torch.where(torch.bincount(parts)[parts] > largest, alone, parts)
+    numbers: Tensor = parts.unique(return_inverse=True)[1]
+    return numbers

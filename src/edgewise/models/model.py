@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from edgewise.models.fitted import Fitted
-from edgewise.models.options import check_numbers
 from edgewise.models.seeds import Seeds, as_seeds
 from edgewise.models.task import Directed, LabelledNodes, Task, prepared
 from edgewise.models.training import Log, OnEpoch
+from edgewise.validation import check_number, check_whole_number
 
 F = TypeVar("F", bound=Fitted)
 
@@ -133,3 +133,16 @@ def _one_thread() -> Iterator[None]:
         with _lock:
             _running -= 1
             torch.set_num_threads(own if _running else _before)
+
+
+MOST = 1 << 20  # units, epochs, rounds, heads or samples
+
+
+def check_numbers(model: "Model[Any]") -> None:
+    """Refuse numbers that no network can be trained with: whole ones must be at least 1."""
+    for hyperparameter in fields(model):
+        if hyperparameter.type is int:
+            check_whole_number(hyperparameter.name, getattr(model, hyperparameter.name), 1, MOST)
+    check_number("dropout", model.dropout, least=0, below=1)
+    check_number("learning_rate", model.learning_rate, above=0)
+    check_number("weight_decay", model.weight_decay, least=0)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.data.options import check_whole_number
+from edgewise.validation import check_whole_number
 
 LARGEST_SEED = (1 << 63) - 1
 

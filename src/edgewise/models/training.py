@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.models.adam import Adam, Weights
+from edgewise.kernels.adam import Adam, Weights
 
 Shared = TypeVar("Shared")
 

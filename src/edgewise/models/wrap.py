@@ -7,9 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor
-from edgewise.data.distributions import SUM_TOLERANCE, first_bad_row
 from edgewise.posterior import IndependentPosterior
+from edgewise.validation import SUM_TOLERANCE, ArrayLike, as_tensor, first_bad_row
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
 

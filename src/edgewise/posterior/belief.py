@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, as_tensor, checked_edges, checked_sets
-from edgewise.tensor_file import read_tensors, write_tensors
+from edgewise.files.tensors import read_tensors, write_tensors
+from edgewise.validation import ArrayLike, as_tensor, checked_edges, checked_sets
 
 MAX_SET = 6  # nodes in a set whose joint can be asked for
 MAX_ENTRIES = 1 << 20  # entries in the joint of one set

@@ -3,9 +3,8 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, dense_tensor
-from edgewise.data.distributions import check_distributions
 from edgewise.posterior.belief import Posterior, check_node_shape
+from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
 class IndependentPosterior(Posterior):

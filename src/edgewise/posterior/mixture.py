@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike, dense_tensor
-from edgewise.data.distributions import check_distributions
 from edgewise.posterior.belief import Posterior
+from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
 class MixturePosterior(Posterior):

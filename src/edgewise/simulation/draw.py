@@ -1,36 +1,139 @@
 """Draw a graph with labels and features from a law that is known in full."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.arrays import ArrayLike
 from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import drawn_labels
-from edgewise.simulation.graph import DegreeLaw, Kind, SyntheticGraph
-from edgewise.simulation.options import (
-    DEFAULT_HOMOPHILY,
-    Matrix,
-    check_degree,
-    check_disorder,
-    check_numbers,
-    check_options,
-    coupling_matrix,
-)
-from edgewise.simulation.random_graphs import (
-    Edges,
-    Labels,
-    Weights,
-    block_edges,
-    power_law_weights,
-    regular_edges,
-)
+from edgewise.simulation.random_graphs import Edges, Labels, Weights, block_edges, power_law_weights, regular_edges
+from edgewise.simulation.synthetic_graph import DegreeLaw, Kind, SyntheticGraph
+from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_whole_number
 
 if TYPE_CHECKING:
     import torch_geometric.data
+
+
+def coupling_of(homophily: float, num_classes: int) -> float:
+    """Give the Potts coupling J under which the ends of a lone edge agree with probability h: log(h (C - 1) / (1 - h)).
+
+    >>> round(coupling_of(0.8, 2), 4), coupling_of(0.25, 4)
+    (1.3863, 0.0)
+    """
+    return float(np.log(homophily * (num_classes - 1) / (1.0 - homophily)))
+
+
+def branching(degrees: NDArray[np.int64]) -> float:
+    """Give how many further edges an end of a random edge has, Σ k (k - 1) / Σ k; 0 without edges."""
+    total = int(degrees.sum())
+    return float((degrees * (degrees - 1)).sum() / total) if total else 0.0
+
+
+def homophily_limits(num_classes: int, branching: float) -> tuple[float, float]:
+    """Give the least and the largest homophily that a Potts model on a random graph can have without order.
+
+    Above the largest one label takes over: on a (b + 1)-regular random graph from exp J = (C - 2) / ((C - 1)^(1 - 2 /
+    (b + 1)) - 1) on. Below the least the graph is frustrated (a spin glass): b λ² > 1, where λ = (h C - 1) / (C - 1).
+    With b ≤ 1 the graph is nearly a forest, where each edge has the homophily of a lone edge.
+
+    >>> homophily_limits(3, 0.9)
+    (0.0, 1.0)
+    >>> low, high = homophily_limits(2, 2.0)
+    >>> round(low, 4), round(high, 4)
+    (0.1464, 0.75)
+    """
+    if branching <= 1.0:
+        return 0.0, 1.0
+    degree, others = branching + 1.0, num_classes - 1
+    if num_classes == 2:
+        affinity = degree / (degree - 2.0)
+    else:
+        affinity = (num_classes - 2) / (others ** (1.0 - 2.0 / degree) - 1.0)
+    least = (1.0 - others / np.sqrt(branching)) / num_classes
+    return max(0.0, float(least)), float(affinity / (affinity + others))
+
+
+DEFAULT_HOMOPHILY = 0.8
+LARGEST_COUPLING = 50.0
+
+Matrix = Float[np.ndarray, "classes classes"]
+
+
+def coupling_matrix(homophily: float | None, coupling: float | ArrayLike | None, num_classes: int) -> Matrix:
+    """Give J (C, C) of what was asked for."""
+    if coupling is None:
+        strength = coupling_of(DEFAULT_HOMOPHILY if homophily is None else homophily, num_classes)
+        return strength * np.eye(num_classes)
+    if homophily is not None:
+        raise ValueError("Expected either homophily or coupling, but got both. Each follows from the other.")
+    if isinstance(coupling, int | float):
+        matrix = np.diag(np.full(num_classes, float(coupling)))
+    else:
+        matrix = as_tensor(coupling, "coupling").cpu().double().numpy()
+    if matrix.shape != (num_classes, num_classes) or not np.array_equal(matrix, matrix.T):
+        raise ValueError(
+            f"Expected coupling as a number or a symmetric matrix ({num_classes}, {num_classes}), but got shape "
+            f"{matrix.shape}{'' if matrix.shape != (num_classes, num_classes) else ' that is not symmetric'}."
+        )
+    if not (np.abs(matrix) <= LARGEST_COUPLING).all():
+        raise ValueError(f"Expected couplings from {-LARGEST_COUPLING} to {LARGEST_COUPLING}, but got {matrix}.")
+    return matrix
+
+
+def check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, num_features: int, seed: int) -> None:
+    """Refuse sizes, a seed and names that do not exist."""
+    check_whole_number("num_nodes", num_nodes, 2, 10**8)
+    check_whole_number("num_classes", num_classes, 2, 1000)
+    check_whole_number("num_features", num_features, num_classes, 10**6)
+    check_whole_number("seed", seed, 0, 2**63 - 1)
+    check_option("kind", kind, get_args(Kind))
+    check_option("degree_law", degree_law, get_args(DegreeLaw))
+
+
+def check_numbers(homophily: float | None, average_degree: float, feature_noise: float) -> None:
+    """Refuse numbers outside their range."""
+    if homophily is not None:
+        check_number("homophily", homophily, above=0, below=1)
+    check_number("average_degree", average_degree, above=0)
+    check_number("feature_noise", feature_noise, above=0)
+
+
+def check_degree(num_nodes: int, kind: str, degree_law: str, average_degree: float) -> None:
+    """Refuse degrees that no simple graph of the kind has."""
+    if average_degree > num_nodes - 1:
+        raise ValueError(
+            f"Expected average_degree of at most {num_nodes - 1}, the number of other nodes, but got {average_degree}."
+        )
+    if degree_law != "regular":
+        return
+    if kind == "block_model":
+        raise ValueError(
+            "Expected degree_law poisson or power_law for a block model, but got 'regular': edges of a block model are "
+            "independent. Use kind='mrf'."
+        )
+    if average_degree != round(average_degree) or round(average_degree) * num_nodes % 2:
+        raise ValueError(
+            f"Expected a whole average_degree, and an even number of ends of edges, for a regular graph, but got "
+            f"degree {average_degree} of {num_nodes} nodes."
+        )
+
+
+def check_disorder(homophily: float, num_classes: int, edges: Edges, num_nodes: int) -> None:
+    """Refuse a homophily that labels of an MRF on this graph could not have while all classes live."""
+    degrees = np.bincount(edges.flatten(), minlength=num_nodes)
+    least, largest = homophily_limits(num_classes, branching(degrees))
+    if not least < homophily < largest:
+        what = "one label takes over" if homophily >= largest else "labels freeze"
+        raise ValueError(
+            f"Expected homophily from {least:.2f} to {largest:.2f} for an MRF of {num_classes} classes on this graph, "
+            f"but got {homophily}: beyond, {what}. Use kind='block_model', a lower average_degree, or coupling= to "
+            "have it nevertheless."
+        )
+
 
 ENUMERABLE = 1 << 16  # labellings
 LABEL_SWEEPS = 1000

@@ -1,0 +1,34 @@
+"""The compiled search for a row that is no distribution."""
+
+from typing import Any
+
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.kernels.dispatch import compiled, in_slices
+
+Array = NDArray[Any]
+
+
+def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:
+    """Find the first row that is no distribution."""
+    rows = p.numpy()
+
+    def search(lo: int, hi: int) -> int | None:
+        row: int = _first_bad_row(rows[lo:hi], tolerance)
+        return lo + row if row < hi - lo else None
+
+    return next((row for row in in_slices(search, len(rows)) if row is not None), None)
+
+
+@compiled
+def _first_bad_row(p: Array, tolerance: float) -> int:
+    for i in range(p.shape[0]):
+        total, lowest = 0.0, 0.0
+        for c in range(p.shape[1]):
+            total += p[i, c]
+            lowest = min(lowest, p[i, c])
+        if not (abs(total - 1.0) <= tolerance and lowest >= 0.0):  # NaN fails every comparison
+            return i
+    return len(p)

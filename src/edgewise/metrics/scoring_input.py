@@ -1,0 +1,113 @@
+"""The door: what is wrong with an input is said here, once, and never again."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.posterior import IndependentPosterior, Posterior
+from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, checked_labels, checked_mask
+
+# Joints of listed edges or sets of nodes, asked for by (ends, positions in the list): (elements, classes, classes, …).
+Joints = Callable[[Int[Tensor, "ends elements"], Int[Tensor, " elements"]], Tensor]
+
+
+class ScoringInput(NamedTuple):
+    """What is to be scored, and by which labels; it passed the door."""
+
+    probs: Float[Tensor, "nodes classes"]
+    y: Int[Tensor, " nodes"]
+    edge_index: Int[Tensor, "2 edges"]
+    mask: Bool[Tensor, " nodes"]
+    joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
+
+
+def checked(
+    probs: ArrayLike | Posterior,
+    y: ArrayLike,
+    edge_index: ArrayLike,
+    mask: ArrayLike | None = None,
+    edge_probs: ArrayLike | None = None,
+) -> ScoringInput:
+    """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
+    if isinstance(probs, tuple):
+        raise ValueError("Expected probabilities or a posterior, not both of (posterior, convergence): pass the first.")
+    p = _checked_belief(probs, edge_probs) if isinstance(probs, Posterior) else checked_probs(probs)
+    nodes = p.shape[0]
+    chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
+    if mask is not None:
+        chosen = checked_mask(_on_device(mask, "mask", p.device), nodes, "mask")
+    labels = _scorable_labels(_on_device(y, "y", p.device), chosen, p.shape[1])
+    edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
+    joints = None
+    if edge_probs is not None:
+        given = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
+        joints = _listed(given)
+    elif isinstance(probs, Posterior) and not isinstance(probs, IndependentPosterior):
+        joints = _believed(probs)
+    return ScoringInput(p, labels, edges, chosen, joints)
+
+
+def checked_probs(probs: ArrayLike) -> Float[Tensor, "nodes classes"]:
+    """Check that each row is a distribution over classes."""
+    p = as_tensor(probs, "probs")
+    if p.ndim != 2 or p.shape[1] == 0:
+        raise ValueError(f"Expected probs of shape (nodes, classes), but got shape {tuple(p.shape)}.")
+    check_distributions(p, "probs", "row")
+    return p
+
+
+def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
+    """Give joints by their place in the list."""
+    return lambda ends, positions: joints[positions]
+
+
+def _believed(posterior: Posterior) -> Joints:
+    """Give joints by nodes; a belief was checked when it was made."""
+    detached = posterior.detach()
+    return lambda ends, positions: detached.marginal(ends)
+
+
+def _checked_belief(posterior: Posterior, edge_probs: ArrayLike | None) -> Float[Tensor, "nodes classes"]:
+    if edge_probs is not None:
+        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
+    if posterior.batch_shape:
+        raise ValueError(
+            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Score each alone: posterior[b]."
+        )
+    return posterior.node.detach()
+
+
+def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
+    return as_tensor(array, name).to(device)
+
+
+def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
+    """Check that labels have a column, and that those of the mask are known."""
+    y = checked_labels(y, len(mask), "rows of probs")
+    if bool((y >= num_classes).any()):
+        i = int((y >= num_classes).nonzero()[0])
+        raise ValueError(
+            f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
+            f"label outside the mask, but node {i} has label {int(y[i])}."
+        )
+    unknown = mask & (y < 0)
+    if bool(unknown.any()):
+        raise ValueError(
+            f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
+            "Leave such nodes out with mask=(y >= 0)."
+        )
+    return y
+
+
+def _checked_joints(edge_probs: Tensor, num_edges: int, num_classes: int) -> Tensor:
+    expected = (num_edges, num_classes, num_classes)
+    if edge_probs.shape != expected:
+        raise ValueError(
+            f"Expected edge_probs of shape (edges, classes, classes) = {expected}, one joint for each column of "
+            f"edge_index, but got shape {tuple(edge_probs.shape)}."
+        )
+    check_distributions(edge_probs, "edge_probs", "edge")
+    return edge_probs

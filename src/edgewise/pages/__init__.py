@@ -1,0 +1,1 @@
+"""Building blocks of self-contained HTML pages."""

@@ -1,0 +1,217 @@
+"""The figures of a sweep: reliability of all models in all views, errors of runs against each other, calibrators."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from edgewise.files.output import replace_file
+from edgewise.metrics.sums import VIEWS
+from edgewise.paper.formatting import READING_NAMES, label, look_of
+from edgewise.paper.readings import KNOWN_MODELS, READINGS
+from edgewise.paper.results import Results, Summary, runs_with, summarised
+from edgewise.paper.score_rows import calibrated_predictions, calibrated_runs
+from edgewise.plots.reliability import INSIDE, draw_panels
+from edgewise.plots.reliability_panels import Panel
+from edgewise.plots.style import BLUE, VERMILION, legend_entries
+from edgewise.sweep.runs import Run, ViewResult
+
+ENDINGS = (".pdf", ".png")
+ACROSS = 4  # datasets side by side
+PAIRS = {
+    "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
+    "agree_against_disagree_ece": ("disagree", "agree", "disagree ECE", "agree ECE"),
+}
+
+
+def write_figures(results: Results, folder: Path) -> list[Path]:
+    """Draw all figures, and save each as PDF and as PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in sweep_figures(results):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # once is enough for both files: it takes longer than to draw
+        for ending in ENDINGS:
+            paths.append(folder / f"{name}{ending}")
+            _save(figure, paths[-1])
+        plt.close(figure)
+    return paths
+
+
+def _save(figure: Figure, path: Path) -> None:
+    replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
+
+
+def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
+    """Draw each figure in turn, with the name of its file."""
+    for reading in READINGS:
+        for dataset in results.datasets:
+            yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
+        for name in PAIRS if results.runs else ():
+            yield f"{name}_{reading}", draw_errors(results, reading, name)
+    if calibrated_runs(results):
+        yield "calibrators", draw_calibrators(results)
+
+
+def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
+    """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
+    models = [model for model in KNOWN_MODELS if results.views(reading, dataset, model, "nodewise")]
+    fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
+    *rows, bottom = np.array(
+        fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
+    ).ravel()
+    for row, model in zip(rows, models, strict=True):
+        panels = [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
+        axes = row.subplots(1, len(VIEWS))
+        row.suptitle(model, fontweight="bold")
+        draw_panels(panels, axes, INSIDE)
+    entries = legend_entries(axes)
+    bottom.legend([*entries.values()], [*entries], loc="center", ncols=5, frameon=False, fontsize="x-small")
+    fig.suptitle(f"{dataset}, {READING_NAMES[reading]}")
+    return fig
+
+
+def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
+    count = np.array([result.bins.count for result in results])
+    filled = np.where(count > 0, count, np.nan)
+    return Panel(
+        view=view,
+        norm="l1",
+        boundaries=np.linspace(0, 1, count.shape[1] + 1),
+        count=count,
+        confidence=np.array([result.bins.confidence_sum for result in results]) / filled,
+        accuracy=np.array([result.bins.correct_sum for result in results]) / filled,
+        ece=np.array([result.ece for result in results]),
+    )
+
+
+def draw_errors(results: Results, reading: str, name: str) -> Figure:
+    """Draw one calibration error against another: a point for each run, a panel for each dataset."""
+    across, up, across_name, up_name = PAIRS[name]
+    columns = min(ACROSS, len(results.datasets))
+    lines = -(-len(results.datasets) // ACROSS)
+    size = max(6.0, 3.4 * columns), 0.6 + 3.3 * lines  # the title needs six inches
+    fig, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
+    for ax in grid.flat[len(results.datasets) :]:
+        ax.remove()
+    for ax, dataset in zip(grid.flat, results.datasets, strict=False):
+        errors = {
+            model: np.array(
+                [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (across, up)]
+            )
+            for model in KNOWN_MODELS
+        }
+        _draw_points(ax, errors)
+        _finish(ax, dataset, across_name)
+        if not any(np.isfinite(pairs).all(axis=0).any() for pairs in errors.values()):
+            _say_empty(ax)
+    for ax in grid[:, 0]:
+        ax.set_ylabel(f"{up_name}, percent")
+    entries = legend_entries(fig.axes)
+    models = [model for model in KNOWN_MODELS if model in entries]
+    shown = [entries[model] for model in models]
+    fig.legend(shown, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
+    fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
+    return fig
+
+
+def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
+    """Draw two errors of each run, by model."""
+    for model, (x, y) in errors.items():
+        look = look_of(model)
+        if len(x):
+            ax.scatter(x, y, s=14, c=look.colour, marker=look.marker, alpha=0.6, linewidths=0, label=model)
+
+
+def _say_empty(ax: Axes) -> None:
+    """Say that no run has both errors; a scale would say something else."""
+    ax.set(xticks=[], yticks=[])
+    ax.text(0.5, 0.5, "nothing to score", transform=ax.transAxes, ha="center", va="center", backgroundcolor="white")
+
+
+def _finish(ax: Axes, dataset: str, across_name: str) -> None:
+    """Give both axes the same scale from zero, and a line where the two errors are equal."""
+    limit = max(ax.get_xlim()[1], ax.get_ylim()[1])
+    ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{across_name}, percent", aspect="equal")
+    ax.set_title(dataset, loc="left", fontsize="medium")
+    ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+# The view, a colour and a marker, and how far beneath the middle of a line.
+ERRORS = {"node ECE": ("nodewise", BLUE, "o", -0.15), "edge ECE": ("edgewise", VERMILION, "s", 0.15)}
+PANELS_ACROSS = 4  # datasets side by side
+
+
+@dataclass(frozen=True)
+class CalibratorPanel:
+    """The errors of a model on a dataset, by calibrator, in percent; None where no run has one."""
+
+    title: str
+    calibrators: Sequence[str]
+    errors: dict[str, list[Summary | None]]
+
+
+def calibrator_panel(dataset: str, model: str, runs: Sequence[Run], named: Mapping[str, str]) -> CalibratorPanel:
+    """Give mean and std over the runs for each of some predictions, which are named by their calibrator."""
+    errors = {
+        name: [
+            summarised(100 * run.predictions[one][view].ece for run in runs_with(one, runs)) for one in named.values()
+        ]
+        for name, (view, *_) in ERRORS.items()
+    }
+    return CalibratorPanel(f"{label(dataset)}, {label(model)}", [label(name) for name in named], errors)
+
+
+def draw_calibrators(results: Results) -> Figure:
+    """Draw a panel for each dataset and model: a line a calibrator, each error as a dot with mean ± std."""
+    cells = calibrated_runs(results)
+    named = calibrated_predictions([run for runs in cells.values() for run in runs])
+    panels = {cell: calibrator_panel(*cell, runs, named) for cell, runs in cells.items()}
+    datasets, models = (list(dict.fromkeys(cell[place] for cell in panels)) for place in (0, 1))
+    columns = min(PANELS_ACROSS, len(datasets))
+    lines = [datasets[start : start + columns] for start in range(0, len(datasets), columns)]
+    size = max(6.0, 1.3 + 2.9 * columns), 0.8 + 2.7 * len(lines) * len(models)  # the title needs six inches
+    fig, grid = plt.subplots(len(lines) * len(models), columns, figsize=size, layout="constrained", squeeze=False)
+    for ax in grid.flat:
+        ax.set_axis_off()
+    for row, (line, model) in zip(grid, product(lines, models), strict=True):
+        drawn = [
+            (ax, panels[dataset, model]) for ax, dataset in zip(row, line, strict=False) if (dataset, model) in panels
+        ]
+        for place, (ax, panel) in enumerate(drawn):
+            _draw(ax, panel, is_named=place == 0)
+            handles = ax.get_legend_handles_labels()
+    fig.legend(*handles, loc="outside lower center", ncols=2, frameon=False)
+    fig.suptitle("Calibration errors by calibrator, mean ± std over runs")
+    return fig
+
+
+def _draw(ax: Axes, panel: CalibratorPanel, is_named: bool) -> None:
+    """Draw one panel, calibrators from the top down; a dashed line goes down from the error without one."""
+    ax.set_axis_on()
+    for name, found in panel.errors.items():
+        _, colour, marker, beneath = ERRORS[name]
+        known = [(place, one) for place, one in enumerate(found) if one is not None]
+        means = [one.mean for _, one in known]
+        places = np.array([place for place, _ in known]) + beneath
+        bars = ax.errorbar(
+            means, places, xerr=[one.std for _, one in known], fmt=marker, color=colour, ms=5, lw=1.4, label=name
+        )
+        bars.lines[0].set_markeredgecolor("white")
+        if found[0] is not None:
+            ax.axvline(found[0].mean, color=colour, linewidth=0.8, linestyle="--", alpha=0.7, zorder=0)
+    ax.set_yticks(range(len(panel.calibrators)), panel.calibrators if is_named else [])
+    ax.set_ylim(len(panel.calibrators) - 0.5, -0.5)
+    ax.set_xlim(0, None)
+    ax.grid(axis="y", color="0.92", linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.set_xlabel("ECE, percent")
+    ax.set_title(panel.title, loc="left", fontsize="medium")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)

@@ -1,0 +1,180 @@
+"""Who predicts in a study: trained models, and references that know the law of the graph."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from edgewise.calibration import StructuredCalibrator, TemperatureScaling
+from edgewise.data import Split
+from edgewise.inference import sum_product
+from edgewise.metrics import evaluate
+from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
+from edgewise.models.epfgnn import FittedEPFGNN
+from edgewise.models.fitted import FittedClassifier
+from edgewise.models.gmnn import FittedGMNN
+from edgewise.models.joint_gcn import FittedJointGCN
+from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
+from edgewise.simulation import SyntheticGraph
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A graph, who is labelled in it, its true posterior, and models that are trained when they are first asked for."""
+
+    graph: SyntheticGraph
+    split: Split
+    truth: Posterior
+    seed: int
+
+    @cached_property
+    def gcn(self) -> FittedClassifier:
+        """A trained GCN."""
+        return GCN().fit(self.graph.data, self.split, seed=self.seed)
+
+    @cached_property
+    def gat(self) -> FittedClassifier:
+        """A trained GAT."""
+        return GAT().fit(self.graph.data, self.split, seed=self.seed)
+
+    @cached_property
+    def mlp(self) -> FittedClassifier:
+        """A trained GCN that sees no edges: a perceptron of single nodes."""
+        data = self.graph.data.clone()
+        data.edge_index = data.edge_index[:, :0]
+        return GCN().fit(data, self.split, seed=self.seed)
+
+    @cached_property
+    def gmnn(self) -> FittedGMNN:
+        """A trained GMNN."""
+        return GMNN().fit(self.graph.data, self.split, seed=self.seed)
+
+    @cached_property
+    def epfgnn(self) -> FittedEPFGNN:
+        """A trained EPFGNN."""
+        return EPFGNN().fit(self.graph.data, self.split, seed=self.seed)
+
+    @cached_property
+    def jointgcn(self) -> FittedJointGCN:
+        """A trained JointGCN."""
+        return JointGCN().fit(self.graph.data, self.split, seed=self.seed)
+
+
+Predictor = Callable[[Case], Posterior]
+
+
+def features_alone(case: Case) -> Posterior:
+    """Say what a node's features say by Bayes' rule, and nothing of the graph: calibrated, with less to go by."""
+    return IndependentPosterior(case.graph.field.unary.softmax(-1))
+
+
+def base_rate(case: Case) -> Posterior:
+    """Say the same of all edges: how often neighbours have each pair of labels. Calibrated, and knows nothing."""
+    affinity = case.graph.coupling.exp()
+    joint = affinity / affinity.sum()
+    node = joint.sum(1).expand(case.graph.field.num_nodes, -1)
+    edges = case.graph.edge_index
+    return PairwisePosterior.from_joints(node, edges, joint.expand(edges.shape[1], -1, -1))
+
+
+def true_field_by_sum_product(case: Case) -> Posterior:
+    """Know the law of the graph and the training labels, and infer by belief propagation."""
+    return sum_product(case.graph.mrf(case.split.train))[0]
+
+
+# What is learnt from the training labels: add a line for each further model or calibration.
+LEARNT: Mapping[str, Predictor] = {
+    "gcn": lambda case: case.gcn.posterior(),
+    "gat": lambda case: case.gat.posterior(),
+    "gmnn": lambda case: case.gmnn.posterior(),
+    "gmnn averaged logits": lambda case: case.gmnn.posterior("averaged_logits"),
+    "epfgnn": lambda case: case.epfgnn.posterior(),
+    "jointgcn": lambda case: case.jointgcn.posterior(),
+    "mlp": lambda case: case.mlp.posterior(),
+    "gcn, temperature": lambda case: TemperatureScaling().fit(case.gcn.logits, case.graph.data, case.split),
+    "gcn, structured": lambda case: StructuredCalibrator().fit(case.gcn.logits, case.graph.data, case.split),
+}
+REFERENCES: Mapping[str, Predictor] = {
+    "truth": lambda case: case.truth,
+    "true marginals": lambda case: IndependentPosterior(case.truth.node),
+    "sum-product on the true field": true_field_by_sum_product,
+    "features alone": features_alone,
+    "base rate": base_rate,
+}
+PREDICTORS: Mapping[str, Predictor] = {**LEARNT, **REFERENCES}
+
+
+N_BINS = 15
+SCORES = (
+    *("edge_ece", "edge_nll", "edge_brier", "same_ece", "agree_ece", "disagree_ece", "node_ece", "node_nll"),
+    *("edge_accuracy", "edges"),  # by the labels that were drawn
+    *("edge_kl", "edge_tv", "edge_squared", "node_kl", "node_tv", "edge_ece_expected"),  # by the true joints
+)
+
+
+def scores(
+    prediction: Posterior, truth: Posterior, graph: SyntheticGraph, test: Bool[Tensor, " nodes"]
+) -> dict[str, float]:
+    """Score a prediction on test nodes, and on edges between them, against drawn labels and against the true joints."""
+    ev = evaluate(prediction, graph.data.y, graph.data.edge_index, mask=test, n_bins=N_BINS, same_label=True)
+    assert ev.same_label is not None
+    edges = graph.edge_index[:, test[graph.edge_index].all(0)]
+    exact = [posterior.to("cpu", torch.float64) for posterior in (truth, prediction)]  # small products stay above zero
+    true, said = (posterior.joint(edges) for posterior in exact)
+    true_node, said_node = (posterior.node[test] for posterior in exact)
+    by_labels = {
+        "edge_ece": ev.edgewise.ece,
+        "edge_nll": ev.edgewise.nll,
+        "edge_brier": ev.edgewise.brier,
+        "same_ece": ev.same_label.ece,
+        "agree_ece": ev.agree.ece,
+        "disagree_ece": ev.disagree.ece,
+        "node_ece": ev.nodewise.ece,
+        "node_nll": ev.nodewise.nll,
+        "edge_accuracy": ev.edgewise.accuracy,
+        "edges": float(ev.edgewise.count),
+    }
+    by_truth = {
+        "edge_kl": mean_kl(true.flatten(1), said.flatten(1)),
+        "edge_tv": mean_total_variation(true.flatten(1), said.flatten(1)),
+        "edge_squared": float((true - said).square().sum((1, 2)).mean()),
+        "node_kl": mean_kl(true_node, said_node),
+        "node_tv": mean_total_variation(true_node, said_node),
+        "edge_ece_expected": expected_ece(true, said, prediction.node[edges].argmax(-1)),
+    }
+    return by_labels | by_truth
+
+
+def mean_kl(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
+    """Give the mean of Σ p log(p / q): what the expected NLL of q is above the least possible.
+
+    >>> half = torch.tensor([[0.5, 0.5]])
+    >>> round(mean_kl(half, torch.tensor([[0.9, 0.1]])), 4), mean_kl(half, half)
+    (0.5108, 0.0)
+    """
+    return float((torch.special.xlogy(true, true) - torch.special.xlogy(true, said)).sum(1).mean())
+
+
+def mean_total_variation(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
+    """Give the mean of ½ Σ |p - q|: by how much the probability of any event may be off."""
+    return float((true - said).abs().sum(1).mean() / 2.0)
+
+
+def expected_ece(
+    true: Float[Tensor, "edges classes classes"],
+    said: Float[Tensor, "edges classes classes"],
+    predicted: Int[Tensor, "2 edges"],
+) -> float:
+    """Give the calibration error with the true probability of being right in the place of being right.
+
+    It is what the edge ECE measures, without the noise of the labels that happened to be drawn.
+    """
+    confidence = said.flatten(1).amax(1).numpy()
+    right = true[torch.arange(len(true)), predicted[0], predicted[1]].numpy()
+    place = np.clip(np.ceil(confidence * N_BINS).astype(int) - 1, 0, N_BINS - 1)
+    gaps = np.bincount(place, weights=right - confidence, minlength=N_BINS)
+    return float(np.abs(gaps).sum() / max(1, len(confidence)))

@@ -1,0 +1,62 @@
+"""Everything that a sweep has to say, as files beside its results."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from edgewise.files.output import replace_file
+from edgewise.paper.comparison import tally_line
+from edgewise.paper.figures import write_figures
+from edgewise.paper.formatting import counted, duration
+from edgewise.paper.page import write_page
+from edgewise.paper.paper_tables import paper_tables, scores_csv
+from edgewise.paper.results import Results
+from edgewise.paper.text_tables import table_latex, table_markdown, table_text
+
+ONLY_IN_FILES = "All predictions"  # too wide for a terminal
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """Write tables, figures, and the page."""
+    write_tables(results, folder)
+    write_page(results, folder / "report.html")
+    write_figures(results, folder / "figures")
+
+
+def write_tables(results: Results, folder: Path) -> None:
+    """Write tables as Markdown, LaTeX and CSV."""
+    tables = paper_tables(results)
+    texts = {
+        "tables.md": "\n\n".join([f"# Tables\n\n{summary(results)}", *map(table_markdown, tables)]) + "\n",
+        "tables.tex": "\n\n".join(["% Needs the package booktabs.", *map(table_latex, tables)]) + "\n",
+        "tables.csv": scores_csv(results),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        _write(folder / name, text)
+
+
+def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
+    """Write tables and summary for a terminal."""
+    tables = [table for table in paper_tables(results) if table.title != ONLY_IN_FILES]
+    return "\n\n\n".join([*(table_text(table, bold) for table in tables), summary(results)])
+
+
+def summary(results: Results) -> str:
+    """Say in a line how many published cells are reproduced, from how many runs."""
+    return f"{counted(len(results.runs), 'run')}: {tally_line(results)}"
+
+
+def time_line(results: Results) -> str:
+    """Say how long the runs took."""
+    commands = [command for command in results.commands if command.runs]
+    whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
+    several = f" in {counted(len(commands), 'command')}" if len(commands) > 1 else ""
+    runs, made = counted(len(results.runs), "run"), sum(command.runs for command in commands)
+    if made > len(results.runs):  # sources that are reported together have some of them twice
+        shown = f"{made} runs, of which {len(results.runs)} are shown,"
+        return f"{shown} took {duration(whole)}{several}; the computing of those shown adds up to {duration(work)}."
+    return f"{runs} took {duration(whole)}{several}; their computing adds up to {duration(work)}."
+
+
+def _write(path: Path, text: str) -> None:
+    replace_file(path, lambda file: file.write_text(text, encoding="utf-8"))

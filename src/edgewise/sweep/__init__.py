@@ -1,0 +1,1 @@
+"""Many runs of models and calibrators on datasets, planned, run and stored."""
