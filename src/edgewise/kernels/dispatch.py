@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from inspect import unwrap
 from itertools import pairwise
 from typing import TypeVar, cast
 
@@ -40,6 +41,7 @@ def vectorised_sums(function: Function) -> Function:
 def _compiled(function: Function, **options: object) -> Function:
     import numba
 
+    function = unwrap(function)  # from the checks of shapes that tests wrap around it
     try:
         loop = numba.njit(nogil=True, cache=True, **options)(function)
     except RuntimeError:  # there is no folder to keep it in
