@@ -168,6 +168,19 @@ def check_whole_number(name: str, value: object, low: int, high: int) -> None:
         raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
 
 
+MAX_SEED = (1 << 63) - 1  # the largest that a signed 64-bit column of a results store can hold
+
+
+def check_seed(seed: object, name: str = "seed") -> None:
+    """Refuse what is no seed; the limits are the same wherever something is drawn.
+
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+    ValueError: Expected seed to be a whole number from 0 to 9223372036854775807, but got -1.
+    """
+    check_whole_number(name, seed, 0, MAX_SEED)
+
+
 def check_number(
     name: str,
     value: object,

@@ -17,9 +17,10 @@ import pytest
 
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.reproduce import reproduce
-from edgewise.sweep.runs import Run, versions
+from edgewise.sweep.runs import Run
 from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import Store
+from edgewise.version import versions
 from edgewise.workers import cluster
 from edgewise.workers.cluster import run_on_ray
 from edgewise.workers.jobs import Failure, Job, Outcome

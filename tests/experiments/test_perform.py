@@ -9,8 +9,9 @@ from edgewise.paper.misplaced_evidence import posterior_with_misplaced_evidence
 from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS, PREDICTIONS, READINGS
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.run import RECIPES, FittedFiles, perform
-from edgewise.sweep.runs import SAME_LABEL, Run, as_prediction, versions
+from edgewise.sweep.runs import SAME_LABEL, Run, as_prediction
 from edgewise.sweep.sources import Task
+from edgewise.version import versions
 from edgewise.workers.jobs import Job, task_of
 from experiments.numbers import numbers
 

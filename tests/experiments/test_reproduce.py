@@ -13,7 +13,7 @@ from statistics import median
 import psutil
 import pytest
 
-from edgewise.sweep import runs as versions
+from edgewise import version as versions
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.reproduce import Progress, planned, reproduce
 from edgewise.sweep.runs import Run, RunKey

@@ -16,9 +16,9 @@ from edgewise.calibration.scaling import best_temperature
 from edgewise.kernels.adam import Adam, Weights
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, dropped
 from edgewise.kernels.sparse import Sparse, product
-from edgewise.models.seeds import LARGEST_SEED, dropout_key, generator, glorot
+from edgewise.models.seeds import dropout_key, generator, glorot
 from edgewise.models.training import copied
-from edgewise.validation import check_number, check_whole_number
+from edgewise.validation import check_number, check_seed, check_whole_number
 
 MOST_EPOCHS = 1 << 20
 STOPPING = 3  # of so many validation nodes, one tells when to stop
@@ -135,7 +135,7 @@ class CaGCN(NodeCalibrator):
         check_number("margin", self.margin, least=0)
         check_number("dropout", self.dropout, least=0, below=1)
         self._training()
-        check_whole_number("seed", self.seed, 0, LARGEST_SEED)
+        check_seed(self.seed)
 
     def _training(self) -> Training:
         return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
@@ -246,7 +246,7 @@ class GATS(NodeCalibrator):
     def __post_init__(self) -> None:
         check_whole_number("heads", self.heads, 1, MOST_HEADS)
         self._training()
-        check_whole_number("seed", self.seed, 0, LARGEST_SEED)
+        check_seed(self.seed)
 
     def _training(self) -> Training:
         return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from edgewise.sweep.runs import versions
+from edgewise.version import versions
 
 ORDER = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edgewise.cli.app import app
-from edgewise.cli.options import LARGEST_SEED, as_given, progress_bar
+from edgewise.cli.options import as_given, progress_bar
 from edgewise.files.output import check_outputs, write_json
 
 DATASETS_EXAMPLES = """\b
@@ -25,7 +25,7 @@ def datasets(
     splits_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the splits.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the splits.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the table as JSON.")] = None,
 ) -> None:
     """Show sizes, homophily and K indices of cora, citeseer and pubmed, with the published row beneath each."""

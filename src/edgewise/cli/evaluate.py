@@ -7,7 +7,7 @@ import typer
 
 import edgewise
 from edgewise.cli.app import app, complaints_name
-from edgewise.cli.options import LARGEST_SEED, as_given, progress_bar, read_belief
+from edgewise.cli.options import as_given, progress_bar, read_belief
 from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def evaluate(
     confidence_level: Annotated[
         float, typer.Option(metavar="SHARE", min=0, max=1, help="Confidence level of intervals.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=LARGEST_SEED, help="Seed of the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the resamples.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write everything as JSON.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw reliability diagrams: .png, .pdf, .svg.")

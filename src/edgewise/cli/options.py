@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from edgewise.posterior import Posterior
 
 
-LARGEST_SEED = 2**32 - 1
 SEVERAL = ("--calibrators", "--datasets", "--events", "--models")
 SEVERAL_OPEN = "edgewise.several_open"  # the option of these that further values would belong to
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from edgewise.files.arrays import FileProblem
 from edgewise.files.pickles import check_memo
-from edgewise.validation import ArrayLike, as_tensor, check_number, check_whole_number, checked_labels
+from edgewise.validation import ArrayLike, as_tensor, check_number, check_seed, check_whole_number, checked_labels
 
 Indices = Int[np.ndarray, " _"]  # of any length
 
@@ -159,7 +159,7 @@ def _known_labels(y: ArrayLike) -> Indices:
 def _check_plan(n_splits: int, n_folds: int, seed: int, labelled: float, test: float) -> None:
     check_whole_number("n_splits", n_splits, 1, 2**31 - 1)
     check_whole_number("n_folds", n_folds, 2, 2**31 - 1)
-    check_whole_number("seed", seed, 0, 2**63 - 1)
+    check_seed(seed)
     check_number("labelled", labelled, above=0, below=1)
     check_number("test", test, above=0, most=1)
 

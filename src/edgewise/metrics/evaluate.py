@@ -22,7 +22,15 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import ScoringInput, checked
 from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL, Binning, Closed, Kind
 from edgewise.posterior import Posterior
-from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_whole_number, checked_sets
+from edgewise.validation import (
+    ArrayLike,
+    as_tensor,
+    check_number,
+    check_option,
+    check_seed,
+    check_whole_number,
+    checked_sets,
+)
 
 
 def evaluate(
@@ -140,7 +148,7 @@ def _check_options(norm: Norm, edges: EdgeChoice, n_resamples: int, confidence_l
     check_option("norm", norm, get_args(Norm))
     check_option("edges", edges, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
-    check_whole_number("seed", seed, 0, 2**63 - 1)
+    check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.validation import check_whole_number
-
-LARGEST_SEED = (1 << 63) - 1
+from edgewise.validation import check_seed
 
 
 class Seeds(NamedTuple):
@@ -40,7 +38,7 @@ def as_seeds(seed: "int | Seeds") -> Seeds:
     """Take one seed for everything, or one for each."""
     seeds = seed if isinstance(seed, Seeds) else Seeds(seed, seed, seed)
     for name, value in seeds._asdict().items():
-        check_whole_number(f"the seed of {name}" if isinstance(seed, Seeds) else "seed", value, 0, LARGEST_SEED)
+        check_seed(value, f"the seed of {name}" if isinstance(seed, Seeds) else "seed")
     return seeds
 
 

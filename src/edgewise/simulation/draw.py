@@ -12,7 +12,7 @@ from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import drawn_labels
 from edgewise.simulation.random_graphs import Edges, Labels, Weights, block_edges, power_law_weights, regular_edges
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind, SyntheticGraph
-from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_whole_number
+from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_seed, check_whole_number
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -89,7 +89,7 @@ def check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, 
     check_whole_number("num_nodes", num_nodes, 2, 10**8)
     check_whole_number("num_classes", num_classes, 2, 1000)
     check_whole_number("num_features", num_features, num_classes, 10**6)
-    check_whole_number("seed", seed, 0, 2**63 - 1)
+    check_seed(seed)
     check_option("kind", kind, get_args(Kind))
     check_option("degree_law", degree_law, get_args(DegreeLaw))
 

@@ -12,7 +12,7 @@ from edgewise.inference.exact import TooManyLabellings
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelField, evidence_of
 from edgewise.simulation.gibbs import EXACT, TruthReport, expected_sums, gibbs_marginals
-from edgewise.validation import ArrayLike, as_tensor, check_whole_number, checked_mask
+from edgewise.validation import ArrayLike, as_tensor, check_seed, check_whole_number, checked_mask
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -140,7 +140,7 @@ class SyntheticGraph:
         check_whole_number("chains", chains, 2, 1000)
         check_whole_number("burn_in", burn_in, 0, 2**31 - 1)
         check_whole_number("sweeps", sweeps, 1, 2**31 - 1)
-        check_whole_number("seed", seed, 0, 2**63 - 1)
+        check_seed(seed)
         starts = self._starts(chains, seed)
         return gibbs_marginals(field, starts, burn_in=burn_in, sweeps=sweeps, seed=seed)
 

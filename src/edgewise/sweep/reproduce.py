@@ -64,7 +64,7 @@ def reproduce(
     ``begin`` is told what there is to do, and gives what is called with each outcome. ``crew`` says who does the runs,
     if they are not so many processes of this machine. In the folder ``fitted`` trained models are kept and looked for.
     """
-    from edgewise.sweep.runs import versions
+    from edgewise.version import versions
 
     with Store.writing(folder) as store:
         store.check_resumable(plan.runs(), versions())

@@ -30,8 +30,9 @@ from edgewise.paper.misplaced_evidence import posterior_with_misplaced_evidence
 from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS
 from edgewise.posterior import IndependentPosterior, Posterior
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction, versions
+from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
 from edgewise.sweep.sources import Task
+from edgewise.version import versions
 
 BY_NAME: Mapping[str, Calibrator] = MappingProxyType(
     {

@@ -2,16 +2,12 @@
 
 import json
 import math
-import platform
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib.metadata import version
 
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import METRICS, Scores
 from edgewise.metrics.sums import VIEWS
-from edgewise.version import __version__
 
 SAME_LABEL = "same_label"
 INFINITE = "9e999"  # strict JSON has no infinity, but this number is; SQLite reads it so too
@@ -164,13 +160,3 @@ def _from_plain(plain: dict[str, object]) -> ViewResult:
 
 def _float(value: object) -> float:
     return math.nan if value is None else float(str(value))
-
-
-PACKAGES = ("torch", "torch_geometric", "numpy", "numba")
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Give them by name."""
-    packages = {name: version(name) for name in PACKAGES}
-    return {"edgewise": __version__, "python": platform.python_version(), **packages}

@@ -11,7 +11,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from edgewise.sweep.runs import RunKey, versions
+from edgewise.sweep.runs import RunKey
+from edgewise.version import versions
 from edgewise.workers.jobs import Failure, Job, Outcome, attempt, task_of
 
 if TYPE_CHECKING:
