@@ -1,6 +1,7 @@
 """EPFGNN: a pairwise field whose unaries are a GCN's logits (Wang, Shen, Cremers 2021)."""
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -98,6 +99,14 @@ class FittedEPFGNN(Fitted):
         if not convergence:
             warnings.warn(f"Inference of {self.model.name}: {convergence.advice}", stacklevel=2)
         return posterior
+
+    def predictions(self) -> dict[str, Callable[[], Posterior]]:
+        """Return mean field and sum-product; their names tell a published schedule from ours."""
+        prefix = "published_" if self.model.schedule == "published" else ""
+        return {
+            f"{prefix}mean_field": lambda: self.posterior("mean_field"),
+            f"{prefix}sum_product": lambda: self.posterior("sum_product"),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

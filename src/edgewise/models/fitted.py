@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -54,6 +54,10 @@ class Fitted(ABC):
     def posterior(self) -> Posterior:
         """Give what the model believes about the labels of all nodes."""
 
+    def predictions(self) -> dict[str, Callable[[], Posterior]]:
+        """Return the predictions that a sweep scores, by name; each is computed when it is called."""
+        return {"product": self.posterior}
+
     def save(self, path: Path | str) -> None:
         """Write hyper-parameters, weights, history and beliefs to a safetensors file."""
         tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
@@ -79,9 +83,10 @@ class Fitted(ABC):
 
 def _model_named(name: str, path: Path | str) -> "type[Model[Any]]":
     """Find the model that a file names among all that are defined."""
-    from edgewise.models.model import known_models
+    from edgewise.models.model import defined_models, known_models
 
-    known = known_models()
+    known_models()  # imports all of this package
+    known = defined_models()
     found = {where: kind for where, kind in known.items() if kind.name == name}
     if not found:
         names = ", ".join(kind.name for kind in known.values())

@@ -1,5 +1,6 @@
 """GMNN: one network labels nodes by features, another by their neighbours' labels (Qu, Bengio, Tang 2019)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits, trained
-from edgewise.posterior import IndependentPosterior, MixturePosterior
+from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior
 from edgewise.validation import check_option
 
 PREDICTIONS = ("mixture", "averaged_logits")
@@ -53,6 +54,14 @@ class FittedGMNN(Fitted):
         if chosen == "mixture":
             return MixturePosterior(self.sample_logits.softmax(-1))
         return IndependentPosterior(self.sample_logits.mean(0).softmax(-1))
+
+    def predictions(self) -> dict[str, Callable[[], Posterior]]:
+        """Return the averaged logits, the mixture, and products of the mixture's marginals."""
+        return {
+            "averaged_logits": lambda: self.posterior("averaged_logits"),
+            "mixture_product": lambda: IndependentPosterior(self.posterior("mixture").node),
+            "mixture": lambda: self.posterior("mixture"),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """JointGCN: GCNs for the marginals of nodes, and a coupling of neighbours, learnt from labels that were held out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, checked_logits
-from edgewise.posterior import PairwisePosterior
+from edgewise.posterior import PairwisePosterior, Posterior
 
 # Of log sharpness, power and strength: standard deviations around 0, for few labels or labels that are all alike.
 # Some hundred nodes, as Cora's, hardly tell the power; thousands, as Pubmed's, outweigh its prior.
@@ -65,6 +66,10 @@ class FittedJointGCN(Fitted):
     def posterior(self) -> PairwisePosterior:
         """Give the marginals of all nodes and the joints of all edges."""
         return PairwisePosterior(self.log_node, self.edge_index, self.messages, self._coupling.unsqueeze(0))
+
+    def predictions(self) -> dict[str, Callable[[], Posterior]]:
+        """Return the joint."""
+        return {"joint": self.posterior}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from importlib import import_module
+from pkgutil import iter_modules
 from threading import Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
+import edgewise.models
 from edgewise.models.fitted import Fitted
 from edgewise.models.seeds import Seeds, as_seeds
 from edgewise.models.task import Directed, LabelledNodes, Task, prepared
@@ -102,7 +105,18 @@ class Model(ABC, Generic[F]):
 
 
 def known_models() -> dict[str, type[Model[Any]]]:
-    """Give all models that are defined by now, wherever, by their paths; of one that is defined again the last."""
+    """Return the models of this package by their names on the command line, in the order of these names.
+
+    A model needs no entry in a list: every module of the package is imported, and its models are found there.
+    """
+    for module in iter_modules(edgewise.models.__path__):
+        import_module(f"edgewise.models.{module.name}")
+    own = [kind for path, kind in defined_models().items() if path.startswith("edgewise.models.")]
+    return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
+
+
+def defined_models() -> dict[str, type[Model[Any]]]:
+    """Return all models that are defined by now, wherever, by their paths; of one that is defined twice the last."""
     kinds = Model.__subclasses__()
     for kind in kinds:  # grows by those of subclasses
         kinds += kind.__subclasses__()
