@@ -25,7 +25,6 @@ from .decisions import threshold_for_believed_fdr as threshold_for_believed_fdr
 from .decisions import threshold_for_cost as threshold_for_cost
 from .decisions import threshold_for_fdr as threshold_for_fdr
 from .decisions import threshold_for_precision as threshold_for_precision
-from .inference import Convergence as Convergence
 from .inference import PairwiseMRF as PairwiseMRF
 from .inference import bethe_free_energy as bethe_free_energy
 from .inference import exact_marginals as exact_marginals
@@ -49,6 +48,7 @@ from .models.training import History as History
 from .models.wrap import wrap as wrap
 from .plots import plot_reliability as plot_reliability
 from .plots import plot_risk_coverage as plot_risk_coverage
+from .posterior import Convergence as Convergence
 from .posterior import IndependentPosterior as IndependentPosterior
 from .posterior import MixturePosterior as MixturePosterior
 from .posterior import PairwisePosterior as PairwisePosterior

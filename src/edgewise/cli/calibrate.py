@@ -69,7 +69,7 @@ def calibrate(
         from edgewise import files
         from edgewise.sweep.run import BY_NAME
 
-        given = read_belief(probs)[0] if probs else files.read_rows(logits or Path(), "logits (nodes, classes)")
+        given = read_belief(probs) if probs else files.read_rows(logits or Path(), "logits (nodes, classes)")
         y, edge_index = files.read_labels(labels), files.read_edges(edges)
         split = SimpleNamespace(train=files.read_mask(train), val=files.read_mask(val))
         x = files.read_rows(features, "features (nodes, features)") if features else None

@@ -81,7 +81,7 @@ def evaluate(
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:
-        p = read_belief(probs)[0] if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
+        p = read_belief(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
         y, edge_index = files.read_labels(labels), files.read_edges(edges)
         chosen = files.read_mask(mask) if mask else None
         joints = files.read_edge_probs(edge_probs) if edge_probs else None

@@ -12,7 +12,6 @@ from typer.core import TyperCommand
 from edgewise.cli.app import complaints_name
 
 if TYPE_CHECKING:
-    from edgewise.inference import Convergence
     from edgewise.posterior import Posterior
 
 
@@ -103,24 +102,24 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
             shower.join()
 
 
-def read_belief(path: Path) -> "tuple[Posterior, Convergence | None]":
-    """Read the posterior in a file, and how its inference ended where that has just been run."""
+def read_belief(path: Path) -> "Posterior":
+    """Read the posterior in a file, which knows how its inference ended."""
     from edgewise import files
     from edgewise.posterior import IndependentPosterior, Posterior
 
     if path.suffix.lower() != ".safetensors":
         probs = files.read_probs(path)
         with complaints_name(probs=path):
-            return IndependentPosterior(probs), None
+            return IndependentPosterior(probs)
     if not _is_fitted(path):
         with complaints_name(probs=path):
-            return Posterior.load(path), None
+            return Posterior.load(path)
     from edgewise.models import Fitted
     from edgewise.models.epfgnn import FittedEPFGNN
 
     with complaints_name(probs=path):
         fitted = Fitted.load(path)
-    return fitted.infer() if isinstance(fitted, FittedEPFGNN) else (fitted.posterior(), None)
+    return fitted.infer()[0] if isinstance(fitted, FittedEPFGNN) else fitted.posterior()
 
 
 def _is_fitted(path: Path) -> bool:

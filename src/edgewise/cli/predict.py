@@ -103,12 +103,12 @@ def predict(
 
         if out:
             check_table_path(out, "--out")
-        belief, convergence = read_belief(probs)
+        belief = read_belief(probs)
         names = _read_names(belief, ids, classes)
         listed, asked = _read_pairs(belief, pairs, edges, names.get("node_ids")), events or ["same", "both_correct"]
         asked = [*asked, select] if select and select not in asked else asked
         with complaints_name(probs=probs, pairs=pairs, edges=edges):
-            found = predict_edges(belief, listed, asked, top=top, convergence=convergence, progress=progress, **names)
+            found = predict_edges(belief, listed, asked, top=top, progress=progress, **names)
         found, lines = selection.apply(found)
     try:
         if out:

@@ -39,8 +39,8 @@ def checked_belief(posterior: Posterior | ArrayLike) -> Posterior:
     """Check that there is one belief; probabilities make one of independent nodes."""
     if isinstance(posterior, tuple):
         raise ValueError(
-            "Expected a posterior, but got (posterior, convergence). Pass the first of them; predict_edges takes the "
-            "other as convergence=convergence."
+            "Expected a posterior, but got (posterior, convergence). Pass the first of them, which knows its "
+            "convergence."
         )
     if not isinstance(posterior, Posterior):
         return IndependentPosterior(checked_probs(posterior))

@@ -14,7 +14,6 @@ from torch import Tensor
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, numbers, same_for_all
 from edgewise.decisions.events import EventLike, checked_events
 from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, checked_belief, methods_of, pair_beliefs
-from edgewise.inference.convergence import Convergence
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.validation import ArrayLike, check_whole_number, integers
 
@@ -146,7 +145,6 @@ def predict_edges(
     node_ids: NameLike | None = None,
     class_names: NameLike | None = None,
     top: int = 1,
-    convergence: Convergence | None = None,
     progress: Progress | None = None,
 ) -> EdgePredictions:
     """Tell what is believed about pairs of nodes: their most likely labels, and how probable events are.
@@ -168,8 +166,6 @@ def predict_edges(
         Text or whole numbers (C,), for labels in the table and in events. By default classes are counted from 0.
     top
         How many pairs of labels to list.
-    convergence
-        What the solver said of the posterior; the table repeats it in words.
     progress
         Called with the number of pairs done and of all, some thousand pairs at a time.
 
@@ -194,7 +190,7 @@ def predict_edges(
     asked = checked_events(events, belief.num_classes, classes.words())
     check_whole_number("top", top, 1, belief.num_classes**2)
     ends = checked_pairs(pairs, nodes)
-    words = _convergence_words(belief, convergence)
+    words = _convergence_words(belief)
     said = pair_beliefs(belief, ends, asked, top, progress)
     table = {
         **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), said, nodes, classes),
@@ -221,11 +217,10 @@ def _nodes_and_labels(
     return table
 
 
-def _convergence_words(belief: Posterior, convergence: Convergence | None) -> str:
+def _convergence_words(belief: Posterior) -> str:
+    convergence = belief.convergence
     if convergence is None:
         return "not recorded" if isinstance(belief, PairwisePosterior) else "nothing to converge"
-    if not isinstance(convergence, Convergence):
-        raise ValueError(f"Expected convergence as a solver returns it, but got {type(convergence).__name__}.")
     if not convergence:
         return convergence.advice or f"did not converge: the residual is {convergence.residual:.2g}"
     if convergence.sweeps == 0:

@@ -1,11 +1,11 @@
 """A pairwise Markov random field, and what can be inferred from it."""
 
 from edgewise.inference.bethe import bethe_free_energy
-from edgewise.inference.convergence import Convergence
 from edgewise.inference.exact import exact_marginals
 from edgewise.inference.mean_field import mean_field
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.propagation import max_product, sum_product
+from edgewise.posterior import Convergence
 
 __all__ = [
     "Convergence",

@@ -5,9 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from edgewise.inference.convergence import check_field
 from edgewise.inference.messages import Messages, edges_at_once, node_totals
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.inference.solver import check_field
 from edgewise.posterior import PairwisePosterior
 
 

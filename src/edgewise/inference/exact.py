@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from edgewise.inference.convergence import EXACT, Convergence, check_field
 from edgewise.inference.fixed_point import ADJOINT_SWEEPS, attach
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.propagation import as_posterior
-from edgewise.posterior import MixturePosterior, Posterior
+from edgewise.inference.solver import EXACT, check_field
+from edgewise.posterior import Convergence, MixturePosterior, Posterior
 
 MAX_NUMBERS = 1 << 24  # of the mixture that enumeration makes
 
@@ -44,7 +44,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     if mrf.requires_grad:
         # On a forest the adjoint is done after as many sweeps as the longest path has edges, however strong they are.
         messages = attach(lambda told: sweep(mrf, told, log_sum), messages, 0.0, max(ADJOINT_SWEEPS, mrf.num_nodes))
-    return as_posterior(mrf, messages), EXACT
+    return as_posterior(mrf, messages, EXACT), EXACT
 
 
 def _enumerated(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePosterior:
@@ -101,4 +101,5 @@ def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_s
             log_weight = log_weight + field.logsumexp(-1)
             conditionals.append(field.softmax(-1))
     samples = torch.stack(conditionals, dim=-2)
-    return MixturePosterior(samples.to(mrf.unary.dtype), log_weight.softmax(-1).to(mrf.unary.dtype))
+    weights = log_weight.softmax(-1)
+    return MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=EXACT)

@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.inference.convergence import Convergence, check_field, check_options, checked_tolerance, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import edges_at_once
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.posterior import IndependentPosterior
+from edgewise.inference.solver import check_field, check_options, checked_tolerance, verdict
+from edgewise.posterior import Convergence, IndependentPosterior
 
 
 def mean_field(
@@ -45,7 +45,7 @@ def mean_field(
         q = mrf.unary.softmax(-1)
         for _ in residuals:
             q = q.lerp(mean_field_sweep(mrf, q), 1.0 - damping)
-    return IndependentPosterior(q), convergence
+    return IndependentPosterior(q, convergence=convergence), convergence
 
 
 def mean_field_sweep(

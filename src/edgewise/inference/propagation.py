@@ -2,12 +2,12 @@
 
 import torch
 
-from edgewise.inference.convergence import Convergence, check_field, check_options, checked_tolerance, verdict
 from edgewise.inference.fixed_point import SETTLED, attach
 from edgewise.inference.messages import Messages, Rule, largest_change, log_max, log_sum, node_totals, silent, sweep
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.inference.solver import check_field, check_options, checked_tolerance, verdict
 from edgewise.kernels.dispatch import runs_compiled
-from edgewise.posterior import PairwisePosterior
+from edgewise.posterior import Convergence, PairwisePosterior
 
 COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
 
@@ -81,13 +81,20 @@ def _propagated(
         messages = silent(mrf)
         for _ in range(convergence.sweeps):
             messages = messages.lerp(sweep(mrf, messages, rule), 1.0 - damping)
-    return as_posterior(mrf, messages), convergence
+    return as_posterior(mrf, messages, convergence), convergence
 
 
-def as_posterior(mrf: PairwiseMRF, messages: Messages) -> PairwisePosterior:
+def as_posterior(mrf: PairwiseMRF, messages: Messages, convergence: Convergence) -> PairwisePosterior:
     """Give the beliefs that messages leave behind."""
     field = mrf if mrf.requires_grad else mrf.detach()
-    return PairwisePosterior(node_totals(field, messages), field.edge_index, messages, field.pairwise, field.edge_scale)
+    return PairwisePosterior(
+        node_totals(field, messages),
+        field.edge_index,
+        messages,
+        field.pairwise,
+        field.edge_scale,
+        convergence=convergence,
+    )
 
 
 def _run(

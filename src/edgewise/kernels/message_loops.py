@@ -17,10 +17,11 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.inference.convergence import Convergence, verdict
 from edgewise.inference.messages import MATRIX_RANGE, Messages
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.inference.solver import verdict
 from edgewise.kernels.dispatch import compiled, in_slices, other_threads, vectorised
+from edgewise.posterior import Convergence
 
 Array = NDArray[Any]
 

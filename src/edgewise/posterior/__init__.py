@@ -1,8 +1,17 @@
 """What a model believes about the labels of a graph: each node's marginal, and the joint of nodes."""
 
 from edgewise.posterior.belief import MAX_ENTRIES, MAX_SET, Posterior
+from edgewise.posterior.convergence import Convergence
 from edgewise.posterior.independent import IndependentPosterior
 from edgewise.posterior.mixture import MixturePosterior
 from edgewise.posterior.pairwise import PairwisePosterior
 
-__all__ = ["MAX_ENTRIES", "MAX_SET", "IndependentPosterior", "MixturePosterior", "PairwisePosterior", "Posterior"]
+__all__ = [
+    "MAX_ENTRIES",
+    "MAX_SET",
+    "Convergence",
+    "IndependentPosterior",
+    "MixturePosterior",
+    "PairwisePosterior",
+    "Posterior",
+]

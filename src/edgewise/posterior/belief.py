@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
+from edgewise.posterior.convergence import Convergence
 from edgewise.validation import ArrayLike, as_tensor, checked_edges, checked_sets
 
 MAX_SET = 6  # nodes in a set whose joint can be asked for
@@ -27,6 +28,12 @@ class Posterior(ABC):
 
     There are three kinds: `IndependentPosterior`, `MixturePosterior` and `PairwisePosterior`.
 
+    Attributes
+    ----------
+    convergence
+        Whether the solver that inferred the belief converged; None where nothing was solved. It is saved with the
+        belief.
+
     Examples
     --------
     >>> from edgewise.posterior import IndependentPosterior
@@ -34,6 +41,11 @@ class Posterior(ABC):
     >>> coins.num_nodes, coins.joint(torch.tensor([[0, 1], [1, 2]])).shape
     (4, torch.Size([2, 2, 2]))
     """
+
+    def __init__(self, convergence: Convergence | None):
+        if convergence is not None and not isinstance(convergence, Convergence):
+            raise ValueError(f"Expected convergence as a solver returns it, but got {type(convergence).__name__}.")
+        self.convergence = convergence
 
     @property
     @abstractmethod
@@ -111,7 +123,10 @@ class Posterior(ABC):
 
     def save(self, path: Path | str) -> None:
         """Write the belief to a safetensors file."""
-        write_tensors(path, self.tensors(), {"format": FORMAT, "kind": type(self).__name__})
+        metadata = {"format": FORMAT, "kind": type(self).__name__}
+        if self.convergence is not None:
+            metadata["convergence"] = self.convergence.to_json()
+        write_tensors(path, self.tensors(), metadata)
 
     @staticmethod
     def load(path: Path | str) -> "Posterior":
@@ -123,8 +138,9 @@ class Posterior(ABC):
         }
         expected = {"format": [FORMAT], "kind": list(kinds)}
         tensors, words = read_tensors(path, "posterior", "Posterior.save", expected)
+        convergence = Convergence.from_json(words["convergence"]) if "convergence" in words else None
         try:
-            return kinds[words["kind"]](**tensors)
+            return kinds[words["kind"]](**tensors, convergence=convergence)
         except TypeError as error:  # tensors are missing, or are too many
             kind, names = words["kind"], ", ".join(sorted(tensors))
             raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
@@ -152,7 +168,7 @@ class Posterior(ABC):
 
     def _remade(self, **tensors: Tensor) -> "Posterior":
         make: Callable[..., Posterior] = type(self)
-        return make(**tensors)
+        return make(**tensors, convergence=self.convergence)
 
     def __repr__(self) -> str:
         batch = f"batch={self.batch_shape}, " if self.batch_shape else ""

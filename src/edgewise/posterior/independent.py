@@ -4,6 +4,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.posterior.belief import Posterior, check_node_shape
+from edgewise.posterior.convergence import Convergence
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
@@ -14,6 +15,8 @@ class IndependentPosterior(Posterior):
     ----------
     node
         Probabilities (N, C), whose rows sum to 1. With a batch, (B, N, C).
+    convergence
+        Whether the solver that inferred the probabilities converged, if there was one.
 
     Examples
     --------
@@ -22,7 +25,8 @@ class IndependentPosterior(Posterior):
     [[[0.449..., 0.449...], [0.05..., 0.05...]]]
     """
 
-    def __init__(self, node: ArrayLike):
+    def __init__(self, node: ArrayLike, *, convergence: Convergence | None = None):
+        super().__init__(convergence)
         self._node = dense_tensor(node, "node")
         check_node_shape(self._node, "node")
         check_distributions(self._node.flatten(0, -2), "node", "row")

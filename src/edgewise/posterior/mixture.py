@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.posterior.belief import Posterior
+from edgewise.posterior.convergence import Convergence
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
@@ -22,6 +23,8 @@ class MixturePosterior(Posterior):
         Probabilities (S, N, C), whose rows sum to 1. With a batch, (B, S, N, C).
     weights
         w (S,), which sum to 1; by default all samples weigh the same. With a batch, (B, S).
+    convergence
+        Whether the solver that inferred the mixture converged, if there was one.
 
     Examples
     --------
@@ -32,7 +35,8 @@ class MixturePosterior(Posterior):
     ([[0.5, 0.5], [0.5, 0.5]], [[[0.5, 0.0], [0.0, 0.5]]])
     """
 
-    def __init__(self, samples: ArrayLike, weights: ArrayLike | None = None):
+    def __init__(self, samples: ArrayLike, weights: ArrayLike | None = None, *, convergence: Convergence | None = None):
+        super().__init__(convergence)
         self._samples = dense_tensor(samples, "samples")
         shape = tuple(self._samples.shape)
         if len(shape) < 3 or 0 in (shape[-3], shape[-1]):

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup, Found, check_listed_once, connected_parts
 from edgewise.posterior.belief import Posterior, check_node_shape
+from edgewise.posterior.convergence import Convergence
 from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
@@ -37,6 +38,8 @@ class PairwisePosterior(Posterior):
         T (1, C, C) for all edges, or (E, C, C), oriented as ``edge_index``.
     edge_scale
         A factor (E,) of the coupling of each edge; by default 1.
+    convergence
+        Whether the solver that inferred the beliefs converged, if there was one.
 
     Examples
     --------
@@ -56,7 +59,10 @@ class PairwisePosterior(Posterior):
         messages: ArrayLike,
         pairwise: ArrayLike,
         edge_scale: ArrayLike | None = None,
+        *,
+        convergence: Convergence | None = None,
     ):
+        super().__init__(convergence)
         self._log_node = dense_tensor(log_node, "log_node")
         check_node_shape(self._log_node, "log_node")
         *batch, nodes, classes = self._log_node.shape

@@ -1,48 +1,10 @@
 """What a solver says about its answer."""
 
-from dataclasses import dataclass
-
 import torch
 
 from edgewise.inference.mrf import PairwiseMRF
+from edgewise.posterior import Convergence
 from edgewise.validation import check_number, check_whole_number
-
-
-@dataclass(frozen=True)
-class Convergence:
-    """Whether an iteration came to rest.
-
-    It is true where ``converged`` is, so ``if not convergence: print(convergence.advice)`` works.
-
-    Attributes
-    ----------
-    converged
-        Whether the residual fell to the tolerance.
-    sweeps
-        How many sweeps it took; 0 for exact inference.
-    residual
-        The largest change in the last sweep: of a log-message, relative to its size where that is more than 1, or of a
-        probability (mean field).
-    advice
-        What to do about an iteration that did not converge; empty where there is nothing to say.
-
-    Examples
-    --------
-    >>> import torch, edgewise as ew
-    >>> triangle = ew.PairwiseMRF(torch.eye(3)[:, :2], torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2))
-    >>> posterior, convergence = ew.sum_product(triangle, max_sweeps=2, tolerance=0.0)
-    >>> convergence.converged, convergence.advice
-    (False, 'Did not converge in 2 sweeps: the residual is ..., the tolerance 0. It may still fall: raise max_sweeps.')
-    """
-
-    converged: bool
-    sweeps: int
-    residual: float
-    advice: str = ""
-
-    def __bool__(self) -> bool:
-        return self.converged
-
 
 EXACT = Convergence(converged=True, sweeps=0, residual=0.0)
 
