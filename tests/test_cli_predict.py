@@ -214,7 +214,7 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         "does not exist. Check the path.": (*given, "--ids", tmp_path / "none.txt"),
         "a file that ends in .csv, .txt": (*given, "--ids", tmp_path / "ids.xlsx"),
         "Expected a posterior at": ("--probs", tmp_path / "none.safetensors", "--edges", saved["edges"]),
-        "row 0 of node sums to 1.8": ("--probs", tmp_path / "broken.npy", "--edges", saved["edges"]),
+        "row 0 of probs sums to 1.8": ("--probs", tmp_path / "broken.npy", "--edges", saved["edges"]),
     }
     np.save(tmp_path / "first.npy", np.array([True, True, False, False, False]))
     np.save(tmp_path / "broken.npy", 1.8 * PROBS)

@@ -28,9 +28,7 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
         return array
     if not isinstance(array, np.ndarray):
         way_out = "Of a list make one by np.asarray, of a torch_geometric Data take data.edge_index or data.y."
-        if hasattr(array, "posterior"):
-            way_out = "Of a fitted model take fitted.posterior()."
-        elif hasattr(array, "train") and hasattr(array, "test"):
+        if hasattr(array, "train") and hasattr(array, "test"):
             way_out = "Of a split take one of its masks, such as split.test."
         elif isinstance(array, torch.nn.Module):
             way_out = "Of a trained module make a posterior: ew.wrap(module, data)."

@@ -94,7 +94,7 @@ def test_refusals():
     batch = ew.IndependentPosterior(beliefs["independent"].node.expand(2, 30, 3))
     with pytest.raises(ValueError, match=r"batch of shape \(2,\).*posterior\[b\]"):
         ew.evaluate(batch, y, edge_index)
-    with pytest.raises(ValueError, match=r"\(posterior, convergence\): pass the first"):
+    with pytest.raises(ValueError, match=r"\(posterior, convergence\) pass the first"):
         ew.evaluate((beliefs["field"], None), y, edge_index)
     with pytest.raises(ValueError, match="joints of edges only"):
         ew.evaluate(

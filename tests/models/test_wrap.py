@@ -235,8 +235,8 @@ def test_features_that_are_not_finite_are_named():
 def test_fitted_values_have_a_posterior_of_their_own():
     fitted = ew.GCN(max_epochs=1).fit(DATA, SPLIT)
     refused("but got FittedClassifier. A fitted model has a posterior() of its own.", fitted, DATA)
-    with pytest.raises(ValueError, match=r"Of a fitted model take fitted.posterior\(\)"):
-        ew.evaluate(fitted, DATA.y, DATA.edge_index)
+    scores = ew.evaluate(fitted, DATA.y, DATA.edge_index)
+    assert scores.to_dict() == ew.evaluate(fitted.posterior(), DATA.y, DATA.edge_index).to_dict()
 
 
 def test_several_samples_are_a_mixture():
@@ -248,8 +248,11 @@ def test_several_samples_are_a_mixture():
 @pytest.mark.parametrize(
     ("probs", "words"),
     [
-        (torch.tensor([[0.9, 0.1], [2.0, -1.0]]), "but row 1 of node holds -1. For logits pass logits.softmax(-1)."),
-        (torch.tensor([[0.9, 0.3]]), "Expected probabilities that sum to 1 in each row, but row 0 of node sums to 1.2"),
+        (torch.tensor([[0.9, 0.1], [2.0, -1.0]]), "but row 1 of probs holds -1. For logits pass logits.softmax(-1)."),
+        (
+            torch.tensor([[0.9, 0.3]]),
+            "that sum to 1 in each row, but row 0 of probs sums to 1.2",
+        ),
         (torch.tensor([[torch.nan, 0.3]]), "holds NaN"),
         (torch.tensor([0.5, 0.5]), "but got shape (2,). Of the probability p of class 1 pass both columns"),
         ([[0.5, 0.5]], "Expected a trained module, or probabilities as a tensor or an array, but got list."),

@@ -208,8 +208,8 @@ def test_a_field_says_what_it_does_not_know(name):
 
 
 REFUSED = {
-    "node sums": (lambda: ew.IndependentPosterior(torch.ones(3, 2)), "row 0 of node sums to 2"),
-    "node shape": (lambda: ew.IndependentPosterior(torch.ones(3)), r"node of shape \(nodes, classes\)"),
+    "node sums": (lambda: ew.IndependentPosterior(torch.ones(3, 2)), "row 0 of probs sums to 2"),
+    "node shape": (lambda: ew.IndependentPosterior(torch.ones(3)), r"probs of shape \(nodes, classes\)"),
     "samples shape": (lambda: ew.MixturePosterior(random_probs(3, 2)), r"samples of shape \(samples, nodes, classes\)"),
     "sample sums": (lambda: ew.MixturePosterior(torch.ones(2, 3, 2)), "row 0 of samples sums to 2"),
     "no samples": (lambda: ew.MixturePosterior(torch.ones(0, 3, 2)), "samples of shape"),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgewise.models.task import LabelledNodes, averaging, checked_nodes, neighbours, undirected_edges
-from edgewise.posterior import Posterior
+from edgewise.posterior import HasPosterior, Posterior, as_posterior
 from edgewise.validation import SUM_TOLERANCE, ArrayLike, as_tensor, checked_edges, checked_labels, first_bad_row
 
 
@@ -80,14 +80,13 @@ def seen_of(logits: Float[Tensor, "nodes classes"], data: Any, split: LabelledNo
     return Seen(logits.detach().cpu().double().clone(), known, train, val, edges, features)
 
 
-def checked_logits(given: Posterior | ArrayLike) -> Float[Tensor, "nodes classes"]:
+def checked_logits(given: Posterior | HasPosterior | ArrayLike) -> Float[Tensor, "nodes classes"]:
     """Take logits as they are; of a posterior, the logarithms of its node marginals."""
-    if isinstance(given, Posterior):
-        if given.batch_shape:
-            raise ValueError(f"Expected one posterior, but got a batch of shape {given.batch_shape}. Choose one of it.")
-        if given.num_classes < 2:
+    if isinstance(given, Posterior) or hasattr(given, "posterior"):
+        node = as_posterior(given).node
+        if node.shape[1] < 2:
             raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
-        return given.node.clamp(min=torch.finfo(given.node.dtype).tiny).log()
+        return node.clamp(min=torch.finfo(node.dtype).tiny).log()
     logits = as_tensor(given, "logits")
     if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ValueError(

@@ -105,12 +105,12 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
 def read_belief(path: Path) -> "Posterior":
     """Read the posterior in a file, which knows how its inference ended."""
     from edgewise import files
-    from edgewise.posterior import IndependentPosterior, Posterior
+    from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
         probs = files.read_probs(path)
         with complaints_name(probs=path):
-            return IndependentPosterior(probs)
+            return as_posterior(probs)
     if not _is_fitted(path):
         with complaints_name(probs=path):
             return Posterior.load(path)

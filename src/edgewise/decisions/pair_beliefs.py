@@ -11,9 +11,7 @@ from edgewise.data.edges import EdgeLookup
 from edgewise.decisions.events import Event
 from edgewise.metrics.collect import slices
 from edgewise.metrics.elements import CHUNK_ELEMENTS
-from edgewise.metrics.scoring_input import checked_probs
 from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
-from edgewise.validation import ArrayLike
 
 Progress = Callable[[int, int], None]  # pairs done, pairs in all
 
@@ -33,22 +31,6 @@ class Group(NamedTuple):
     method: int
     is_product: bool
     places: Int[Tensor, " some"] | None = None
-
-
-def checked_belief(posterior: Posterior | ArrayLike) -> Posterior:
-    """Check that there is one belief; probabilities make one of independent nodes."""
-    if isinstance(posterior, tuple):
-        raise ValueError(
-            "Expected a posterior, but got (posterior, convergence). Pass the first of them, which knows its "
-            "convergence."
-        )
-    if not isinstance(posterior, Posterior):
-        return IndependentPosterior(checked_probs(posterior))
-    if posterior.batch_shape:
-        raise ValueError(
-            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Choose one: posterior[b]."
-        )
-    return posterior
 
 
 def methods_of(posterior: Posterior) -> list[str]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, numbers, same_for_all
 from edgewise.decisions.events import EventLike, checked_events
-from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, checked_belief, methods_of, pair_beliefs
-from edgewise.posterior import PairwisePosterior, Posterior
+from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, methods_of, pair_beliefs
+from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
 from edgewise.validation import ArrayLike, check_whole_number, integers
 
 NameLike = ArrayLike | Sequence[str] | Sequence[int]
@@ -138,7 +138,7 @@ def _plain(name: object) -> object:
 
 
 def predict_edges(
-    posterior: Posterior | ArrayLike,
+    posterior: Belief,
     pairs: PairsLike,
     events: Iterable[EventLike] = ("same", "both_correct"),
     *,
@@ -152,8 +152,9 @@ def predict_edges(
     Parameters
     ----------
     posterior
-        A `Posterior`, or probabilities (N, C), whose joints are products. A pairwise field knows the joints of its
-        edges; for another pair the product of the node marginals stands in, and ``method`` says so in its row.
+        A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products. A pairwise
+        field knows the joints of its edges; for another pair the product of the node marginals stands in, and
+        ``method`` says so in its row.
     pairs
         An array (2, M), like edge_index, or a list of M pairs; each becomes a row, in this order.
     events
@@ -184,7 +185,7 @@ def predict_edges(
     <BLANKLINE>
     convergence: nothing to converge
     """
-    belief = checked_belief(posterior)
+    belief = as_posterior(posterior)
     nodes = checked_names(node_ids, belief.num_nodes, "node_ids", "node")
     classes = checked_names(class_names, belief.num_classes, "class_names", "class")
     asked = checked_events(events, belief.num_classes, classes.words())

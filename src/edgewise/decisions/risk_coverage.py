@@ -10,9 +10,9 @@ from torch import Tensor
 
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, checked_events
-from edgewise.decisions.pair_beliefs import PairBeliefs, checked_belief, pair_beliefs
+from edgewise.decisions.pair_beliefs import PairBeliefs, pair_beliefs
 from edgewise.metrics.scoring_input import checked
-from edgewise.posterior import Posterior
+from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
 Floats = Float[np.ndarray, " thresholds"]
@@ -197,7 +197,7 @@ class Selective:
 
 
 def selective(
-    posterior: Posterior | ArrayLike,
+    posterior: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,
     *,
@@ -215,7 +215,7 @@ def selective(
     Parameters
     ----------
     posterior
-        A `Posterior`, or probabilities (N, C), whose joints are products.
+        A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products.
     y
         Labels (N,); -1 where unknown, outside the mask.
     edge_index
@@ -239,7 +239,7 @@ def selective(
     edges                     3     0.3333     0.1111     0.1111     0.0000
     same                      3     0.3333     0.1111     0.1111     0.0000
     """
-    belief = checked_belief(posterior)
+    belief = as_posterior(posterior)
     given = checked(belief, y, edge_index, mask)
     ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
     asked = checked_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])

@@ -21,7 +21,7 @@ from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import ScoringInput, checked
 from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL, Binning, Closed, Kind
-from edgewise.posterior import Posterior
+from edgewise.posterior import Belief
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
@@ -34,7 +34,7 @@ from edgewise.validation import (
 
 
 def evaluate(
-    probs: ArrayLike | Posterior,
+    probs: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,
     *,
@@ -58,7 +58,7 @@ def evaluate(
     ----------
     probs
         Probabilities (N, C), each row summing to 1, never logits; the joint of an edge is then the product of its ends.
-        Or a `Posterior`, which has joints of its own.
+        Or a `Posterior`, which has joints of its own, or anything with ``posterior()``, such as a fitted model.
     y
         True labels (N,); -1 where unknown, which is allowed outside the mask.
     edge_index

@@ -13,7 +13,7 @@ from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import checked
 from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, Binning, Closed, carried, empty_tables
-from edgewise.posterior import Posterior
+from edgewise.posterior import Belief
 from edgewise.validation import ArrayLike, check_option
 
 
@@ -92,7 +92,7 @@ class GraphCalibration(Metric):
 
     def update(
         self,
-        probs: ArrayLike | Posterior,
+        probs: Belief,
         y: ArrayLike,
         edge_index: ArrayLike,
         mask: ArrayLike | None = None,

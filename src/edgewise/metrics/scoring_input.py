@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.posterior import IndependentPosterior, Posterior
+from edgewise.posterior import Belief, IndependentPosterior, Posterior, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, checked_labels, checked_mask
 
 # Joints of listed edges or sets of nodes, asked for by (ends, positions in the list): (elements, classes, classes, …).
@@ -25,16 +25,18 @@ class ScoringInput(NamedTuple):
 
 
 def checked(
-    probs: ArrayLike | Posterior,
+    probs: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
 ) -> ScoringInput:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
-    if isinstance(probs, tuple):
-        raise ValueError("Expected probabilities or a posterior, not both of (posterior, convergence): pass the first.")
-    p = _checked_belief(probs, edge_probs) if isinstance(probs, Posterior) else checked_probs(probs)
+    posterior = as_posterior(probs)
+    p = posterior.node.detach()
+    is_product = isinstance(posterior, IndependentPosterior)
+    if edge_probs is not None and not is_product:
+        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
     nodes = p.shape[0]
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
@@ -45,18 +47,9 @@ def checked(
     if edge_probs is not None:
         given = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
         joints = _listed(given)
-    elif isinstance(probs, Posterior) and not isinstance(probs, IndependentPosterior):
-        joints = _believed(probs)
+    elif not is_product:
+        joints = _believed(posterior)
     return ScoringInput(p, labels, edges, chosen, joints)
-
-
-def checked_probs(probs: ArrayLike) -> Float[Tensor, "nodes classes"]:
-    """Check that each row is a distribution over classes."""
-    p = as_tensor(probs, "probs")
-    if p.ndim != 2 or p.shape[1] == 0:
-        raise ValueError(f"Expected probs of shape (nodes, classes), but got shape {tuple(p.shape)}.")
-    check_distributions(p, "probs", "row")
-    return p
 
 
 def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
@@ -68,16 +61,6 @@ def _believed(posterior: Posterior) -> Joints:
     """Give joints by nodes; a belief was checked when it was made."""
     detached = posterior.detach()
     return lambda ends, positions: detached.marginal(ends)
-
-
-def _checked_belief(posterior: Posterior, edge_probs: ArrayLike | None) -> Float[Tensor, "nodes classes"]:
-    if edge_probs is not None:
-        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
-    if posterior.batch_shape:
-        raise ValueError(
-            f"Expected one belief, but got a batch of shape {posterior.batch_shape}. Score each alone: posterior[b]."
-        )
-    return posterior.node.detach()
 
 
 def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:

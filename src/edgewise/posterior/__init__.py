@@ -2,16 +2,19 @@
 
 from edgewise.posterior.belief import MAX_ENTRIES, MAX_SET, Posterior
 from edgewise.posterior.convergence import Convergence
-from edgewise.posterior.independent import IndependentPosterior
+from edgewise.posterior.independent import Belief, HasPosterior, IndependentPosterior, as_posterior
 from edgewise.posterior.mixture import MixturePosterior
 from edgewise.posterior.pairwise import PairwisePosterior
 
 __all__ = [
     "MAX_ENTRIES",
     "MAX_SET",
+    "Belief",
     "Convergence",
+    "HasPosterior",
     "IndependentPosterior",
     "MixturePosterior",
     "PairwisePosterior",
     "Posterior",
+    "as_posterior",
 ]

@@ -1,4 +1,6 @@
-"""Nodes that know nothing of each other: joints are products."""
+"""Independent nodes, whose joints are products; and the one way from an argument to a posterior."""
+
+from typing import Protocol
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -6,6 +8,16 @@ from torch import Tensor
 from edgewise.posterior.belief import Posterior, check_node_shape
 from edgewise.posterior.convergence import Convergence
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
+
+
+class HasPosterior(Protocol):
+    """Anything that can be asked for its posterior, such as a fitted model."""
+
+    def posterior(self) -> Posterior:
+        """Return the posterior."""
+
+
+Belief = Posterior | HasPosterior | ArrayLike
 
 
 class IndependentPosterior(Posterior):
@@ -27,9 +39,9 @@ class IndependentPosterior(Posterior):
 
     def __init__(self, node: ArrayLike, *, convergence: Convergence | None = None):
         super().__init__(convergence)
-        self._node = dense_tensor(node, "node")
-        check_node_shape(self._node, "node")
-        check_distributions(self._node.flatten(0, -2), "node", "row")
+        self._node = dense_tensor(node, "probs")
+        check_node_shape(self._node, "probs")
+        check_distributions(self._node.flatten(0, -2), "probs", "row")
 
     @property
     def node(self) -> Float[Tensor, "*batch nodes classes"]:
@@ -45,3 +57,30 @@ class IndependentPosterior(Posterior):
         for other in nodes[1:]:
             joint = (joint.unsqueeze(-1) * self._node[..., other, :].unsqueeze(-2)).flatten(-2)
         return joint
+
+
+def as_posterior(belief: Belief) -> Posterior:
+    """Return the posterior that a belief is: a `Posterior` itself, what has one, or probabilities (nodes, classes).
+
+    Every function of the library that takes a belief takes it through this one. Logits are refused.
+
+    Examples
+    --------
+    >>> import torch
+    >>> as_posterior(torch.tensor([[0.9, 0.1], [0.5, 0.5]]))
+    IndependentPosterior(nodes=2, classes=2)
+    """
+    if not isinstance(belief, Posterior) and callable(getattr(belief, "posterior", None)):
+        belief = belief.posterior()  # type: ignore[union-attr]  # mypy does not narrow by getattr
+    if isinstance(belief, tuple):
+        raise ValueError("Expected a posterior, but got a tuple. Of (posterior, convergence) pass the first.")
+    if not isinstance(belief, Posterior):
+        probs = dense_tensor(belief, "probs")  # type: ignore[arg-type]
+        if probs.ndim != 2:
+            raise ValueError(f"Expected probs of shape (nodes, classes), but got shape {tuple(probs.shape)}.")
+        return IndependentPosterior(probs)
+    if belief.batch_shape:
+        raise ValueError(
+            f"Expected one posterior, but got a batch of shape {belief.batch_shape}. Choose one: posterior[b]."
+        )
+    return belief
