@@ -17,6 +17,7 @@ import numba
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy
 import torch
 import torch_geometric
 from pyarrow import parquet
@@ -25,11 +26,14 @@ from typer.testing import CliRunner, Result
 import edgewise as ew
 from edgewise.cli import app
 from edgewise.cli import options as progress_bar
-from edgewise.cli.app import ORDER
+from edgewise.cli.app import COMMANDS
+from edgewise.cli.options import names_in
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.sums import Closed, Kind
+from edgewise.models import known_models
 from edgewise.paper.published import PUBLISHED_DATASETS
+from hard_use.inputs import calibrate_args, evaluate_args, predict_args
 
 PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
 LABELS = np.array([0, 0, 1, 1, 0])
@@ -116,6 +120,31 @@ def test_a_posterior_is_scored_with_its_own_joints(saved: dict[str, Path], tmp_p
     assert_refused(run("evaluate", *options(saved)), "Expected a safetensors file")
     saved["probs"].unlink()
     assert_refused(run("evaluate", *options(saved)), "no such file")
+
+
+def ring() -> ew.Posterior:
+    """A posterior whose inference did not converge."""
+    field = ew.PairwiseMRF(
+        torch.tensor(PROBS), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]), 3 * torch.eye(2).double()
+    )
+    posterior, convergence = ew.sum_product(field, max_sweeps=1, tolerance=0.0)
+    assert not convergence and "Did not converge in 1 sweep" in convergence.advice
+    return posterior
+
+
+def test_every_command_tells_that_inference_did_not_converge(saved: dict[str, Path], tmp_path: Path) -> None:
+    posterior = ring()
+    saved["probs"] = tmp_path / "belief.safetensors"
+    posterior.save(saved["probs"])
+    warning = f"convergence: {posterior.convergence.advice}"
+    result = run("evaluate", *options(saved), "--json", tmp_path / "a.json")
+    assert result.stdout == f"{ew.evaluate(posterior, LABELS, EDGES, mask=MASK, same_label=True)}\n\n{warning}\n"
+    assert json.loads((tmp_path / "a.json").read_text())["convergence"]["converged"] is False
+    masks = {"train": save_npy(tmp_path / "train", ~MASK), "val": saved.pop("mask")}
+    result = run("calibrate", *options({**saved, **masks}), "--calibrator", "temperature", "--out", tmp_path / "a.npy")
+    assert (result.exit_code, warning in result.stdout.splitlines()) == (0, True), result.stderr
+    result = run("predict", "--probs", saved["probs"], "--edges", saved["edges"])
+    assert warning in result.stdout.splitlines(), result.stderr
 
 
 def strict(value: Any) -> Any:
@@ -379,13 +408,13 @@ def test_version_is_what_an_issue_needs() -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     first, *others = result.stdout.splitlines()
     assert first == f"edgewise {ew.__version__}"
-    imported = {"torch": torch, "torch_geometric": torch_geometric, "numpy": np, "numba": numba}
+    imported = {"torch": torch, "torch_geometric": torch_geometric, "numpy": np, "scipy": scipy, "numba": numba}
     versions = {"python": platform.python_version(), **{name: part.__version__ for name, part in imported.items()}}
     builds = re.compile(r"\+\S+")  # a torch may say for what it was built where its package does not
     assert [builds.sub("", line) for line in others] == [builds.sub("", " ".join(pair)) for pair in versions.items()]
 
 
-@pytest.mark.parametrize("words", [["--version"], *([name, "--help"] for name in ORDER)], ids=" ".join)
+@pytest.mark.parametrize("words", [["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
 def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
     code = (
         "import sys\nfrom edgewise.cli import app\n"
@@ -394,6 +423,36 @@ def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
+
+
+RUN_AND_LIST = """
+import sys
+from edgewise.cli import app
+
+try:
+    app(sys.argv[1:])
+except SystemExit as end:
+    assert not end.code, end.code
+upper = [name for name in sys.modules if name.startswith(("edgewise.sweep", "edgewise.paper", "edgewise.cli.rep"))]
+assert not upper, upper
+"""
+
+
+@pytest.mark.parametrize("name", ["evaluate", "predict"])
+def test_commands_of_the_library_import_neither_sweep_nor_paper(name: str, tmp_path: Path) -> None:
+    args = {"evaluate": evaluate_args, "calibrate": calibrate_args, "predict": predict_args}[name](tmp_path)
+    if name == "evaluate":
+        args += ["--selective", "--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"]
+    else:
+        args += ["--out", tmp_path / ("out.safetensors" if name == "calibrate" else "out.csv")]
+    words = [sys.executable, "-c", RUN_AND_LIST, *map(str, args)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("package", "known"), [("models", known_models)])
+def test_names_in_help_are_those_of_the_library(package: str, known: Callable[[], dict[str, type]]) -> None:
+    assert names_in(package) == tuple(sorted(known()))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("two\nlines")])

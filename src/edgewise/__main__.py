@@ -1,15 +1,31 @@
 """The command edgewise, which is python -m edgewise too."""
 
+import os
 import signal
+import sys
 
 
 def main() -> None:
-    """Run the command; Ctrl-C before it has begun ends it at once and in silence, as there is nothing to put away."""
+    """Run the command.
+
+    Ctrl-C before it has begun ends the process at once and in silence, as there is nothing to clean up. After an
+    interruption the process ends without the interpreter's own farewell, which would wait for threads.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from edgewise.cli import app
+    from edgewise.cli.app import INTERRUPTED, TERMINATED, app
 
-    app()
+    try:
+        app()
+    except SystemExit as end:
+        if end.code not in (INTERRUPTED, TERMINATED):
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):  # closed, or nobody reads
+                continue
+        os._exit(end.code)
 
 
 if __name__ == "__main__":

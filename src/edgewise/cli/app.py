@@ -1,4 +1,4 @@
-"""The application: what all commands share, which is how they fail and how help looks."""
+"""The application: which commands there are, how they fail, and how Ctrl-C ends them."""
 
 import os
 import signal
@@ -6,70 +6,108 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+from typer.main import get_command
 
 from edgewise.version import versions
 
-ORDER = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")  # of commands in help
+# In the order of help. Each has its file here, whose `app` holds the one command.
+COMMANDS = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")
+
+SOME_RUNS_FAILED, FAILED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+CLOSED_PIPE = 141  # what a shell gives where SIGPIPE ended a command
+SHOW_CURSOR = "\x1b[?25h"
 
 
 class _Commands(TyperGroup):
-    """Says what went wrong in one line: exit code 2 for what can be mended, 130 for Ctrl-C, 141 for a closed pipe."""
+    """Loads a command when it is asked for, and makes one line and an exit code of whatever ends it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: Any = dict.fromkeys(COMMANDS)  # typer looks here for names that are nearly right
+
+    def list_commands(self, context: Any) -> list[str]:
+        """Return the commands in the order in which people need them."""
+        return list(COMMANDS)
+
+    def get_command(self, context: Any, name: str) -> Any:
+        """Load one command, and nothing that only others need."""
+        return get_command(import_module(f"edgewise.cli.{name}").app) if name in COMMANDS else None
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command and leave with its exit code."""
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show must not cost the answer
-        code, interruption = 0, Interruption()
+        code, signals = 0, Signals()
         try:
-            with interruption:
+            with signals:
                 try:
-                    code = super().main(*args, **{**extra, "standalone_mode": False})
+                    code = super().main(*args, **{**extra, "standalone_mode": False}) or 0
                 except SystemExit as end:
                     if not isinstance(end.__context__, BrokenPipeError):
                         raise
-                    code = NOBODY_READS
+                    code = CLOSED_PIPE
                 except Exception as error:
-                    if not interruption.code:  # else it is what an interrupted library made of it
-                        code = _told(error)
-        except KeyboardInterrupt:  # it may come while an error is told
+                    if not signals.exit_code:  # else it is what an interrupted library made of the signal
+                        code = complain_of(error)
+        except KeyboardInterrupt:
             code = INTERRUPTED
-        if interruption.code or code == INTERRUPTED:
-            code = interruption.code or code
-            if not interruption.is_told:
-                complain("Interrupted.")
-        sys.exit(code or 0)
-
-    def list_commands(self, context: Any) -> list[str]:
-        """Give the commands in the order in which people need them."""
-        return sorted(super().list_commands(context), key=ORDER.index)
+        code = signals.exit_code or code
+        if code in (INTERRUPTED, TERMINATED):
+            _leave_terminal()
+            complain("Interrupted.")
+        sys.exit(code)
 
 
-def _told(error: Exception) -> int:
-    """Say what can be mended, and give the exit code; raise the rest, which is a mistake of ours."""
-    if isinstance(error, typer.Abort):
-        return INTERRUPTED
-    if isinstance(error, OSError) and error.strerror:
-        what = f"use {error.filename}" if error.filename else "write the output"
-        return complain(f"Expected to {what}, but got: {error.strerror}.")
-    if isinstance(error, ValueError | OSError):
-        return complain(str(error))
-    # torch has no error of its own for a lack of memory.
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
-        return complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
-    # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
-    if not hasattr(error, "format_message"):
-        raise error
-    context = getattr(error, "ctx", None)
-    message = error.format_message().replace(": Value error, ", ": ")  # which some versions of typer say of a choice
-    stop = "" if message.endswith((".", "?")) else "."
-    return complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
+def _leave_terminal() -> None:
+    """Show the cursor again, in case a display was cut off while it came or went."""
+    with suppress(OSError, ValueError):
+        if sys.stderr is not None and sys.stderr.isatty():
+            sys.stderr.write(SHOW_CURSOR)
+
+
+class Signals:
+    """While entered, the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread.
+
+    Commands clean up by ``with`` and ``finally``, so a second signal, which would cut that off, is ignored. A third one
+    ends the process at once, whatever it is doing. Signals that were ignored before, as in the background of a shell,
+    stay ignored.
+    """
+
+    def __init__(self) -> None:
+        self.exit_code = 0  # 128 + the first signal
+        self._num_received = 0
+        self._handlers_before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers_before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._handlers_before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._num_received += 1
+        if self._num_received == 1:
+            self.exit_code = 128 + number
+            raise KeyboardInterrupt
+        if self._num_received == 2:
+            if os.isatty(2):
+                os.write(2, b"\nedgewise: Cleaning up. Once more ends it at once.\n")
+            return
+        _leave_terminal()
+        os._exit(128 + number)
 
 
 # Plain help: in 80 columns typer's boxes leave twenty for the text.
@@ -79,6 +117,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def new_command() -> typer.Typer:
+    """Return an application for the one command of a file."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None)
+
 
 EXAMPLES = """\b
 Examples:
@@ -111,15 +155,32 @@ def _start(
         typer.echo(context.get_help())
 
 
-SOME_RUNS_FAILED, FAILED, INTERRUPTED = 1, 2, 130
-NOBODY_READS = 141  # what a shell gives where SIGPIPE ended a command
-
-
 def complain(message: str) -> int:
-    """Say in one line what is wrong, and give the exit code."""
+    """Print one line about what is wrong, and return the exit code."""
     with suppress(OSError):  # nobody listens, but the exit code still tells
         typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
     return FAILED
+
+
+def complain_of(error: Exception) -> int:
+    """Print what the user can fix, and return the exit code; raise the rest, which is a mistake of ours."""
+    if isinstance(error, typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, OSError) and error.strerror:
+        what = f"use {error.filename}" if error.filename else "write the output"
+        return complain(f"Expected to {what}, but got: {error.strerror}.")
+    if isinstance(error, ValueError | OSError):
+        return complain(str(error))
+    # torch has no error of its own for a lack of memory.
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
+        return complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
+    # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
+    if not hasattr(error, "format_message"):
+        raise error
+    context = getattr(error, "ctx", None)
+    message = error.format_message().replace(": Value error, ", ": ")  # which some versions of typer say of a choice
+    stop = "" if message.endswith((".", "?")) else "."
+    return complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
 
 
 @contextmanager
@@ -130,86 +191,3 @@ def complaints_name(**files: Path | None) -> Iterator[None]:
     except ValueError as error:
         named = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
         raise ValueError(f"{error} ({named})" if named else str(error)) from error
-
-
-# Code that is on the stack while a module is imported, which torch and NumPy would go on with half of, having swallowed
-# what is raised; while a worker is started, which would print that it got half of its orders; while a progress bar or
-# a table comes or goes (not while it is shown), which would leave the cursor hidden; and while a thread is started or a
-# lock is taken, which would leave another thread waiting for ever.
-FILES_NOT_TO_BE_CUT = ("<frozen importlib._bootstrap>", "popen_spawn_posix.py", str(Path("cli", "progress_bar.py")))
-FUNCTIONS_NOT_TO_BE_CUT = (
-    *("Thread.start", "ThreadPoolExecutor.submit", "Condition.__enter__", "Condition.__exit__"),
-    *("Live.start", "Live.stop"),
-)
-PATIENCE = 0.002  # seconds until it is looked again whether they have ended
-WAITING = b"\nedgewise: Interrupted; it ends when what is being loaded is whole.\n"  # below ^C and the progress bar
-
-
-class Interruption:
-    """While it is entered, SIGINT and SIGTERM raise KeyboardInterrupt, at the next moment at which that does no harm.
-
-    A second signal does not wait for it.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self.is_told = False  # on the terminal, so that nobody presses again
-        self._has_waited = False
-        self._before: dict[int, Any] = {}
-
-    @property
-    def code(self) -> int:
-        """The exit code that tells which signal came; 0 if none did."""
-        return 128 + self.signal if self.signal else 0
-
-    def __enter__(self) -> "Interruption":
-        if threading.current_thread() is threading.main_thread():  # no other may, and no other is interrupted
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as in the background of a shell
-                    self._before[number] = signal.signal(number, self._interrupt)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.signal and hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        is_first, self.signal = not self.signal, number
-        if _is_over(frame):
-            return
-        if is_first and hasattr(signal, "setitimer"):  # not on Windows
-            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._look_again)
-            self._look_again(signal.SIGALRM, frame)
-            return
-        raise KeyboardInterrupt
-
-    def _look_again(self, number: int, frame: FrameType | None) -> None:
-        if _is_over(frame):
-            return
-        if _can_be_cut(frame):
-            raise KeyboardInterrupt
-        if self._has_waited and not self.is_told and os.isatty(2):
-            self.is_told = True
-            os.write(2, WAITING)
-        self._has_waited = True
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
-
-
-def _is_over(frame: FrameType | None) -> bool:
-    """Tell whether handlers are being put back; a flag could be set too late."""
-    while frame is not None and frame.f_code is not Interruption.__exit__.__code__:
-        frame = frame.f_back
-    return frame is not None
-
-
-def _can_be_cut(frame: FrameType | None) -> bool:
-    while frame is not None:
-        code = frame.f_code
-        if code.co_qualname in FUNCTIONS_NOT_TO_BE_CUT or code.co_filename.endswith(FILES_NOT_TO_BE_CUT):
-            return False
-        frame = frame.f_back
-    return True

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app, complaints_name
-from edgewise.cli.options import completes, progress_bar, read_belief
+from edgewise.cli.app import complaints_name, new_command
+from edgewise.cli.options import completes, convergence_warnings, progress_bar, read_belief
 from edgewise.files.output import check_outputs, replace_file
 from edgewise.paper.readings import CALIBRATORS
 
@@ -35,6 +35,9 @@ Examples:
   edgewise calibrate --logits logits.npy --labels labels.npy --edges edges.npy \\
     --train train.npy --val val.npy --calibrator temperature --out probs.npy
 """
+
+
+app = new_command()
 
 
 @app.command(help=CALIBRATE_HELP, short_help="Calibrate predictions.", epilog=CALIBRATE_EXAMPLES)
@@ -66,20 +69,20 @@ def calibrate(
     if out.suffix.lower() not in ENDINGS:
         raise ValueError(f"Expected --out to end in {' or '.join(ENDINGS)}, but got {out}.")
     with progress_bar("calibrating"):
-        from edgewise import files
+        from edgewise.files import inputs
         from edgewise.sweep.run import BY_NAME
 
-        given = read_belief(probs) if probs else files.read_rows(logits or Path(), "logits (nodes, classes)")
-        y, edge_index = files.read_labels(labels), files.read_edges(edges)
-        split = SimpleNamespace(train=files.read_mask(train), val=files.read_mask(val))
-        x = files.read_rows(features, "features (nodes, features)") if features else None
+        given = read_belief(probs) if probs else inputs.read_rows(logits or Path(), "logits (nodes, classes)")
+        y, edge_index = inputs.read_labels(labels), inputs.read_edges(edges)
+        split = SimpleNamespace(train=inputs.read_mask(train), val=inputs.read_mask(val))
+        x = inputs.read_rows(features, "features (nodes, features)") if features else None
         data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
         with complaints_name(logits=logits or probs, y=labels, edge_index=edges, train=train, val=val, x=features):
             found = BY_NAME[calibrator].learn(given, data, split)
     try:
         _write(found.posterior, out)
     finally:  # a full disk must not cost the answer
-        typer.echo(_words(calibrator, found))
+        typer.echo("\n".join([_words(calibrator, found), *convergence_warnings(given, found.posterior)]))
     typer.echo(f"Wrote {found.posterior.num_nodes:,} nodes to {out}{_what_is_lost(found.posterior, out)}.")
 
 

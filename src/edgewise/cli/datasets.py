@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgewise.cli.app import app
+from edgewise.cli.app import new_command
 from edgewise.cli.options import as_given, progress_bar
 from edgewise.files.output import check_outputs, write_json
 
@@ -15,6 +15,9 @@ Examples:
   edgewise datasets
   edgewise datasets --data-root planetoid --splits-dir published_splits
 """
+
+
+app = new_command()
 
 
 @app.command(short_help="Show the datasets beside the published table.", epilog=DATASETS_EXAMPLES)

@@ -1,13 +1,14 @@
 """edgewise evaluate."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import edgewise
-from edgewise.cli.app import app, complaints_name
-from edgewise.cli.options import as_given, progress_bar, read_belief
+from edgewise.cli.app import complaints_name, new_command
+from edgewise.cli.options import as_given, convergence_warnings, progress_bar, read_belief
 from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ Examples:
   edgewise evaluate --probs out.npz:probs --labels y.csv --edges edges.csv \\
     --mask test.npy --resamples 200 --json scores.json --plot plot.png
 """
+
+
+app = new_command()
 
 
 @app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
@@ -77,14 +81,14 @@ def evaluate(
             "Expected --selective with joints of --probs and edges of the mask, but got --edge-probs or --edge-choice. "
             "Leave --selective out, or pass a .safetensors posterior that has joints as --probs."
         )
-    from edgewise import files
+    from edgewise.files import inputs
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:
-        p = read_belief(probs) if probs.suffix.lower() == ".safetensors" else files.read_probs(probs)
-        y, edge_index = files.read_labels(labels), files.read_edges(edges)
-        chosen = files.read_mask(mask) if mask else None
-        joints = files.read_edge_probs(edge_probs) if edge_probs else None
+        p = read_belief(probs) if probs.suffix.lower() == ".safetensors" else inputs.read_probs(probs)
+        y, edge_index = inputs.read_labels(labels), inputs.read_edges(edges)
+        chosen = inputs.read_mask(mask) if mask else None
+        joints = inputs.read_edge_probs(edge_probs) if edge_probs else None
         with complaints_name(probs=probs, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
             ev = score(
                 p,
@@ -104,16 +108,19 @@ def evaluate(
                 progress=progress,
             )
         curves = edgewise.selective(p, y, edge_index, mask=chosen) if selective else None
+    convergence = getattr(p, "convergence", None)
     try:
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
             settings = {"edges": edge_choice, **intervals}
-            areas = {"selective": curves.to_dict()} if curves else {}
-            write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict(), **areas})
+            more = {"selective": curves.to_dict()} if curves else {}
+            more |= {"convergence": asdict(convergence)} if convergence is not None else {}
+            write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict(), **more})
         if plot:
             _draw(ev, plot)
     finally:  # a full disk must not cost the answer
-        typer.echo(ev if curves is None else f"{ev}\n\n{curves}")
+        parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(p)]
+        typer.echo("\n\n".join(parts))
 
 
 def _draw(ev: "Evaluation", path: Path) -> None:

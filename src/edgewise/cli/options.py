@@ -1,8 +1,11 @@
 """Options that several commands read in the same way."""
 
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from edgewise.posterior import Posterior
 
 
+NAME = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # of a class
 SEVERAL = ("--calibrators", "--datasets", "--events", "--models")
 SEVERAL_OPEN = "edgewise.several_open"  # the option of these that further values would belong to
 
@@ -50,6 +54,18 @@ def completes(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
         return [f"{before}{comma}{name}" for name in names() if name.startswith(begun.lower())]
 
     return complete
+
+
+def names_in(package: str) -> tuple[str, ...]:
+    """Return what models or calibrators are called, sorted.
+
+    Their files are read as text: help must not wait until torch is imported.
+
+    >>> names_in("models")
+    ('epfgnn', 'gat', 'gcn', 'gmnn', 'jointgcn')
+    """
+    files = (file for file in resources.files("edgewise").joinpath(package).iterdir() if file.name.endswith(".py"))
+    return tuple(sorted(name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))))
 
 
 def listed(names: list[str] | None) -> tuple[str, ...]:
@@ -91,8 +107,7 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
             with bar:
                 over.wait()
 
-    # The thread that shows the bar takes it away too: whenever Ctrl-C comes, no bar and no hidden cursor stay behind.
-    shower = Thread(target=show)
+    shower = Thread(target=show, daemon=True)  # takes the bar away too, so Ctrl-C leaves none behind
     try:
         shower.start()
         yield report
@@ -104,22 +119,29 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
 
 def read_belief(path: Path) -> "Posterior":
     """Read the posterior in a file, which knows how its inference ended."""
-    from edgewise import files
+    from edgewise.files import inputs
     from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
-        probs = files.read_probs(path)
+        probs = inputs.read_probs(path)
         with complaints_name(probs=path):
             return as_posterior(probs)
     if not _is_fitted(path):
         with complaints_name(probs=path):
             return Posterior.load(path)
     from edgewise.models import Fitted
-    from edgewise.models.epfgnn import FittedEPFGNN
 
     with complaints_name(probs=path):
         fitted = Fitted.load(path)
-    return fitted.infer()[0] if isinstance(fitted, FittedEPFGNN) else fitted.posterior()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Inference of")  # commands print it themselves
+        return fitted.posterior()
+
+
+def convergence_warnings(*beliefs: object) -> list[str]:
+    """Return a line for each posterior whose inference did not converge, as predict prints it below its table."""
+    found = [getattr(belief, "convergence", None) for belief in beliefs]
+    return [f"convergence: {ended.advice}" for ended in dict.fromkeys(found) if ended is not None and not ended]
 
 
 def _is_fitted(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app, complaints_name
+from edgewise.cli.app import complaints_name, new_command
 from edgewise.cli.options import SeveralValues, completes, progress_bar, read_belief
 from edgewise.files.output import check_outputs
 
@@ -45,6 +45,9 @@ def _event_names() -> Sequence[str]:
     from edgewise.decisions.events import PLAIN
 
     return PLAIN
+
+
+app = new_command()
 
 
 @app.command(cls=SeveralValues, help=PREDICT_HELP, short_help="Predict pairs of nodes.", epilog=PREDICT_EXAMPLES)
@@ -132,14 +135,14 @@ def _read_names(belief: "Posterior", ids: Path | None, classes: Path | None) -> 
 def _read_pairs(belief: "Posterior", pairs: Path | None, edges: Path | None, ids: "np.ndarray | None") -> "ArrayLike":
     import torch
 
-    from edgewise import files
     from edgewise.data.edges import scored_edges
+    from edgewise.files import inputs
     from edgewise.files.ids import read_id_pairs
     from edgewise.validation import as_tensor, checked_edges
 
     if pairs:
-        return files.read_edges(pairs) if ids is None else read_id_pairs(pairs, ids)
-    edge_index = as_tensor(files.read_edges(edges or Path()), "edge_index")
+        return inputs.read_edges(pairs) if ids is None else read_id_pairs(pairs, ids)
+    edge_index = as_tensor(inputs.read_edges(edges or Path()), "edge_index")
     with complaints_name(edge_index=edges):
         edge_index = checked_edges(edge_index, belief.num_nodes)
     everywhere = torch.ones(belief.num_nodes, dtype=torch.bool)
@@ -201,11 +204,11 @@ class Selection:
         return found, [*lines, f"of all: {int(found['selected'].sum()):,} of {len(found):,} pairs selected"]
 
     def _check_masks(self) -> None:
-        from edgewise import files
+        from edgewise.files import inputs
 
         if self.val is None or self.test is None:
             return
-        val, test = files.read_mask(self.val), files.read_mask(self.test)
+        val, test = inputs.read_mask(self.val), inputs.read_mask(self.test)
         if len(val) == len(test) and (shared := int((val & test).sum())):
             raise ValueError(
                 f"Expected no node in both {self.val} and {self.test}, but they share {shared:,}. A threshold is "
@@ -213,11 +216,11 @@ class Selection:
             )
 
     def _outcomes(self, found: "EdgePredictions", mask: Path) -> "tuple[np.ndarray, np.ndarray]":
-        from edgewise import files
+        from edgewise.files import inputs
 
-        y = files.read_labels(self.labels or Path())
+        y = inputs.read_labels(self.labels or Path())
         with complaints_name(y=self.labels, mask=mask):
-            return found.outcomes(self.event or "", y, files.read_mask(mask))
+            return found.outcomes(self.event or "", y, inputs.read_mask(mask))
 
     def _threshold(self, probability: "np.ndarray", happened: "np.ndarray", among: "np.ndarray | None") -> "Threshold":
         from edgewise.decisions import threshold_for_cost, threshold_for_fdr, threshold_for_precision

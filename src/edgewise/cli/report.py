@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app
+from edgewise.cli.app import new_command
 from edgewise.cli.options import progress_bar
 from edgewise.files.output import check_outputs, make_folder
 
@@ -19,6 +19,9 @@ Examples:
   edgewise report results --to report --export runs.parquet
   edgewise report calibrated runs.parquet --to both
 """
+
+
+app = new_command()
 
 
 @app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)

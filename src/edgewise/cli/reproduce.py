@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import SOME_RUNS_FAILED, app, complain
+from edgewise.cli.app import SOME_RUNS_FAILED, complain, new_command
 from edgewise.cli.options import SeveralValues, as_given, completes, listed
 from edgewise.cli.report import show_report
 from edgewise.files.output import make_folder
@@ -35,6 +35,9 @@ def _known_datasets() -> Sequence[str]:
     from edgewise.sweep.plan import KNOWN_DATASETS
 
     return KNOWN_DATASETS
+
+
+app = new_command()
 
 
 @app.command(cls=SeveralValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import app, complain
+from edgewise.cli.app import complain, new_command
 from edgewise.files.output import make_folder
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ Examples:
   edgewise study --out study --quick
   edgewise study --out study --seeds 10 --nodes 2000
 """
+
+
+app = new_command()
 
 
 @app.command(short_help="Compare calibration with the truth.", epilog=STUDY_EXAMPLES)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.files import FileProblem
-from edgewise.files.arrays import read_npy
+from edgewise.files.arrays import FileProblem, read_npy
 from edgewise.files.inputs import refusals
 from edgewise.files.tables import check_utf8
 
