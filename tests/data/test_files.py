@@ -13,18 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
 
-from edgewise.files import (
-    FileProblem,
-    read_array,
-    read_edge_probs,
-    read_edges,
-    read_labels,
-    read_mask,
-    read_probs,
-    tables,
-)
 from edgewise.files import arrays as numpy_files
 from edgewise.files import inputs as reading
+from edgewise.files import tables
+from edgewise.files.arrays import FileProblem
+from edgewise.files.inputs import read_array, read_edge_probs, read_edges, read_labels, read_mask, read_probs
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
 EDGES = np.array([[0, 1, 2, 0], [1, 2, 0, 2]])

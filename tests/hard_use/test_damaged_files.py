@@ -15,9 +15,9 @@ from numpy.lib import format as npy
 from pyarrow import parquet
 
 import edgewise as ew
-from edgewise.files import FileProblem, read_probs
 from edgewise.files import arrays as memory
-from edgewise.files.ids import read_id_pairs, read_names
+from edgewise.files.arrays import FileProblem
+from edgewise.files.inputs import read_id_pairs, read_names, read_probs
 from edgewise.paper.results import Results
 from edgewise.paper.study import SCORES, TRUTH, Row, StudyPlan, append_rows, read_rows
 from edgewise.sweep.run_table import write_run_table

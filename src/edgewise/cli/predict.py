@@ -122,7 +122,7 @@ def predict(
 
 
 def _read_names(belief: "Posterior", ids: Path | None, classes: Path | None) -> "dict[str, np.ndarray]":
-    from edgewise.files.ids import read_names
+    from edgewise.files.inputs import read_names
 
     names = {}
     if ids:
@@ -137,11 +137,10 @@ def _read_pairs(belief: "Posterior", pairs: Path | None, edges: Path | None, ids
 
     from edgewise.data.edges import scored_edges
     from edgewise.files import inputs
-    from edgewise.files.ids import read_id_pairs
     from edgewise.validation import as_tensor, checked_edges
 
     if pairs:
-        return inputs.read_edges(pairs) if ids is None else read_id_pairs(pairs, ids)
+        return inputs.read_edges(pairs) if ids is None else inputs.read_id_pairs(pairs, ids)
     edge_index = as_tensor(inputs.read_edges(edges or Path()), "edge_index")
     with complaints_name(edge_index=edges):
         edge_index = checked_edges(edge_index, belief.num_nodes)
