@@ -140,6 +140,53 @@ def test_a_pickle_that_asks_for_more_than_arrays_executes_nothing(
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize("part", ["allx", "tx", "ally", "ty", "graph"])
+def test_nothing_downloaded_is_unpickled_before_it_was_checked(
+    part: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(self: Planetoid) -> None:
+        for path in map(Path, self.raw_paths):
+            path.write_bytes((root / "Cora" / "raw" / path.name).read_bytes())
+        (Path(self.raw_dir) / f"ind.cora.{part}").write_bytes(pickle.dumps(Executed()))
+
+    monkeypatch.setattr(Planetoid, "download", fetch)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it asks for \w+\.mkdir"):
+        load_dataset("cora", root=tmp_path / "elsewhere")
+    assert not (tmp_path / "executed").exists()
+
+
+def test_what_is_read_is_what_was_checked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_bytes, read = Path.read_bytes, []
+
+    def read_and_exchange(path: Path) -> bytes:
+        content = read_bytes(path)
+        read.append(path.name)
+        path.write_bytes(pickle.dumps(Executed()))
+        return content
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "read_bytes", read_and_exchange)
+    assert load_dataset("cora", root=root).num_edges == 10556
+    assert sorted(read) == ["ind.cora.allx", "ind.cora.ally", "ind.cora.graph", "ind.cora.tx", "ind.cora.ty"]
+    assert not (tmp_path / "executed").exists()
+
+
+def test_isolated_nodes_of_citeseer_are_put_in(tmp_path: Path) -> None:
+    raw = tmp_path / "CiteSeer" / "raw"
+    raw.mkdir(parents=True)
+    x, y = sp.csr_matrix(np.eye(5, dtype=np.float32)), np.eye(2, dtype=np.int32)[[0, 1, 0, 1, 1]]
+    parts = {"x": x[:2], "y": y[:2], "allx": x[:3], "ally": y[:3], "tx": x[3:], "ty": y[3:]}
+    parts["graph"] = {0: [1, 2, 2, 0], 3: [5], 4: [], 5: [3, 0]}
+    for part, content in parts.items():
+        (raw / f"ind.citeseer.{part}").write_bytes(pickle.dumps(content))
+    (raw / "ind.citeseer.test.index").write_text("5\n3\n")  # node 4 is isolated
+    data = load_dataset("citeseer", root=tmp_path)
+    assert data.y.tolist() == [0, 1, 0, 1, 0, 1]
+    assert data.x.nonzero().tolist() == [[0, 0], [1, 1], [2, 2], [3, 4], [5, 3]]
+    assert data.edge_index.tolist() == [[0, 0, 0, 1, 2, 3, 5, 5], [1, 2, 5, 0, 0, 5, 0, 3]]
+
+
 @pytest.mark.parametrize("wrong", ["indices", "indptr", "shape"])
 def test_a_matrix_that_leads_out_of_its_memory_is_refused(root: Path, wrong: str) -> None:
     matrix = pickle.loads((root / "Cora" / "raw" / "ind.cora.allx").read_bytes())

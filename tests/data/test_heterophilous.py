@@ -53,7 +53,7 @@ def raw_folder(root: Path, name: str) -> Path:
 
 
 def write_text_files(raw: Path, words: list[str], labels: list[int], links: list[tuple[int, int]], split: str) -> None:
-    raw.mkdir(parents=True)
+    raw.mkdir(parents=True, exist_ok=True)
     nodes = (f"{node}\t{of_node}\t{labels[node]}\n" for node, of_node in enumerate(words))
     (raw / "out1_node_feature_label.txt").write_text("node_id\tfeature\tlabel\n" + "".join(nodes))
     edges = (f"{start}\t{end}\n" for start, end in links)
@@ -82,7 +82,7 @@ def write_actor(root: Path) -> None:
 def write_arrays(root: Path, name: str = "roman-empire", **others: Any) -> Path:
     """Write an .npz of a graph whose edges are listed once."""
     raw = raw_folder(root, name)
-    raw.mkdir(parents=True)
+    raw.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {"node_features": EMBEDDINGS, "node_labels": np.array(LABELS)}
     arrays["edges"] = np.array([(0, 1), (1, 2), (2, 3)])
     arrays |= {f"{part}_masks": np.ones((10, 4), dtype=bool) for part in ("train", "val", "test")}

@@ -26,9 +26,10 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
 
     Self-loops are left out, and links that have a direction (WebKB, Actor, Wikipedia) lose it.
 
-    Cora, Citeseer and Pubmed are bundled. With ``root`` the files ``ROOT/Cora/raw/ind.cora.*`` are read through PyG,
-    and downloaded first where they are missing. They are pickles, which PyG trusts: so should you. The two ways give
-    the same numbers, but Cora's nodes come in another order (see DATA.md): published splits need Planetoid's.
+    Cora, Citeseer and Pubmed are bundled. With ``root`` the files ``ROOT/Cora/raw/ind.cora.*`` are read, and downloaded
+    first through PyG where they are missing. They are pickles: only arrays, sparse matrices, dictionaries and lists are
+    admitted, and nothing in them is executed. The two ways give the same numbers, but Cora's nodes come in another
+    order (see DATA.md): published splits need Planetoid's.
 
     Heterophilous graphs need ``root``. They are read through PyG's loaders from these files, and downloaded first where
     they are missing; nothing in them is executed:

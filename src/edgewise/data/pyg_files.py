@@ -1,7 +1,9 @@
-"""What the files of a dataset hold, before anything is normalised."""
+"""What the files of a dataset hold, before anything is normalised.
 
-import io
-import warnings
+PyG's loaders name the files, download them, and read those that are text or plain arrays. Planetoid's files are
+pickles: these are read here, so that nothing is unpickled that was not checked.
+"""
+
 from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -14,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.files.arrays import check_memory, in_one_line
-from edgewise.files.pickles import NamedOnly, check_memo
+from edgewise.files.pickles import unpickle_arrays_and_lists
 from edgewise.validation import checked_edges
 
 
@@ -28,58 +30,50 @@ class RawGraph(NamedTuple):
 
 
 PLANETOID_NAMES = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
-# What arrays, sparse matrices and adjacency lists are pickled with, by old and new versions of Python, NumPy and SciPy.
-ADMITTED = {
-    *(("numpy", name) for name in ("ndarray", "dtype")),
-    *((module, "_reconstruct") for module in ("numpy.core.multiarray", "numpy._core.multiarray")),
-    *((module, "csr_matrix") for module in ("scipy.sparse.csr", "scipy.sparse._csr")),
-    *((module, "list") for module in ("__builtin__", "builtins")),
-    ("collections", "defaultdict"),
-}
-PLANETOID_PARTS = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
 
 
 def read_planetoid(key: str, root: Path) -> RawGraph:
-    """Read the raw files without PyG's Planetoid class: that also writes below root, which may be read-only."""
-    from torch_geometric.io import read_planetoid_data
-
-    raw = root / PLANETOID_NAMES[key] / "raw"
-    if missing := [name for part in PLANETOID_PARTS if not (raw / (name := f"ind.{key}.{part}")).exists()]:
-        _download(key, root, f"Expected the Planetoid files {', '.join(missing)} in {raw}, but they are missing")
+    """Read the raw files, after downloading what is missing; nothing else is written, as root may be read-only."""
+    loader = _waiting_loader("Planetoid", str(root), PLANETOID_NAMES[key])
+    raw = Path(loader.raw_dir)
+    _download_missing(loader, "Planetoid files", "leave root out to use the bundled copy")
     try:
-        for part in PLANETOID_PARTS[:-1]:
-            _check_pickle(raw / f"ind.{key}.{part}")
-        data = read_planetoid_data(str(raw), key)
+        return _checked(_planetoid_graph(key, raw), is_bag_of_words=True)
     except Exception as error:  # a damaged pickle raises anything
         raise ValueError(
             f"Expected the Planetoid files of {key} in {raw}, but they cannot be read "
-            f"({type(error).__name__}: {error}). Delete them to have them downloaded again."
+            f"({type(error).__name__}: {in_one_line(error)}). Delete them to have them downloaded again."
         ) from error
-    return RawGraph(data.x, data.edge_index, data.y)
 
 
-def _check_pickle(path: Path) -> None:
-    """Refuse a file that asks for anything else, or whose matrix would lead SciPy out of its memory."""
-    stream = io.BytesIO(path.read_bytes())
-    check_memo(stream)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # old names of modules
-        content = NamedOnly(stream, ADMITTED).load()
-    if hasattr(content, "check_format"):
-        content.check_format(full_check=True)
-        check_memory(8 * prod(content.shape), path)
+def _planetoid_graph(key: str, raw: Path) -> RawGraph:
+    """Put the parts together: known nodes come first, and row i of the tested ones is node test_index[i]."""
+    test_index = torch.tensor([int(node) for node in (raw / f"ind.{key}.test.index").read_text().split()])
+    allx, tx, ally, ty = (_read_matrix(raw / f"ind.{key}.{part}") for part in ("allx", "tx", "ally", "ty"))
+    first, last = int(test_index.min()), int(test_index.max())
+    if first < 0 or len(test_index) != len(tx):
+        raise ValueError(f"the test index has {len(test_index)} nodes from {first} on, and tx has {len(tx)} rows")
+    in_order = test_index.sort().values
+    if key == "citeseer":  # isolated nodes are not in the index; they have no features, and the first label
+        tx, ty = (_spread(rows, in_order - first, last - first + 1) for rows in (tx, ty))
+    x, y = torch.cat([allx, tx]), torch.cat([ally, ty]).max(dim=1).indices
+    x[test_index], y[test_index] = x[in_order], y[in_order]
+    neighbors = unpickle_arrays_and_lists((raw / f"ind.{key}.graph").read_bytes())
+    sources = [node for node, targets in neighbors.items() for _ in targets]
+    targets = [target for targets in neighbors.values() for target in targets]
+    return RawGraph(x, torch.tensor([sources, targets]), y)
 
 
-def _download(key: str, root: Path, complaint: str) -> None:
-    from torch_geometric.datasets import Planetoid
+def _read_matrix(path: Path) -> Float[Tensor, "rows columns"]:
+    matrix = unpickle_arrays_and_lists(path.read_bytes())
+    check_memory(8 * prod(matrix.shape), path)
+    return torch.from_numpy(matrix.toarray() if hasattr(matrix, "toarray") else matrix).float()
 
-    try:
-        Planetoid(str(root), PLANETOID_NAMES[key])
-    except Exception as error:  # no network, no right to write, no such address: each has its own class
-        raise FileNotFoundError(
-            f"{complaint}, and downloading them failed ({type(error).__name__}: {error}). "
-            "Put them there, or leave root out to use the bundled copy."
-        ) from error
+
+def _spread(rows: Float[Tensor, "rows columns"], places: Int[Tensor, " rows"], count: int) -> Tensor:
+    spread = torch.zeros(count, rows.shape[1])
+    spread[places] = rows
+    return spread
 
 
 # By the name of the dataset: the class of torch_geometric.datasets that reads it.
@@ -99,19 +93,23 @@ HETEROPHILOUS: Mapping[str, str] = MappingProxyType(
     }
 )
 BAGS_OF_WORDS = ("WebKB", "Actor", "WikipediaNetwork")
-NAMED = 3  # of the files that are missing
+MAX_NAMED = 3  # of the files that are missing
 
 
 def read_heterophilous(key: str, root: Path) -> RawGraph:
-    """Read the raw files as PyG's loader does, after downloading what is missing; nothing else is written."""
-    reader = _reader(key, root)
-    paths = [Path(path) for path in reader.raw_paths]
-    if missing := [path for path in paths if not path.exists()]:
-        _download_missing(reader, missing)
+    """Read the raw files as PyG's loader does, after downloading what is missing; nothing else is written.
+
+    Chameleon and Squirrel are read as Geom-GCN prepared them, PyG's default: else their label is a real number, the
+    traffic of a page, and there are no classes. Actor's loader knows no folder of its own, so it gets one.
+    """
+    name = HETEROPHILOUS[key]
+    loader = _waiting_loader(name, *((str(root / key),) if name == "Actor" else (str(root), key)))
+    _download_missing(loader, "files", "try again where there is a network")
+    paths = [Path(path) for path in loader.raw_paths]
     try:
         _check_archives(paths)
-        reader.process()
-        return _checked(reader.graph, HETEROPHILOUS[key] in BAGS_OF_WORDS)
+        loader.process()
+        return _checked(loader.graph, name in BAGS_OF_WORDS)
     except Exception as error:  # each damage has its own class
         raise ValueError(
             f"Expected the files of {key} in {paths[0].parent}, but they cannot be read "
@@ -119,34 +117,34 @@ def read_heterophilous(key: str, root: Path) -> RawGraph:
         ) from error
 
 
-def _reader(key: str, root: Path) -> Any:
-    """Make a loader of PyG that waits until it is told to download and to read, and keeps what it would write.
-
-    Chameleon and Squirrel are read as Geom-GCN prepared them, PyG's default: else their label is a real number, the
-    traffic of a page, and there are no classes. Actor's loader knows no folder of its own, so it gets one.
-    """
+def _waiting_loader(name: str, *arguments: str) -> Any:
+    """Make a loader of PyG that waits until it is told to download and to read, and keeps what it would write."""
     from torch_geometric import datasets
 
-    loader = getattr(datasets, HETEROPHILOUS[key])
+    loader = getattr(datasets, name)
     waiting = {"has_download": False, "has_process": False, "load": lambda self, path: None, "save": _keep}
-    arguments = (str(root / key),) if loader is datasets.Actor else (str(root), key)
-    return type(loader.__name__, (loader,), waiting)(*arguments)
+    return type(name, (loader,), waiting)(*arguments)
 
 
-def _keep(reader: Any, graphs: Sequence[Any], path: str) -> None:
-    (reader.graph,) = graphs
+def _keep(loader: Any, graphs: Sequence[Any], path: str) -> None:
+    (loader.graph,) = graphs
 
 
-def _download_missing(reader: Any, missing: Sequence[Path]) -> None:
+def _download_missing(loader: Any, what: str, way_out: str) -> None:
+    """Let PyG download the files if one is missing; it reads none of them."""
+    missing = [path for path in map(Path, loader.raw_paths) if not path.exists()]
+    if not missing:
+        return
     try:
-        reader.download()
+        Path(loader.raw_dir).mkdir(parents=True, exist_ok=True)
+        loader.download()
     except Exception as error:  # no network, no right to write, no such address: each has its own class
-        names = ", ".join(path.name for path in missing[:NAMED])
-        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+        names = ", ".join(path.name for path in missing[:MAX_NAMED])
+        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
         raise FileNotFoundError(
-            f"Expected the files {names}{more} in {missing[0].parent}, but they are missing, and downloading them from "
-            f"{reader.url if hasattr(reader, 'url') else reader.processed_url} failed ({type(error).__name__}: "
-            f"{error}). Put them there, or try again where there is a network."
+            f"Expected the {what} {names}{more} in {missing[0].parent}, but they are missing, and downloading them "
+            f"from {loader.url if hasattr(loader, 'url') else loader.processed_url} failed ({type(error).__name__}: "
+            f"{error}). Put them there, or {way_out}."
         ) from error
 
 

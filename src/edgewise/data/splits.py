@@ -2,7 +2,6 @@
 
 import io
 import math
-import pickle
 import re
 import zipfile
 from collections.abc import Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +17,8 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from edgewise.files.arrays import FileProblem
-from edgewise.files.pickles import check_memo
+from edgewise.files.pickles import Indices, unpickle_integer_arrays
 from edgewise.validation import ArrayLike, as_tensor, check_number, check_seed, check_whole_number, checked_labels
-
-Indices = Int[np.ndarray, " _"]  # of any length
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +160,7 @@ def _check_plan(n_splits: int, n_folds: int, seed: int, labelled: float, test: f
     check_number("test", test, above=0, most=1)
 
 
-MOST_BYTES, MOST_BYTES_OF_NODE = 1 << 20, 64  # of an array of nodes; a node takes 8, and more only in a pickle
+MAX_BYTES, MAX_BYTES_PER_NODE = 1 << 20, 64  # of an array of nodes; a node takes 8, and more only in a pickle
 
 
 def load_splits(path: str | Path, num_nodes: int) -> list[Split]:
@@ -214,7 +210,7 @@ def _read_published(file: Path, num_nodes: int) -> tuple[list[Indices], Indices]
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_nodes: int) -> bytes:
     """Unpack a part of an archive, if it is no larger than lists of all nodes could be."""
-    if member.file_size > MOST_BYTES + MOST_BYTES_OF_NODE * num_nodes:
+    if member.file_size > MAX_BYTES + MAX_BYTES_PER_NODE * num_nodes:
         raise FileProblem(
             f"Expected {member.filename} to list some of {num_nodes} nodes, but got {member.file_size} bytes."
         )
@@ -238,7 +234,7 @@ def _read_rows(content: bytes) -> list[Indices]:
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)
     if dtype.hasobject:
-        return _unpickle_arrays(stream)
+        return unpickle_integer_arrays(stream)
     if math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
         raise FileProblem(f"Expected an array of shape {shape} and dtype {dtype}, but it is cut off or damaged.")
     stream.seek(0)
@@ -246,47 +242,3 @@ def _read_rows(content: bytes) -> list[Indices]:
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
         raise FileProblem(f"Expected lists of integers, but got shape {array.shape} and dtype {array.dtype}.")
     return list(np.atleast_2d(array.astype(np.int64)))
-
-
-class _Inert:
-    """Stands for all a pickle may name: it keeps what it is called with and computes nothing."""
-
-    def __init__(self, *args: object) -> None:
-        self.args = args
-        self.state: object = None
-
-    def __setstate__(self, state: object) -> None:
-        self.state = state
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    """Admits the names that arrays are pickled with, and hands out not even those."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Look the name up in a short list, never in the interpreter."""
-        admitted = {"ndarray", "dtype"} if module == "numpy" else {"_reconstruct"}
-        if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in admitted:
-            return _Inert
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-
-def _unpickle_arrays(stream: io.BytesIO) -> list[Indices]:
-    try:
-        check_memo(stream)
-        match _ArrayUnpickler(stream).load():
-            # An array is pickled as (version, shape, dtype, Fortran order, content); "O" is the dtype of objects.
-            case _Inert(state=(_, (_,), _Inert(args=("O" | "O4" | "O8", *_)), _, list(items))):
-                return [_to_array(item) for item in items]
-        raise pickle.UnpicklingError("it is something else")
-    except Exception as error:  # a pickle that was tampered with raises anything
-        raise FileProblem(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
-
-
-def _to_array(item: object) -> Indices:
-    match item:
-        case _Inert(
-            state=(_, (int(length),), _Inert(args=(str(code), *_), state=(_, str(order), *_)), _, bytes(content))
-        ) if re.fullmatch("[<>|=][iu][1248]", order + code):
-            array: Indices = np.frombuffer(content, dtype=order + code)
-            return array.reshape(length).astype(np.int64)
-    raise pickle.UnpicklingError("it holds something else")
