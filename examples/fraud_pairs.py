@@ -44,7 +44,7 @@ def main() -> None:
     print(f"{1 - graph.homophily:.0%} join a fraudster and an\nhonest account, and {both:.1%} join two fraudsters.\n")
 
     raw = trained(graph, split)
-    calibrated = ew.StructuredCalibrator().fit(raw, graph.data, split)
+    calibrated = ew.StructuredCalibrator().fit(raw, graph.data, split).posterior()
     truth, _ = graph.truth(split.train, chains=2, burn_in=100, sweeps=300)  # given the labels that the model had
     beliefs = {
         "uncalibrated product": raw,

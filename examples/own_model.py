@@ -49,7 +49,7 @@ def main() -> None:
     train(model, data, split)
 
     before = ew.wrap(model, data)  # the joint of two nodes is the product of what is believed of each
-    after = ew.StructuredCalibrator().fit(before, data, split)  # looks at no label of a test node
+    after = ew.StructuredCalibrator().fit(before, data, split).posterior()  # looks at no label of a test node
 
     scores = {
         name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test, same_label=True)

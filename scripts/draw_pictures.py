@@ -182,7 +182,8 @@ def draw_gcn() -> Figure:
 def draw_before_and_after() -> Figure:
     """Draw pairs before and after the calibrator of docs/choosing.md."""
     data, split, fitted = _cora_gcn()
-    rows = {"uncalibrated": fitted.posterior(), "structured": ew.StructuredCalibrator().fit(fitted.logits, data, split)}
+    calibrated = ew.StructuredCalibrator().fit(fitted, data, split)
+    rows = {"uncalibrated": fitted.posterior(), "structured": calibrated.posterior()}
     fig, axes = plt.subplots(2, 3, figsize=(8, 6.4), layout="constrained")
     for row, (title, post) in zip(axes, rows.items(), strict=True):
         ev = ew.evaluate(post, data.y, data.edge_index, mask=split.test, same_label=True)

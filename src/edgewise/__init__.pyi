@@ -1,15 +1,15 @@
 # The public names, one line each: `lazy_loader` reads this file, and so do type checkers.
-from .calibration import GATS as GATS
-from .calibration import CaGCN as CaGCN
 from .calibration import Calibrated as Calibrated
 from .calibration import Calibrator as Calibrator
-from .calibration import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from .calibration import IsotonicCalibration as IsotonicCalibration
-from .calibration import LocalScaling as LocalScaling
-from .calibration import StructuredCalibrator as StructuredCalibrator
-from .calibration import TemperatureScaling as TemperatureScaling
-from .calibration import VectorScaling as VectorScaling
-from .calibration import isotonic_map as isotonic_map
+from .calibration.graph_networks import GATS as GATS
+from .calibration.graph_networks import CaGCN as CaGCN
+from .calibration.isotonic import IsotonicCalibration as IsotonicCalibration
+from .calibration.isotonic import isotonic_map as isotonic_map
+from .calibration.scaling import EnsembleTemperatureScaling as EnsembleTemperatureScaling
+from .calibration.scaling import LocalScaling as LocalScaling
+from .calibration.scaling import TemperatureScaling as TemperatureScaling
+from .calibration.scaling import VectorScaling as VectorScaling
+from .calibration.structured import StructuredCalibrator as StructuredCalibrator
 from .data import Split as Split
 from .data import load_dataset as load_dataset
 from .data import load_splits as load_splits

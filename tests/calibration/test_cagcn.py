@@ -9,8 +9,8 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GCNConv
 from torch_geometric.utils import to_undirected
 
-from edgewise.calibration import CaGCN, TemperatureScaling
-from edgewise.calibration.calibration_input import Seen
+from edgewise import CaGCN, TemperatureScaling
+from edgewise.calibration.calibration_input import predictions_on
 from edgewise.calibration.graph_networks import _Network, margin_loss
 from edgewise.data.splits import Split
 from edgewise.kernels.dropout import NO_DROPOUT
@@ -31,15 +31,15 @@ def test_factors_are_those_of_two_pyg_layers(case):
             layer.bias.copy_(weights[f"bias_{number}"])
         edges = case.data.edge_index
         expected = torch.log(torch.exp(second(first(case.logits, edges).relu(), edges)) + 1.1)
-    seen = Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data.edge_index)
+    predictions = predictions_on(case.logits, case.data)
     for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
-        found = _Network.of(seen, chosen).factors(weights, NO_DROPOUT, 0)
+        found = _Network.of(predictions, chosen).factors(weights, NO_DROPOUT, 0)
         torch.testing.assert_close(found, expected[chosen])
 
 
 def test_large_logits_have_finite_factors(case):
-    found = CaGCN(epochs=3).learn(1e4 * case.logits, case.data, case.split)
-    assert bool(found.learnt["factors"].isfinite().all()) and bool((found.learnt["factors"] > 0).all())
+    found = CaGCN(epochs=3).fit(1e4 * case.logits, case.data, case.split)
+    assert bool(found.parameters["factors"].isfinite().all()) and bool((found.parameters["factors"] > 0).all())
 
 
 def test_margin_is_that_of_a_loop():
@@ -73,19 +73,19 @@ def two_moods(nodes_each=150):
 def test_it_fits_what_no_single_temperature_fits():
     data, split, logits, loud = two_moods()
     options = {"hidden": 64, "dropout": 0.0, "margin": 0.0, "weight_decay": 1e-4}
-    first = CaGCN(**options, epochs=1, learning_rate=1e-12).fit(logits, data, split)
-    found = CaGCN(**options, epochs=300, patience=300, learning_rate=0.03).learn(logits, data, split)
-    one = TemperatureScaling().fit(logits, data, split)
-    nll = [float(cross_entropy(p.node[split.test].log(), data.y[split.test])) for p in (found.posterior, one, first)]
+    first = CaGCN(**options, epochs=1, learning_rate=1e-12).fit(logits, data, split).posterior()
+    found = CaGCN(**options, epochs=300, patience=300, learning_rate=0.03).fit(logits, data, split)
+    one = TemperatureScaling().fit(logits, data, split).posterior()
+    nll = [float(cross_entropy(p.node[split.test].log(), data.y[split.test])) for p in (found.posterior(), one, first)]
     assert nll[0] < min(nll[1:]) - 0.1
-    factors = found.learnt["factors"]
+    factors = found.parameters["factors"]
     assert float(factors[loud].median()) < 0.5 < 1.0 < float(factors[~loud].median())
-    assert torch.equal(found.posterior.node.argmax(1), logits.argmax(1))
+    assert torch.equal(found.posterior().node.argmax(1), logits.argmax(1))
 
 
 def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
     def nodes(seed):
-        return CaGCN(epochs=5, seed=seed).fit(case.logits, case.data, case.split).node
+        return CaGCN(epochs=5, seed=seed).fit(case.logits, case.data, case.split).posterior().node
 
     assert torch.equal(nodes(3), nodes(3))
     assert not torch.equal(nodes(3), nodes(4))

@@ -35,16 +35,17 @@ def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
     out = tmp_path / "calibrated.safetensors"
     result = calibrate(saved, "logits", "--calibrator", name, "--features", saved["features"], "--out", out)
     assert result.exit_code == 0, result.output
-    posterior, learnt = BY_NAME[name].learn(case.logits, case.data, case.split)
+    calibrated = BY_NAME[name].fit(case.logits, case.data, case.split)
+    posterior, parameters = calibrated.posterior(), calibrated.parameters
     found = ew.Posterior.load(out)
     assert type(found) is type(posterior)
     assert torch.equal(found.node, posterior.node)
     assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
-    few = [key for key, value in learnt.items() if torch.as_tensor(value).numel() < 10]
+    few = [key for key, value in parameters.items() if torch.as_tensor(value).numel() < 10]
     assert result.stdout.startswith(f"{name}: {few[0]} " if few else f"Calibrated by {name}.\n")
     assert f"Wrote 60 nodes to {out}." in result.stdout
-    if "temperature" in learnt:
-        assert f"temperature {learnt['temperature']:.4g}" in result.stdout
+    if "temperature" in parameters:
+        assert f"temperature {parameters['temperature']:.4g}" in result.stdout
 
 
 def test_probabilities_are_as_good_as_logits(saved, tmp_path):
@@ -78,7 +79,7 @@ def test_the_structured_one_is_usual_and_does_without_features(case, saved, tmp_
     out = tmp_path / "calibrated.safetensors"
     assert calibrate(saved, "logits", "--out", out).exit_code == 0
     data = SimpleNamespace(y=case.data.y, edge_index=case.data.edge_index)
-    expected = ew.StructuredCalibrator().fit(case.logits, data, case.split)
+    expected = ew.StructuredCalibrator().fit(case.logits, data, case.split).posterior()
     assert torch.equal(ew.Posterior.load(out).node, expected.node)
     assert torch.equal(ew.Posterior.load(out).joint(case.data.edge_index), expected.joint(case.data.edge_index))
 

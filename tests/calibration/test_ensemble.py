@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from edgewise.calibration import EnsembleTemperatureScaling, TemperatureScaling
-from edgewise.calibration.calibration_input import doubt_about, nll
+from edgewise import EnsembleTemperatureScaling, TemperatureScaling
+from edgewise.calibration.calibration_input import nll, pseudo_count
 from edgewise.calibration.scaling import mixture_weights
 
 
@@ -60,15 +60,15 @@ def test_an_opinion_that_is_better_everywhere_is_taken_alone(best):
 def test_nll_is_never_above_that_of_temperature_scaling(make_case, seed, strength):
     case = make_case(seed, strength=strength)
     val, y = case.split.val, case.data.y
-    mixed = EnsembleTemperatureScaling().learn(case.logits, case.data, case.split)
-    one = TemperatureScaling().learn(case.logits, case.data, case.split)
-    doubt = doubt_about(case.logits[val], y[val])
-    ours, theirs = (float(nll(found.posterior.node[val].log(), y[val], doubt)) for found in (mixed, one))
+    mixed = EnsembleTemperatureScaling().fit(case.logits, case.data, case.split)
+    one = TemperatureScaling().fit(case.logits, case.data, case.split)
+    added = pseudo_count(case.logits[val], y[val])
+    ours, theirs = (float(nll(found.posterior().node[val].log(), y[val], added)) for found in (mixed, one))
     assert ours <= theirs + 1e-10
-    t, w = mixed.learnt["temperature"], mixed.learnt["weights"]
+    t, w = mixed.parameters["temperature"], mixed.parameters["weights"]
     expected = w[0] * (case.logits / t).softmax(-1) + w[1] * case.logits.softmax(-1) + w[2] / 3
-    torch.testing.assert_close(mixed.posterior.node, expected)
-    assert torch.equal(mixed.posterior.node.argmax(1), case.logits.argmax(1)) or float(w[2]) > 1 - 1e-9
+    torch.testing.assert_close(mixed.posterior().node, expected)
+    assert torch.equal(mixed.posterior().node.argmax(1), case.logits.argmax(1)) or float(w[2]) > 1 - 1e-9
 
 
 def test_half_a_label_that_any_node_and_class_may_have_is_mixed_by_too(case):
@@ -79,8 +79,8 @@ def test_half_a_label_that_any_node_and_class_may_have_is_mixed_by_too(case):
         mixed = np.log(np.einsum("k,knc->nc", weights, log_opinions.exp().numpy()))
         return -mixed[np.arange(len(labels)), labels].sum() - 0.5 * mixed.mean()
 
-    found = loss(mixture_weights(log_opinions, labels, doubt=0.5).numpy())
+    found = loss(mixture_weights(log_opinions, labels, added=0.5).numpy())
     rng = np.random.default_rng(0)
     assert found <= min(loss(weights) for weights in rng.dirichlet(np.ones(3) / 2, size=2000)) + 1e-6
     alone = mixture_weights(log_opinions, labels).numpy()
-    assert loss(alone) > found + 0.1  # the surest opinion alone, which labels without a doubt ask for
+    assert loss(alone) > found + 0.1  # the surest part alone, which the labels by themselves ask for

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgewise.calibration import GATS, TemperatureScaling
-from edgewise.calibration.calibration_input import Seen
-from edgewise.calibration.graph_networks import _Neighbourhood
+from edgewise import GATS, TemperatureScaling
+from edgewise.calibration.calibration_input import predictions_on
+from edgewise.calibration.graph_networks import _Neighborhood
 
 
 def temperatures_by_a_loop(case, weights):
@@ -46,10 +46,6 @@ def temperatures_by_a_loop(case, weights):
     return torch.tensor(found, dtype=torch.float64)
 
 
-def seen_of(case):
-    return Seen(case.logits, case.data.y, case.split.train, case.split.val, case.data.edge_index)
-
-
 @settings(max_examples=8)
 @given(seed=st.integers(0, 10_000), heads=st.integers(1, 3), base=st.floats(-1.5, 2.0))
 def test_temperatures_are_those_of_a_loop(make_case, seed, heads, base):
@@ -64,40 +60,43 @@ def test_temperatures_are_those_of_a_loop(make_case, seed, heads, base):
     }
     expected = temperatures_by_a_loop(case, weights)
     for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
-        torch.testing.assert_close(_Neighbourhood.of(seen_of(case), chosen).temperatures(weights), expected[chosen])
+        near = _Neighborhood.of(predictions_on(case.logits, case.data), case.split.train, chosen)
+        torch.testing.assert_close(near.temperatures(weights), expected[chosen])
 
 
 def test_all_kinds_of_nodes_were_looked_at(case):
     """The case above has training nodes, their neighbours, others, and isolated nodes."""
-    seen = seen_of(case)
-    kinds = _Neighbourhood.of(seen, torch.ones(60, dtype=torch.bool)).kinds[0]
+    predictions = predictions_on(case.logits, case.data)
+    kinds = _Neighborhood.of(predictions, case.split.train, torch.ones(60, dtype=torch.bool)).kinds[0]
     assert kinds.unique().tolist() == [0, 1, 2]
-    assert seen.degree[-2:].tolist() == [0.0, 0.0]
+    assert predictions.degree[-2:].tolist() == [0.0, 0.0]
 
 
 def test_it_starts_where_temperatures_are_on_average_that_of_temperature_scaling(case):
-    start = TemperatureScaling().learn(case.logits, case.data, case.split).learnt["temperature"]
-    found = GATS(epochs=1, learning_rate=1e-12).learn(case.logits, case.data, case.split).learnt["temperatures"]
+    start = TemperatureScaling().fit(case.logits, case.data, case.split).parameters["temperature"]
+    found = GATS(epochs=1, learning_rate=1e-12).fit(case.logits, case.data, case.split).parameters["temperatures"]
     assert float(found[case.split.val].mean()) == pytest.approx(start, rel=1e-9)
     assert float(found.std()) > 1e-3
 
 
 def test_predictions_stay_and_temperatures_are_positive(case):
-    found = GATS(epochs=30, learning_rate=0.3).learn(case.logits, case.data, case.split)
-    assert float(found.learnt["temperatures"].min()) >= 0.01
-    assert torch.equal(found.posterior.node.argmax(1), case.logits.argmax(1))
-    torch.testing.assert_close(found.posterior.node, (case.logits / found.learnt["temperatures"][:, None]).softmax(-1))
+    found = GATS(epochs=30, learning_rate=0.3).fit(case.logits, case.data, case.split)
+    assert float(found.parameters["temperatures"].min()) >= 0.01
+    assert torch.equal(found.posterior().node.argmax(1), case.logits.argmax(1))
+    torch.testing.assert_close(
+        found.posterior().node, (case.logits / found.parameters["temperatures"][:, None]).softmax(-1)
+    )
 
 
 def test_equal_logits_are_no_reason_to_divide_by_zero(case):
     case.logits[5:9] = 2.0
-    found = GATS(epochs=3).fit(case.logits, case.data, case.split)
+    found = GATS(epochs=3).fit(case.logits, case.data, case.split).posterior()
     torch.testing.assert_close(found.node[5:9], torch.full((4, 3), 1 / 3, dtype=torch.float64))
 
 
 def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
     def nodes(seed):
-        return GATS(epochs=5, seed=seed).fit(case.logits, case.data, case.split).node
+        return GATS(epochs=5, seed=seed).fit(case.logits, case.data, case.split).posterior().node
 
     assert torch.equal(nodes(3), nodes(3))
     assert not torch.equal(nodes(3), nodes(4))

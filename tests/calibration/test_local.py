@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 
-from edgewise.calibration import LocalScaling
+from edgewise import LocalScaling
 
 
 def traits_by_a_loop(case):
@@ -43,8 +43,8 @@ def test_the_loss_is_flat_where_it_ends(make_case, seed, priors, all_right):
     case = make_case(seed)
     if all_right:
         case.logits[case.split.val, case.data.y[case.split.val]] = case.logits[case.split.val].amax(1) + 0.1
-    found = LocalScaling(*priors).learn(case.logits, case.data, case.split)
-    at = np.array([np.log(found.learnt["temperature"]), found.learnt["spread"], found.learnt["degree"]])
+    found = LocalScaling(*priors).fit(case.logits, case.data, case.split)
+    at = np.array([np.log(found.parameters["temperature"]), found.parameters["spread"], found.parameters["degree"]])
     here = penalised_nll(case, at, priors)
     for step in 1e-3 * np.vstack([np.eye(3), -np.eye(3), [[1, 1, 1], [-1, 1, 0]]]):
         assert penalised_nll(case, at + step, priors) > here
@@ -56,15 +56,15 @@ def test_the_loss_is_flat_where_it_ends(make_case, seed, priors, all_right):
     spread, degree = traits_by_a_loop(case)
     temperatures = np.exp(at[0] + at[1] * spread + at[2] * degree)
     expected = (case.logits / torch.from_numpy(temperatures)[:, None]).softmax(-1)
-    torch.testing.assert_close(found.posterior.node, expected, atol=1e-9, rtol=0.0)
-    assert torch.equal(found.posterior.node.argmax(1), case.logits.argmax(1))
+    torch.testing.assert_close(found.posterior().node, expected, atol=1e-9, rtol=0.0)
+    assert torch.equal(found.posterior().node.argmax(1), case.logits.argmax(1))
 
 
 def test_nodes_that_are_all_alike_have_one_temperature(case):
     case.logits = (case.logits - case.logits.mean(1, keepdim=True)) / case.logits.std(1, keepdim=True)
     ring = torch.arange(60)
     case.data.edge_index = torch.stack([ring, ring.roll(1)])
-    found = LocalScaling(prior_log_temperature=0.7).learn(case.logits, case.data, case.split).learnt
+    found = LocalScaling(prior_log_temperature=0.7).fit(case.logits, case.data, case.split).parameters
     best = minimize_scalar(lambda t: penalised_nll(case, (t, 0.0, 0.0), (0.7, 1.0, 1.0)), bounds=(-5, 5)).x
     assert found["spread"] == pytest.approx(0.0, abs=1e-9)
     assert found["degree"] == pytest.approx(0.0, abs=1e-9)
@@ -83,7 +83,7 @@ def test_hubs_that_are_too_sure_cool_down():
     nodes = torch.arange(num_nodes)
     split = type("Split", (), {"train": nodes % 4 == 0, "val": nodes % 4 != 0})
     data = type("Graph", (), {"y": y, "edge_index": ends})
-    found = LocalScaling(prior_degree=1.0).learn(torch.from_numpy(logits), data, split).learnt
+    found = LocalScaling(prior_degree=1.0).fit(torch.from_numpy(logits), data, split).parameters
     assert found["degree"] > 0.2
     assert 0.8 < found["temperature"] < 2.0
 

@@ -16,7 +16,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def trained(training, labels, start=0.0, towards=1.0, seed=0, doubt=0.0):
+def trained(training, labels, start=0.0, towards=1.0, seed=0, added=0.0):
     """Train one weight w: the logits of each node are (w, 0); give it, and the epochs that were asked for."""
     epochs = []
 
@@ -28,7 +28,7 @@ def trained(training, labels, start=0.0, towards=1.0, seed=0, doubt=0.0):
         return towards * logits(weights)
 
     weights = {"w": torch.full((1,), start, dtype=torch.float64)}
-    found = training.best_weights(weights, noisy, logits, labels, cross_entropy, doubt, generator(seed))
+    found = training.best_weights(weights, noisy, logits, labels, cross_entropy, added, generator(seed))
     return float(found["w"]), epochs, weights
 
 
@@ -84,8 +84,8 @@ def test_options_are_checked(name, value, words):
         replace(USUAL, **{name: value})
 
 
-def test_a_doubt_keeps_labels_that_are_all_the_same_from_certainty():
+def test_an_added_label_keeps_labels_that_are_all_the_same_from_certainty():
     labels = torch.zeros(30, dtype=torch.long)
-    found, _, _ = trained(replace(USUAL, epochs=5000), labels, doubt=0.5)
+    found, _, _ = trained(replace(USUAL, epochs=5000), labels, added=0.5)
     # 30 log(1 + e^-w) + 0.5 (log(1 + e^-w) + w / 2), whose slope is zero where e^w = 121: p = 30.25 / 30.5 is right
     assert torch.sigmoid(torch.tensor(found)) == pytest.approx(30.25 / 30.5, abs=1e-3)

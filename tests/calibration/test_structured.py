@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch_geometric.utils import to_undirected
 
-from edgewise.calibration import (
+from edgewise import (
     EnsembleTemperatureScaling,
     IsotonicCalibration,
     LocalScaling,
@@ -33,23 +33,24 @@ def edges_of(case):
 
 @pytest.mark.parametrize("nodes", NODES, ids=lambda nodes: type(nodes).__name__)
 def test_marginals_are_those_of_the_node_calibrator(case, nodes):
-    found, learnt = StructuredCalibrator(nodes).learn(case.logits, case.data, case.split)
-    alone = nodes.learn(case.logits, case.data, case.split)
+    calibrated = StructuredCalibrator(nodes).fit(case.logits, case.data, case.split)
+    found, parameters = calibrated.posterior(), calibrated.parameters
+    alone = nodes.fit(case.logits, case.data, case.split)
     assert isinstance(found, PairwisePosterior)
-    assert torch.equal(found.node, alone.posterior.node)
-    assert {name: learnt[name] for name in alone.learnt}.keys() == alone.learnt.keys()
+    assert torch.equal(found.node, alone.posterior().node)
+    assert {name: parameters[name] for name in alone.parameters}.keys() == alone.parameters.keys()
     edges = edges_of(case)
     joints = found.joint(edges)
     torch.testing.assert_close(joints.sum(2), found.node[edges[0]], atol=1e-12, rtol=0.0)
     torch.testing.assert_close(joints.sum(1), found.node[edges[1]], atol=1e-9, rtol=0.0)  # scaled to 1e-10 nats
     torch.testing.assert_close(found.joint(edges.flip(0)), joints.transpose(1, 2))
     ratio = joints[:, 0, 0] * joints[:, 1, 1] / (joints[:, 0, 1] * joints[:, 1, 0])
-    torch.testing.assert_close(ratio.log() / 2, torch.full_like(ratio, learnt["coupling"]))
-    assert abs(learnt["coupling"]) > 0.1
+    torch.testing.assert_close(ratio.log() / 2, torch.full_like(ratio, parameters["coupling"]))
+    assert abs(parameters["coupling"]) > 0.1
 
 
 def test_it_is_saved_and_loaded(case, tmp_path):
-    found = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    found = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
     found.save(tmp_path / "found.safetensors")
     again = Posterior.load(tmp_path / "found.safetensors")
     assert torch.equal(again.node, found.node)
@@ -68,20 +69,21 @@ def test_surplus_by_hand():
     split = SimpleNamespace(train=nodes < 3, val=(nodes == 3) | (nodes == 4))
     data = SimpleNamespace(y=y, edge_index=edges)
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    learnt = StructuredCalibrator().learn(logits, data, split).learnt
+    parameters = StructuredCalibrator().fit(logits, data, split).parameters
     # 3 of 5 labelled edges, against 3 + 1 of all 10 pairs of labelled nodes.
     found, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
-    assert learnt["surplus"] == pytest.approx(found**3 / (found**2 + variance))
+    assert parameters["surplus"] == pytest.approx(found**3 / (found**2 + variance))
 
 
 def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
     """The NLL of edges between validation nodes, plus (w - J/2)² / 2σ²; 2 x 2 joints in closed form."""
     case = make_case(5, num_nodes=80, num_edges=600, num_classes=2)
     case.data.x = None
-    found, learnt = StructuredCalibrator(TemperatureScaling()).learn(case.logits, case.data, case.split)
+    calibrated = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split)
+    found, parameters = calibrated.posterior(), calibrated.parameters
     edges = edges_of(case)
     edges = edges[:, case.split.val[edges].all(0)]
-    p, y, surplus = found.node.numpy(), case.data.y.numpy(), learnt["surplus"]
+    p, y, surplus = found.node.numpy(), case.data.y.numpy(), parameters["surplus"]
     assert edges.shape[1] > 10
     labelled = edges_of(case)
     labelled = labelled[:, (case.split.train | case.split.val)[labelled].all(0)]
@@ -101,31 +103,32 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
         return nll + (w - surplus / 2) ** 2 / (2 * prior)
 
     best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-5}).x
-    assert learnt["coupling"] == pytest.approx(best, abs=1e-3)
-    assert learnt["coupling"] != pytest.approx(surplus / 2, abs=1e-2)
+    assert parameters["coupling"] == pytest.approx(best, abs=1e-3)
+    assert parameters["coupling"] != pytest.approx(surplus / 2, abs=1e-2)
 
 
 def test_without_features_and_validation_edges_the_coupling_is_half_the_surplus(case):
     val = case.split.val[case.data.edge_index].all(0)
     case.data.edge_index = case.data.edge_index[:, ~val]
     case.data.x = None
-    learnt = StructuredCalibrator().learn(case.logits, case.data, case.split).learnt
-    assert learnt["coupling"] == pytest.approx(learnt["surplus"] / 2, abs=1e-3)
+    parameters = StructuredCalibrator().fit(case.logits, case.data, case.split).parameters
+    assert parameters["coupling"] == pytest.approx(parameters["surplus"] / 2, abs=1e-3)
 
 
 def test_without_labelled_edges_joints_are_products(case):
     labelled = case.split.train | case.split.val
     case.data.edge_index = case.data.edge_index[:, ~labelled[case.data.edge_index].all(0)]
-    found, learnt = StructuredCalibrator().learn(case.logits, case.data, case.split)
+    calibrated = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    found, parameters = calibrated.posterior(), calibrated.parameters
     product = IndependentPosterior(found.node)
-    assert learnt["coupling"] == 0.0
+    assert parameters["coupling"] == 0.0
     torch.testing.assert_close(found.joint(edges_of(case)), product.joint(edges_of(case)))
 
 
 def test_without_edges_there_are_marginals(case):
     case.data.edge_index = torch.zeros(2, 0, dtype=torch.long)
-    found = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split)
-    expected = TemperatureScaling().fit(case.logits, case.data, case.split)
+    found = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split).posterior()
+    expected = TemperatureScaling().fit(case.logits, case.data, case.split).posterior()
     assert torch.equal(found.node, expected.node)
     assert found.joint(case.data.edge_index).shape == (0, 3, 3)
 
@@ -141,8 +144,9 @@ def test_neighbours_that_differ_give_a_negative_coupling(make_case, equal, sign,
     case.data.edge_index = to_undirected(some)
     if not features:
         case.data.x = None
-    found, learnt = StructuredCalibrator().learn(case.logits, case.data, case.split)
-    assert sign * learnt["surplus"] > 2 and sign * learnt["coupling"] > 0.3
+    calibrated = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    found, parameters = calibrated.posterior(), calibrated.parameters
+    assert sign * parameters["surplus"] > 2 and sign * parameters["coupling"] > 0.3
     same = found.joint(some).diagonal(dim1=1, dim2=2).sum(1)
     product = IndependentPosterior(found.node).joint(some).diagonal(dim1=1, dim2=2).sum(1)
     assert bool((sign * (same - product) > 0).all())
@@ -155,19 +159,20 @@ def test_joints_of_a_synthetic_graph_are_better_than_products():
         graph = synthetic(600, 3, homophily=0.85, feature_noise=1.0, seed=seed)
         split = make_splits(graph.data.y, n_splits=1, seed=seed)[0]
         logits = graph.field.unary
-        found, learnt = StructuredCalibrator().learn(logits, graph.data, split)
-        nodes = LocalScaling().fit(logits, graph.data, split)
+        calibrated = StructuredCalibrator().fit(logits, graph.data, split)
+        found, parameters = calibrated.posterior(), calibrated.parameters
+        nodes = LocalScaling().fit(logits, graph.data, split).posterior()
         ours, product = (evaluate(p, graph.data.y, graph.data.edge_index, mask=split.test) for p in (found, nodes))
-        assert learnt["coupling"] > 0.5
+        assert parameters["coupling"] > 0.5
         assert ours.nodewise.nll == pytest.approx(product.nodewise.nll, rel=1e-12)
         better.append(product.edgewise.nll - ours.edgewise.nll)
     assert min(better) > 0.05
 
 
 def test_sparse_features_are_features(case):
-    dense = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    dense = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
     case.data.x = case.data.x.to_sparse()
-    sparse = StructuredCalibrator().fit(case.logits, case.data, case.split)
+    sparse = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
     assert torch.equal(dense.joint(edges_of(case)), sparse.joint(edges_of(case)))
 
 
@@ -189,7 +194,7 @@ def test_sparse_features_are_features(case):
 def test_what_are_no_features_is_refused(case, x, words):
     data = SimpleNamespace(x=x, y=case.data.y, edge_index=case.data.edge_index)
     with pytest.raises(ValueError, match=re.escape(words)):
-        StructuredCalibrator().fit(case.logits, data, case.split)
+        StructuredCalibrator().fit(case.logits, data, case.split).posterior()
 
 
 @pytest.mark.parametrize(
@@ -218,5 +223,5 @@ def test_independent_labels_are_not_coupled_however_many_are_alike(share):
         )
         split = SimpleNamespace(train=nodes < 300, val=(nodes >= 300) & (nodes < 450))
         logits = torch.log(torch.tensor([share, 1 - share])).expand(600, 2) + 0.1 * torch.randn(600, 2, generator=g)
-        found.append(StructuredCalibrator(TemperatureScaling()).learn(logits, data, split).learnt["coupling"])
+        found.append(StructuredCalibrator(TemperatureScaling()).fit(logits, data, split).parameters["coupling"])
     assert abs(sum(found) / 3) < 0.15

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
 from torch.nn.functional import cross_entropy
 
-from edgewise.calibration import TemperatureScaling
-from edgewise.calibration.scaling import LARGEST_TEMPERATURE, best_temperature
+from edgewise import TemperatureScaling
+from edgewise.calibration.scaling import MAX_TEMPERATURE, best_temperature
 
 
 def drawn(seed, num_nodes=200, num_classes=4, true_temperature=2.0):
@@ -38,7 +38,7 @@ def test_probabilities_are_those_of_netcal(true_temperature):
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
-def doubted_nll(logits, labels, temperature):
+def nll_with_added(logits, labels, temperature):
     """The mean over nodes, and where all have the largest logit half a label more, of any node and class."""
     log_p = (logits / temperature).log_softmax(-1)
     known = nll(logits, labels, temperature)
@@ -52,26 +52,26 @@ def doubted_nll(logits, labels, temperature):
 def test_no_temperature_of_a_fine_grid_is_better(seed, true_temperature, num_classes):
     logits, labels = drawn(seed, 40, num_classes, true_temperature)
     found = best_temperature(logits, labels)
-    grid = np.geomspace(1 / LARGEST_TEMPERATURE, LARGEST_TEMPERATURE, 201)
-    lowest = min(doubted_nll(logits, labels, temperature) for temperature in grid)
-    assert doubted_nll(logits, labels, found) <= lowest + 1e-12
+    grid = np.geomspace(1 / MAX_TEMPERATURE, MAX_TEMPERATURE, 201)
+    lowest = min(nll_with_added(logits, labels, temperature) for temperature in grid)
+    assert nll_with_added(logits, labels, found) <= lowest + 1e-12
     if 1e-2 < found < 1e2:
-        around = [doubted_nll(logits, labels, found * factor) for factor in (0.999, 1.001)]
-        assert doubted_nll(logits, labels, found) < min(around)
+        around = [nll_with_added(logits, labels, found * factor) for factor in (0.999, 1.001)]
+        assert nll_with_added(logits, labels, found) < min(around)
 
 
 @pytest.mark.parametrize("num_nodes", [1, 5, 50])
-def test_labels_that_all_have_the_largest_logit_leave_some_doubt(num_nodes):
+def test_labels_that_all_have_the_largest_logit_do_not_make_others_impossible(num_nodes):
     logits, _ = drawn(1, num_nodes)
     labels = logits.argmax(1)
     found = best_temperature(logits, labels)
-    grid = [doubted_nll(logits, labels, t) for t in np.geomspace(1e-2, 1e2, 201)]
-    assert doubted_nll(logits, labels, found) <= min(grid) + 1e-9
+    grid = [nll_with_added(logits, labels, t) for t in np.geomspace(1e-2, 1e2, 201)]
+    assert nll_with_added(logits, labels, found) <= min(grid) + 1e-9
     assert nll(logits, labels, found) < nll(logits, labels, 2.0)  # surer than what such labels would be drawn from
     assert best_temperature(10 * logits, labels) == pytest.approx(10 * found, rel=1e-9)
 
 
-def test_ties_for_the_largest_logit_leave_some_doubt():
+def test_ties_for_the_largest_logit_do_not_make_others_impossible():
     tied = torch.tensor([[0.1, 0.1, 0.1], [0.7, 0.7, 0.3]], dtype=torch.float64)
     found = best_temperature(tied, torch.tensor([1, 0]))
     assert (1 - (tied / found).softmax(-1)[1, :2].sum()) > 0.01
@@ -98,18 +98,18 @@ def test_temperature_scales_with_logits_and_knows_no_shift(seed, factor, shift):
 
 
 def test_predictions_stay_and_calibrating_again_changes_nothing(case):
-    first = TemperatureScaling().learn(case.logits, case.data, case.split)
-    again = TemperatureScaling().learn(first.posterior, case.data, case.split)
-    assert torch.equal(first.posterior.node.argmax(1), case.logits.argmax(1))
-    assert first.learnt["temperature"] != pytest.approx(1.0, rel=0.1)
-    assert again.learnt["temperature"] == pytest.approx(1.0, rel=1e-9)
-    torch.testing.assert_close(again.posterior.node, first.posterior.node)
+    first = TemperatureScaling().fit(case.logits, case.data, case.split)
+    again = TemperatureScaling().fit(first.posterior(), case.data, case.split)
+    assert torch.equal(first.posterior().node.argmax(1), case.logits.argmax(1))
+    assert first.parameters["temperature"] != pytest.approx(1.0, rel=0.1)
+    assert again.parameters["temperature"] == pytest.approx(1.0, rel=1e-9)
+    torch.testing.assert_close(again.posterior().node, first.posterior().node)
 
 
 def test_only_validation_nodes_are_learnt_from(case):
-    found = TemperatureScaling().learn(case.logits, case.data, case.split)
+    found = TemperatureScaling().fit(case.logits, case.data, case.split)
     val = case.split.val
     grid = np.geomspace(0.1, 10, 1001)
     best = min(grid, key=lambda t: nll(case.logits[val], case.data.y[val], t))
-    assert found.learnt["temperature"] == pytest.approx(best, rel=5e-3)
-    torch.testing.assert_close(found.posterior.node, (case.logits / found.learnt["temperature"]).softmax(-1))
+    assert found.parameters["temperature"] == pytest.approx(best, rel=5e-3)
+    torch.testing.assert_close(found.posterior().node, (case.logits / found.parameters["temperature"]).softmax(-1))

@@ -6,7 +6,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
-from edgewise.calibration import TemperatureScaling, VectorScaling
+from edgewise import TemperatureScaling, VectorScaling
 
 
 def reference(case, temperature, prior):
@@ -34,30 +34,32 @@ def reference(case, temperature, prior):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_penalised_nll_is_lowest(make_case, prior, seed):
     case = make_case(seed)
-    posterior, learnt = VectorScaling(prior).learn(case.logits, case.data, case.split)
-    np.testing.assert_allclose(posterior.node, reference(case, learnt["temperature"], prior), atol=1e-5)
+    calibrated = VectorScaling(prior).fit(case.logits, case.data, case.split)
+    posterior, parameters = calibrated.posterior(), calibrated.parameters
+    np.testing.assert_allclose(posterior.node, reference(case, parameters["temperature"], prior), atol=1e-5)
     z = case.logits - case.logits.mean(1, keepdim=True)
-    torch.testing.assert_close(posterior.node, (z * learnt["factor"] + learnt["shift"]).softmax(-1))
+    torch.testing.assert_close(posterior.node, (z * parameters["factor"] + parameters["shift"]).softmax(-1))
 
 
 def test_a_wide_prior_gives_plain_vector_scaling(make_case):
     case = make_case(3, num_nodes=200, strength=0.5)  # no class can be told from others without mistakes
-    posterior, learnt = VectorScaling(1e4).learn(case.logits, case.data, case.split)
-    np.testing.assert_allclose(posterior.node, reference(case, learnt["temperature"], None), atol=1e-4)
+    calibrated = VectorScaling(1e4).fit(case.logits, case.data, case.split)
+    posterior, parameters = calibrated.posterior(), calibrated.parameters
+    np.testing.assert_allclose(posterior.node, reference(case, parameters["temperature"], None), atol=1e-4)
     shares = torch.bincount(case.data.y[case.split.val]) / int(case.split.val.sum())
     torch.testing.assert_close(posterior.node[case.split.val].mean(0), shares.double(), atol=1e-4, rtol=0.0)
 
 
 def test_a_narrow_prior_gives_temperature_scaling(case):
-    narrow = VectorScaling(1e-4).fit(case.logits, case.data, case.split)
-    one = TemperatureScaling().fit(case.logits, case.data, case.split)
+    narrow = VectorScaling(1e-4).fit(case.logits, case.data, case.split).posterior()
+    one = TemperatureScaling().fit(case.logits, case.data, case.split).posterior()
     torch.testing.assert_close(narrow.node, one.node, atol=1e-5, rtol=0.0)
 
 
 def test_a_shift_of_a_node_changes_nothing(case):
     shift = torch.linspace(-50, 50, 60, dtype=torch.float64)[:, None]
     plain, shifted = (VectorScaling().fit(z, case.data, case.split) for z in (case.logits, case.logits + shift))
-    torch.testing.assert_close(shifted.node, plain.node, atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(shifted.posterior().node, plain.posterior().node, atol=1e-6, rtol=0.0)
 
 
 def test_the_prior_must_be_positive():

@@ -1,23 +1,25 @@
-"""Calibrators: from a model's predictions and the labels of validation nodes to probabilities that can be trusted."""
+"""Calibrators: from a model's predictions and the labels of validation nodes to probabilities that can be trusted.
 
-from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator
-from edgewise.calibration.graph_networks import GATS, CaGCN
-from edgewise.calibration.isotonic import IsotonicCalibration, IsotonicMap, isotonic_map
-from edgewise.calibration.scaling import EnsembleTemperatureScaling, LocalScaling, TemperatureScaling, VectorScaling
-from edgewise.calibration.structured import StructuredCalibrator
+Each calibrator is a class in a module of this package, and a name of `edgewise`.
+"""
+
+from edgewise.calibration.calibration_input import CalibrationInput, Predictions
+from edgewise.calibration.calibrator import (
+    Calibrated,
+    Calibrator,
+    Learned,
+    NodeCalibrator,
+    Parameters,
+    known_calibrators,
+)
 
 __all__ = [
-    "GATS",
-    "CaGCN",
     "Calibrated",
+    "CalibrationInput",
     "Calibrator",
-    "EnsembleTemperatureScaling",
-    "IsotonicCalibration",
-    "IsotonicMap",
-    "LocalScaling",
+    "Learned",
     "NodeCalibrator",
-    "StructuredCalibrator",
-    "TemperatureScaling",
-    "VectorScaling",
-    "isotonic_map",
+    "Parameters",
+    "Predictions",
+    "known_calibrators",
 ]

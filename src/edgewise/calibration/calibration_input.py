@@ -1,9 +1,9 @@
-"""What a calibrator may look at, and the door to it: logits, a graph, and labels of training and validation nodes."""
+"""What a calibrator may look at, checked once, and what most of them minimize: the NLL of validation labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,52 +11,60 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.models.task import LabelledNodes, averaging, checked_nodes, neighbours, undirected_edges
+from edgewise.models.task import averaging, neighbours, undirected_edges
 from edgewise.posterior import HasPosterior, Posterior, as_posterior
-from edgewise.validation import SUM_TOLERANCE, ArrayLike, as_tensor, checked_edges, checked_labels, first_bad_row
+from edgewise.validation import (
+    SUM_TOLERANCE,
+    ArrayLike,
+    as_tensor,
+    checked_edges,
+    checked_labels,
+    checked_mask,
+    first_bad_row,
+)
+
+
+class ValidationSplit(Protocol):
+    """Which nodes validate: an `ew.Split`, or anything with this mask. A mask ``train`` is used if there is one."""
+
+    @property
+    def val(self) -> Bool[Tensor, " nodes"]:
+        """The nodes whose labels a calibrator learns from."""
+
+
+class HasLogits(Protocol):
+    """A fitted model with logits."""
+
+    @property
+    def logits(self) -> Float[Tensor, "nodes classes"]:
+        """What it says of each node, before softmax."""
+
+
+LogitsLike = ArrayLike | Posterior | HasLogits | HasPosterior  # what a calibrator takes in the place of logits
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What a calibrator may look at: logits, the graph, and labels of training and validation nodes, no others.
+class Predictions:
+    """What learned parameters are applied to: logits, and the graph that they are on.
 
-    Edges and features are as they were given: most calibrators need neither, and who does checks them.
+    Edges are as they were given: most calibrators need none, and those that do check them at first use.
     """
 
-    logits: Float[Tensor, "nodes classes"]  # float64
-    labels: Int[Tensor, " nodes"]  # -1 wherever a calibrator must not look
-    train: Bool[Tensor, " nodes"]
-    val: Bool[Tensor, " nodes"]
-    given_edges: Any = None
-    given_features: Any = None
-
-    @property
-    def val_logits(self) -> Float[Tensor, "val classes"]:
-        """The logits of validation nodes."""
-        return self.logits[self.val]
-
-    @property
-    def val_labels(self) -> Int[Tensor, " val"]:
-        """The labels of validation nodes."""
-        return self.labels[self.val]
-
-    @property
-    def doubt(self) -> float:
-        """How much of a label calibrators add to those of validation nodes."""
-        return doubt_about(self.val_logits, self.val_labels)
+    logits: Float[Tensor, "nodes classes"]  # float64, on the CPU
+    given_edges: Any
+    dtype: torch.dtype  # of the posterior
+    device: torch.device
 
     @cached_property
     def edge_index(self) -> Int[Tensor, "2 edges"]:
         """Each undirected edge once, no self-loops."""
         if self.given_edges is None:
-            raise ValueError("Expected data with an edge_index, for this calibrator looks at neighbours, but got none.")
-        edges = checked_edges(as_tensor(self.given_edges, "edge_index").cpu(), len(self.labels)).long()
-        return undirected_edges(edges, "undirected", len(self.labels))
-
-    @cached_property
-    def averaging(self) -> Any:
-        """Â as a scipy matrix."""
-        return averaging(neighbours(self.edge_index, len(self.labels)))
+            raise ValueError(
+                "Expected data with an edge_index, for this calibrator looks at neighbours, but got none. Pass the "
+                "graph that the logits are on: fit(logits, data, split), apply(logits, data)."
+            )
+        edges = checked_edges(as_tensor(self.given_edges, "edge_index").cpu(), len(self.logits)).long()
+        return undirected_edges(edges, "undirected", len(self.logits))
 
     @cached_property
     def both_directions(self) -> Int[Tensor, "2 directed"]:
@@ -65,28 +73,116 @@ class Seen:
 
     @cached_property
     def degree(self) -> Float[Tensor, " nodes"]:
-        """How many neighbours each node has."""
-        return torch.bincount(self.edge_index.flatten(), minlength=len(self.labels)).double()
+        """The number of neighbors of each node."""
+        return torch.bincount(self.edge_index.flatten(), minlength=len(self.logits)).double()
+
+    @cached_property
+    def averaging(self) -> Any:
+        """Â = D^-½ (A + I) D^-½ as a scipy matrix."""
+        return averaging(neighbours(self.edge_index, len(self.logits)))
 
 
-def seen_of(logits: Float[Tensor, "nodes classes"], data: Any, split: LabelledNodes) -> Seen:
+@dataclass(frozen=True, eq=False)
+class CalibrationInput:
+    """What parameters are learned from: predictions, and labels of validation nodes.
+
+    Labels of training nodes are there only for a calibrator that says so (`Calibrator.uses_training_labels`). Features
+    are as they were given.
+    """
+
+    predictions: Predictions
+    labels: Int[Tensor, " nodes"]  # -1 where a calibrator must not look
+    train: Bool[Tensor, " nodes"]  # none, where the split does not tell
+    val: Bool[Tensor, " nodes"]
+    given_features: Any = None
+
+    @property
+    def val_logits(self) -> Float[Tensor, "val classes"]:
+        """The logits of validation nodes."""
+        return self.predictions.logits[self.val]
+
+    @property
+    def val_labels(self) -> Int[Tensor, " val"]:
+        """The labels of validation nodes."""
+        return self.labels[self.val]
+
+    @property
+    def pseudo_count(self) -> float:
+        """See `pseudo_count`."""
+        return pseudo_count(self.val_logits, self.val_labels)
+
+
+def predictions_on(logits: Float[Tensor, "nodes classes"], data: Any) -> Predictions:
+    """Bring checked logits to float64, and note which dtype and device the posterior is to have."""
+    dtype = logits.dtype if logits.dtype in (torch.float32, torch.float64) else torch.float32
+    # A copy, for what was made in inference mode knows no gradients.
+    on_cpu = logits.detach().cpu().double().clone()
+    return Predictions(on_cpu, getattr(data, "edge_index", None), dtype, logits.device)
+
+
+def calibration_input(
+    logits: Float[Tensor, "nodes classes"], data: Any, split: ValidationSplit, training_labels: bool
+) -> CalibrationInput:
     """Check labels and masks, and hide the labels of all other nodes."""
     labels = _labels(data, len(logits))
-    # Copies, for what was made in inference mode knows no gradients.
-    train, val = (checked_nodes(name, split, labels).clone() for name in ("train", "val"))
-    known = torch.where(train | val, labels, -1)
-    _check_known(known, train & val, logits.shape[1])
-    edges, features = (getattr(data, name, None) for name in ("edge_index", "x"))
-    return Seen(logits.detach().cpu().double().clone(), known, train, val, edges, features)
+    val = _mask("val", split, labels)
+    if val is None or not bool(val.any()):
+        came = f"a {type(split).__name__} has none" if val is None else "the mask is empty"
+        raise ValueError(
+            f"Expected a split with at least one val node, but {came}. Calibrators learn from labels of validation "
+            "nodes: pass one of ew.make_splits(y), or anything with a mask val."
+        )
+    train = _mask("train", split, labels)
+    train = torch.zeros_like(val) if train is None else train
+    known = val | train if training_labels else val
+    for name, mask in (("val", val), ("train", train & known)):
+        if bool((unknown := mask & (labels < 0)).any()):
+            raise ValueError(
+                f"Expected a label for each {name} node, but that of node {int(unknown.nonzero()[0])} is unknown (-1). "
+                f"Leave such nodes out: {name} & (y >= 0)."
+            )
+    labels = torch.where(known, labels, -1)
+    if int(labels.max()) >= logits.shape[1]:
+        raise ValueError(
+            f"Expected labels below {logits.shape[1]}, the number of columns of the logits, but got "
+            f"{int(labels.max())}."
+        )
+    if bool((both := train & val).any()):
+        raise ValueError(
+            f"Expected training and validation nodes to differ, but node {int(both.nonzero()[0])} is in both. A model "
+            "is surer of what it was trained on: leave it out of one, val & ~train."
+        )
+    return CalibrationInput(predictions_on(logits, data), labels, train, val, getattr(data, "x", None))
 
 
-def checked_logits(given: Posterior | HasPosterior | ArrayLike) -> Float[Tensor, "nodes classes"]:
-    """Take logits as they are; of a posterior, the logarithms of its node marginals."""
-    if isinstance(given, Posterior) or hasattr(given, "posterior"):
+def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
+    """Check that there is a label, or -1, for each row of the logits."""
+    y = getattr(data, "y", None)
+    if y is None:
+        raise ValueError(
+            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
+            "anything that has them."
+        )
+    return checked_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
+
+
+def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"] | None:
+    mask = getattr(split, name, None)
+    return None if mask is None else checked_mask(as_tensor(mask, name).cpu(), len(labels), name).clone()
+
+
+def checked_logits(given: LogitsLike) -> Float[Tensor, "nodes classes"]:
+    """Take logits, or the logits of a fitted model; of a posterior, the logarithms of its node marginals."""
+    if isinstance(given, Posterior) or (hasattr(given, "posterior") and getattr(given, "logits", None) is None):
         node = as_posterior(given).node
         if node.shape[1] < 2:
             raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
         return node.clamp(min=torch.finfo(node.dtype).tiny).log()
+    own = getattr(given, "logits", None)
+    return _finite_logits(given if own is None else own)  # type: ignore[arg-type]  # mypy does not narrow by getattr
+
+
+def _finite_logits(given: ArrayLike) -> Float[Tensor, "nodes classes"]:
     logits = as_tensor(given, "logits")
     if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ValueError(
@@ -107,52 +203,28 @@ def checked_logits(given: Posterior | HasPosterior | ArrayLike) -> Float[Tensor,
     return logits
 
 
-def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
-    """Check that there is a label, or -1, for each row of the logits."""
-    y = getattr(data, "y", None)
-    if y is None:
-        raise ValueError(
-            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
-            "anything that has them."
-        )
-    return checked_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
+PSEUDO_COUNT = 0.5  # labels
 
 
-def _check_known(labels: Int[Tensor, " nodes"], both: Bool[Tensor, " nodes"], num_classes: int) -> None:
-    """Refuse labels that have no logit, and validation nodes that were trained on."""
-    if int(labels.max()) >= num_classes:
-        raise ValueError(
-            f"Expected labels below {num_classes}, the number of columns of the logits, but got {int(labels.max())}."
-        )
-    if bool(both.any()):
-        raise ValueError(
-            f"Expected training and validation nodes to differ, but node {int(both.nonzero()[0])} is in both. A model "
-            "is surer of what it was trained on: leave it out of one, val & ~train."
-        )
-
-
-DOUBT = 0.5  # of a label
-
-
-def doubt_about(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
-    """Give how much of a label to add: none, or half of one where every label has the largest logit of its node.
+def pseudo_count(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
+    """Return how many labels to add to those of validation nodes: ½ where each has the largest logit, else none.
 
     Such labels fit the better the surer a calibrator is, and in the end every other label would be impossible. What is
     added may be the label of any node, and any class: it has the mean of the NLL over all of them.
     """
     of_labels = logits.gather(1, labels[:, None])
-    return DOUBT if bool((logits <= of_labels).all()) else 0.0
+    return PSEUDO_COUNT if bool((logits <= of_labels).all()) else 0.0
 
 
-def nll(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], doubt: float) -> Float[Tensor, ""]:
-    """Sum -log softmax(z_i)(y_i) over nodes, and add the doubt."""
+def nll(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], added: float) -> Float[Tensor, ""]:
+    """Sum -log softmax(z_i)(y_i) over nodes, and add as many labels as `pseudo_count` says."""
     known = cross_entropy(logits, labels, reduction="sum")
-    return known - doubt * logits.log_softmax(-1).mean() if doubt else known
+    return known - added * logits.log_softmax(-1).mean() if added else known
 
 
-def minimised(loss: Callable[[Float[Tensor, " parameters"]], Tensor], start: list[float]) -> Float[Tensor, " found"]:
-    """Minimise a smooth function of a few parameters, by BFGS in float64."""
-    from scipy.optimize import minimize
+def minimize(loss: Callable[[Float[Tensor, " parameters"]], Tensor], start: list[float]) -> Float[Tensor, " found"]:
+    """Minimize a smooth function of a few parameters by scipy's L-BFGS-B, in float64, with torch's gradient."""
+    from scipy import optimize
 
     def value_and_gradient(at: Any) -> tuple[float, Any]:
         parameters = torch.from_numpy(at.copy()).requires_grad_()
@@ -160,5 +232,6 @@ def minimised(loss: Callable[[Float[Tensor, " parameters"]], Tensor], start: lis
         (gradient,) = torch.autograd.grad(value, parameters)
         return float(value.detach()), gradient.numpy()
 
-    found = minimize(value_and_gradient, np.asarray(start, dtype=np.float64), jac=True, method="L-BFGS-B", tol=1e-12)
+    begin = np.asarray(start, dtype=np.float64)
+    found = optimize.minimize(value_and_gradient, begin, jac=True, method="L-BFGS-B", tol=1e-12)
     return torch.from_numpy(found.x)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from edgewise.calibration.calibration_input import Seen
-from edgewise.calibration.calibrator import Learnt, NodeCalibrator
+from edgewise.calibration.calibration_input import CalibrationInput, Predictions
+from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
 from edgewise.validation import ArrayLike, as_tensor
 
 ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
@@ -68,10 +68,10 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
 
 @dataclass(frozen=True)
 class IsotonicCalibration(NodeCalibrator):
-    """One isotonic map for each event "the node has label c", fitted on validation nodes; then rows are normalised.
+    """One isotonic map for each event "the node has label c", fitted on validation nodes; then rows are normalized.
 
     Labels that are most likely may change. For an event on edges, such as "both ends have the same label",
-    `isotonic_map` makes a map of its own.
+    `isotonic_map` makes a map of its own. The parameters of the map of label 0 are "knots_0" and "values_0".
 
     Examples
     --------
@@ -79,18 +79,29 @@ class IsotonicCalibration(NodeCalibrator):
     >>> data = ew.load_dataset("cora")
     >>> split = ew.make_splits(data.y)[0]
     >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
-    >>> IsotonicCalibration().fit(logits, data, split)
+    >>> IsotonicCalibration().fit(logits, data, split).posterior()
     IndependentPosterior(nodes=2708, classes=7)
     """
 
-    def log_marginals(self, seen: Seen) -> tuple[Float[Tensor, "nodes classes"], Learnt]:
-        """Give the logarithms of the mapped probabilities, normalised."""
-        p = seen.logits.softmax(-1)
-        columns = [
-            isotonic_map(p[seen.val, label], seen.val_labels == label)(p[:, label]) for label in range(p.shape[1])
+    name = "isotonic"
+
+    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+        """Fit a map for each label."""
+        learned: dict[str, float | Tensor] = {}
+        for label, p in enumerate(given.val_logits.softmax(-1).unbind(1)):
+            fitted = isotonic_map(p, given.val_labels == label)
+            learned |= {f"knots_{label}": fitted.knots, f"values_{label}": fitted.values}
+        return learned
+
+    def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
+        """Compute the logarithms of the mapped probabilities, normalized."""
+        maps = [
+            IsotonicMap(learned[f"knots_{label}"], learned[f"values_{label}"])
+            for label in range(predictions.logits.shape[1])
         ]
-        mapped = torch.stack(columns, dim=1)
-        return (mapped / mapped.sum(1, keepdim=True)).log(), {}
+        probabilities = predictions.logits.softmax(-1).unbind(1)
+        mapped = torch.stack([of_label(p) for of_label, p in zip(maps, probabilities, strict=True)], dim=1)
+        return (mapped / mapped.sum(1, keepdim=True)).log()
 
 
 def _checked(

@@ -9,16 +9,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.calibration.calibration_input import Seen, minimised
-from edgewise.calibration.calibrator import Calibrated, Calibrator, NodeCalibrator
+from edgewise.calibration.calibration_input import CalibrationInput, Predictions, minimize
+from edgewise.calibration.calibrator import (
+    Calibrator,
+    Learned,
+    NodeCalibrator,
+    Parameters,
+    as_tensors,
+    below,
+    floored,
+)
 from edgewise.calibration.scaling import LocalScaling
 from edgewise.inference.coupled_marginals import kept_messages, pair_information
-from edgewise.posterior import PairwisePosterior
+from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.validation import as_tensor, check_number
 
-LEAST_DOUBT = 0.25  # nats: the prior of a coupling is never narrower
-WIDEST_LOG_TEMPERATURE = 10.0  # between its negative and itself
-STRONGEST = 6.0  # nats, of a coupling; more would make the scaling of rows and columns slow
+MIN_PRIOR = 0.25  # nats: the standard deviation of the prior of a coupling is never smaller
+MAX_LOG_TEMPERATURE = 10.0  # the smallest is its negative
+MAX_COUPLING = 6.0  # nats; more would make the scaling of rows and columns slow
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,8 @@ class StructuredCalibrator(Calibrator):
     w is shrunk: labels alone say J, by how much the log odds of equal labels on edges exceed those of any two nodes.
     Marginals that know nothing would leave all of it to w, and marginals that know everything nothing. So before the
     likelihood w is J / 2, and none and all are three standard deviations off; J is itself shrunk to 0 by its own
-    variance, which also widens the prior. `learn` gives w as "coupling" and J as "surplus", beside what the node
-    calibrator learnt.
+    variance, which also widens the prior. The parameters are w as "coupling" and J as "surplus", beside those of the
+    node calibrator. Without training nodes, edges between validation nodes tell both.
 
     Parameters
     ----------
@@ -52,12 +60,15 @@ class StructuredCalibrator(Calibrator):
     >>> data = ew.load_dataset("cora")
     >>> split = ew.make_splits(data.y)[0]
     >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
-    >>> StructuredCalibrator().fit(logits, data, split)
+    >>> StructuredCalibrator().fit(logits, data, split).posterior()
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
     nodes: NodeCalibrator = field(default_factory=LocalScaling)
     ridge: float = 1.0
+
+    name = "structured"
+    uses_training_labels = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, NodeCalibrator):
@@ -66,37 +77,55 @@ class StructuredCalibrator(Calibrator):
             )
         check_number("ridge", self.ridge, above=0)
 
-    def _learnt(self, seen: Seen) -> Calibrated:
-        log_p, learnt = self.nodes.log_marginals(seen)
-        known = _labelled_edges(seen)
-        surplus = _surplus(seen, known)
-        strength = _strength(*self._evidence(seen, log_p, known), surplus) if known.shape[1] else 0.0
-        messages = kept_messages(log_p[seen.edge_index], torch.tensor(strength, dtype=log_p.dtype))
-        coupling = strength * torch.eye(log_p.shape[1], dtype=log_p.dtype)
-        posterior = PairwisePosterior(log_p, seen.edge_index, messages, coupling.unsqueeze(0))
-        return Calibrated(posterior, {**learnt, "coupling": strength, "surplus": surplus.mean})
+    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+        """Learn the marginals, then w by the likelihood of labelled edges and its prior."""
+        of_nodes = as_tensors(self.nodes.learn_parameters(given))
+        log_p = self.nodes.log_marginals(of_nodes, given.predictions)
+        known = _labelled_edges(given)
+        surplus = _surplus(given, known)
+        strength = _strength(*self._evidence(given, log_p, known), surplus) if known.shape[1] else 0.0
+        return {
+            **{f"nodes/{name}": value for name, value in of_nodes.items()},
+            "coupling": strength,
+            "surplus": surplus.mean,
+        }
+
+    def calibrate(self, learned: Learned, predictions: Predictions) -> Posterior:
+        """Couple the ends of all edges by w 1[l = m], with messages that keep their marginals."""
+        log_p = self.nodes.log_marginals(below("nodes", learned), predictions)
+        messages = kept_messages(log_p[predictions.edge_index], learned["coupling"])
+        coupling = learned["coupling"] * torch.eye(log_p.shape[1], dtype=log_p.dtype)
+        posterior = PairwisePosterior(
+            floored(log_p, predictions.dtype), predictions.edge_index, messages, coupling.unsqueeze(0)
+        )
+        return posterior.to(predictions.device, predictions.dtype)
+
+    def readable(self, learned: Learned) -> Parameters:
+        """Show what the calibrator of nodes shows, and w and J."""
+        own = {name: learned[name] for name in ("coupling", "surplus")}
+        return {**self.nodes.readable(below("nodes", learned)), **own}
 
     def _evidence(
-        self, seen: Seen, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
+        self, given: CalibrationInput, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
     ) -> tuple[Float[Tensor, "2 pairs classes"], Int[Tensor, "2 pairs"]]:
-        """Give log marginals of the ends of labelled edges that were made without their labels, and these labels."""
-        both_validate = seen.val[known].all(0)
+        """Return log marginals of the ends of labelled edges that were made without their labels, and these labels."""
+        both_validate = given.val[known].all(0)
         own, others = known[:, both_validate], known[:, ~both_validate]
-        if seen.given_features is None:
-            return log_p[own], seen.labels[own]
-        labelled = seen.train | seen.val
+        if given.given_features is None or others.shape[1] == 0:
+            return log_p[own], given.labels[own]
+        labelled = given.train | given.val
         place = labelled.cumsum(0) - 1
-        features = averaged_features(_features(seen), seen.averaging, labelled)
-        labels = seen.labels[labelled]
+        features = averaged_features(_features(given), given.predictions.averaging, labelled)
+        labels = given.labels[labelled]
         scores = left_out(features, labels, log_p.shape[1], place[others], self.ridge)
         # Scores are about 0 where features say nothing; there a node has the shares of classes.
         log_shares = (torch.bincount(labels, minlength=log_p.shape[1]) + 0.5).to(log_p.dtype).log()
-        temperature = _temperature_beside(scores.nodes, labels, log_shares)
+        temperature = _temperature_with_shares(scores.nodes, labels, log_shares)
         of_others = (scores.pairs / temperature + log_shares).log_softmax(-1)
-        return torch.cat([log_p[own], of_others], dim=1), torch.cat([seen.labels[own], seen.labels[others]], dim=1)
+        return torch.cat([log_p[own], of_others], dim=1), torch.cat([given.labels[own], given.labels[others]], dim=1)
 
 
-def _temperature_beside(
+def _temperature_with_shares(
     scores: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], log_shares: Float[Tensor, " classes"]
 ) -> float:
     """Find the T of the lowest NLL of softmax(scores / T + log shares)."""
@@ -104,15 +133,15 @@ def _temperature_beside(
     def loss(log_temperature: Float[Tensor, " 1"]) -> Tensor:
         return cross_entropy(scores / log_temperature.exp() + log_shares, labels)
 
-    return float(minimised(loss, [0.0])[0].clamp(-WIDEST_LOG_TEMPERATURE, WIDEST_LOG_TEMPERATURE).exp())
+    return float(minimize(loss, [0.0])[0].clamp(-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE).exp())
 
 
-def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
-    given = seen.given_features
-    x = as_tensor(given.to_dense() if isinstance(given, Tensor) else given, "x").cpu().double()
+def _features(given: CalibrationInput) -> Float[Tensor, "nodes features"]:
+    x = given.given_features
+    x = as_tensor(x.to_dense() if isinstance(x, Tensor) else x, "x").cpu().double()
     way_out = "To do without features set data.x = None, in a command leave --features out."
-    if x.ndim != 2 or len(x) != len(seen.labels):
-        expected = f"({len(seen.labels)}, features)"
+    if x.ndim != 2 or len(x) != len(given.labels):
+        expected = f"({len(given.labels)}, features)"
         raise ValueError(f"Expected x of shape {expected}, but got shape {tuple(x.shape)}. {way_out}")
     if bool((bad := ~x.isfinite().all(1)).any()):
         node = int(bad.nonzero()[0])
@@ -120,9 +149,9 @@ def _features(seen: Seen) -> Float[Tensor, "nodes features"]:
     return x
 
 
-def _labelled_edges(seen: Seen) -> Int[Tensor, "2 known"]:
-    """Give the edges whose ends both have a label that may be looked at."""
-    return seen.edge_index[:, (seen.labels[seen.edge_index] >= 0).all(0)]
+def _labelled_edges(given: CalibrationInput) -> Int[Tensor, "2 known"]:
+    """Return the edges whose ends both have a label that may be looked at."""
+    return given.predictions.edge_index[:, (given.labels[given.predictions.edge_index] >= 0).all(0)]
 
 
 class _Surplus(NamedTuple):
@@ -132,11 +161,11 @@ class _Surplus(NamedTuple):
     variance: float
 
 
-def _surplus(seen: Seen, known: Int[Tensor, "2 known"]) -> _Surplus:
+def _surplus(given: CalibrationInput, known: Int[Tensor, "2 known"]) -> _Surplus:
     """J: by how much the log odds of equal labels on labelled edges exceed those of any two labelled nodes."""
-    labels = seen.labels[seen.labels >= 0]
+    labels = given.labels[given.labels >= 0]
     counts = torch.bincount(labels).double()
-    equal = float((seen.labels[known[0]] == seen.labels[known[1]]).sum())
+    equal = float((given.labels[known[0]] == given.labels[known[1]]).sum())
     pairs_equal, pairs = float((counts * (counts - 1)).sum()) / 2, len(labels) * (len(labels) - 1) / 2
     found = _log_odds(equal, known.shape[1]) - _log_odds(pairs_equal, pairs)
     variance = 1 / (equal + 0.5) + 1 / (known.shape[1] - equal + 0.5)
@@ -148,18 +177,18 @@ def _log_odds(happened: float, of: float) -> float:
 
 
 def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2 pairs"], surplus: _Surplus) -> float:
-    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ² = (J/6)² + Var(J)/4 + a least."""
+    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ² = (J/6)² + Var(J)/4 + ¼²."""
     from scipy.optimize import minimize_scalar
 
     middle = surplus.mean / 2
-    doubt = math.sqrt((surplus.mean / 6) ** 2 + surplus.variance / 4 + LEAST_DOUBT**2)
+    deviation = math.sqrt((surplus.mean / 6) ** 2 + surplus.variance / 4 + MIN_PRIOR**2)
 
     def loss(strength: float) -> float:
         # What the marginals say of each end does not depend on w.
         information = pair_information(log_ends, torch.tensor(strength, dtype=log_ends.dtype), labels)
-        return -float(information.sum()) + ((strength - middle) / doubt) ** 2 / 2
+        return -float(information.sum()) + ((strength - middle) / deviation) ** 2 / 2
 
-    found = minimize_scalar(loss, bounds=(-STRONGEST, STRONGEST), method="bounded", options={"xatol": 1e-4})
+    found = minimize_scalar(loss, bounds=(-MAX_COUPLING, MAX_COUPLING), method="bounded", options={"xatol": 1e-4})
     return float(found.x)
 
 

@@ -78,12 +78,13 @@ def calibrate(
         x = inputs.read_rows(features, "features (nodes, features)") if features else None
         data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
         with complaints_name(logits=logits or probs, y=labels, edge_index=edges, train=train, val=val, x=features):
-            found = BY_NAME[calibrator].learn(given, data, split)
+            found = BY_NAME[calibrator].fit(given, data, split)
+    posterior = found.posterior()
     try:
-        _write(found.posterior, out)
+        _write(posterior, out)
     finally:  # a full disk must not cost the answer
-        typer.echo("\n".join([_words(calibrator, found), *convergence_warnings(given, found.posterior)]))
-    typer.echo(f"Wrote {found.posterior.num_nodes:,} nodes to {out}{_what_is_lost(found.posterior, out)}.")
+        typer.echo("\n".join([_words(calibrator, found), *convergence_warnings(given, posterior)]))
+    typer.echo(f"Wrote {posterior.num_nodes:,} nodes to {out}{_what_is_lost(posterior, out)}.")
 
 
 def _write(posterior: "Posterior", path: Path) -> None:
@@ -109,7 +110,7 @@ def _words(calibrator: str, found: "Calibrated") -> str:
     """Say what was learnt, if that is a few numbers and not one for each node."""
     import torch
 
-    numbers = {name: torch.as_tensor(value).flatten().tolist() for name, value in found.learnt.items()}
+    numbers = {name: torch.as_tensor(value).flatten().tolist() for name, value in found.parameters.items()}
     said = [
         f"{name} {' '.join(f'{number:.4g}' for number in of_name)}"
         for name, of_name in numbers.items()

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.calibration import StructuredCalibrator, TemperatureScaling
+from edgewise.calibration.scaling import TemperatureScaling
+from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.data import Split
 from edgewise.inference import sum_product
 from edgewise.metrics import evaluate
@@ -95,8 +96,8 @@ LEARNT: Mapping[str, Predictor] = {
     "epfgnn": lambda case: case.epfgnn.posterior(),
     "jointgcn": lambda case: case.jointgcn.posterior(),
     "mlp": lambda case: case.mlp.posterior(),
-    "gcn, temperature": lambda case: TemperatureScaling().fit(case.gcn.logits, case.graph.data, case.split),
-    "gcn, structured": lambda case: StructuredCalibrator().fit(case.gcn.logits, case.graph.data, case.split),
+    "gcn, temperature": lambda case: TemperatureScaling().fit(case.gcn, case.graph.data, case.split).posterior(),
+    "gcn, structured": lambda case: StructuredCalibrator().fit(case.gcn, case.graph.data, case.split).posterior(),
 }
 REFERENCES: Mapping[str, Predictor] = {
     "truth": lambda case: case.truth,

@@ -10,17 +10,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
-from edgewise.calibration import (
-    GATS,
-    CaGCN,
-    Calibrator,
-    EnsembleTemperatureScaling,
-    IsotonicCalibration,
-    LocalScaling,
-    StructuredCalibrator,
-    TemperatureScaling,
-    VectorScaling,
-)
+from edgewise.calibration import Calibrator, known_calibrators
 from edgewise.data import Split
 from edgewise.metrics import evaluate
 from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
@@ -34,18 +24,7 @@ from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
 from edgewise.sweep.sources import Task
 from edgewise.version import versions
 
-BY_NAME: Mapping[str, Calibrator] = MappingProxyType(
-    {
-        "temperature": TemperatureScaling(),
-        "vector": VectorScaling(),
-        "ensemble": EnsembleTemperatureScaling(),
-        "cagcn": CaGCN(),
-        "gats": GATS(),
-        "isotonic": IsotonicCalibration(),
-        "local": LocalScaling(),
-        "structured": StructuredCalibrator(),
-    }
-)
+BY_NAME: Mapping[str, Calibrator] = MappingProxyType({name: kind() for name, kind in known_calibrators().items()})
 
 
 Predict = Callable[[Any], Posterior]  # of what the recipe's model fits
@@ -164,4 +143,4 @@ def perform(key: RunKey, task: Task, files: FittedFiles | None = None) -> Run:
 
 def _calibrated(fitted: FittedClassifier, names: Iterable[str], data: Any, split: Split) -> dict[str, Posterior]:
     """Calibrate what a classifier says, by each calibrator."""
-    return {name: BY_NAME[name].fit(fitted.logits, data, split) for name in names}
+    return {name: BY_NAME[name].fit(fitted, data, split).posterior() for name in names}
