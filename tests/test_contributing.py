@@ -146,19 +146,22 @@ def test_the_model_is_that_of_another_library_and_is_saved_outside_the_package(m
 
 
 @pytest.mark.parametrize("made", ["Add a calibrator"], indirect=True)
-def test_the_calibrator_makes_confidence_the_share_that_was_right(made):
+def test_the_calibrator_makes_confidence_the_share_that_was_right(made, tmp_path):
     generator = torch.Generator().manual_seed(0)
     logits = 4.0 * torch.randn(3000, 3, generator=generator, dtype=torch.float64)
     y = torch.multinomial((logits / 3).softmax(-1), 1, generator=generator).squeeze(1)  # far less sure than the logits
     data = SimpleNamespace(y=y, edge_index=torch.arange(3000).view(2, -1))
     nodes = torch.arange(3000)
-    split = SimpleNamespace(train=nodes < 3, val=(nodes >= 3) & (nodes < 1500))
+    split = SimpleNamespace(val=(nodes >= 3) & (nodes < 1500))
     test = nodes >= 1500
-    calibrated = made.HistogramBinning().fit(logits, data, split)
+    calibrated = made.HistogramBinning().fit(logits, data, split).posterior()
     before, after = (ew.evaluate(p, y, data.edge_index, mask=test) for p in (logits.softmax(-1), calibrated))
     assert after.nodewise.ece < 0.3 * before.nodewise.ece and after.nodewise.nll < before.nodewise.nll
     unseen = SimpleNamespace(y=torch.where(test, 0, y), edge_index=data.edge_index)
-    assert torch.equal(made.HistogramBinning().fit(logits, unseen, split).node, calibrated.node)
+    again = made.HistogramBinning().fit(logits, unseen, split)
+    assert torch.equal(again.posterior().node, calibrated.node)
+    again.save(tmp_path / "histogram")
+    assert torch.equal(ew.Calibrated.load(tmp_path / "histogram").apply(logits).node, calibrated.node)
 
 
 FORMS = sorted((HOME / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))

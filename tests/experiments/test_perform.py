@@ -139,7 +139,7 @@ def test_calibrators_add_predictions_and_change_nothing_else(
     assert set(CALIBRATORS) < set(PREDICTIONS)
     assert repr(run.predictions["product"]) == repr(runs["gcn"].predictions["product"])
     split = task.splits[run.key.split, run.key.fold]
-    temperature = ew.TemperatureScaling().fit(fitted(ew.GCN(), task, run).logits, task.data, split)
+    temperature = ew.TemperatureScaling().fit(fitted(ew.GCN(), task, run), task.data, split).posterior()
     assert repr(run.predictions["temperature"]) == scored(task, run, temperature)
     joint, local = run.predictions["structured"], run.predictions["local"]
     assert joint["nodewise"].nll == pytest.approx(local["nodewise"].nll)

@@ -174,12 +174,12 @@ def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tenso
 def checked_logits(given: LogitsLike) -> Float[Tensor, "nodes classes"]:
     """Take logits, or the logits of a fitted model; of a posterior, the logarithms of its node marginals."""
     if isinstance(given, Posterior) or (hasattr(given, "posterior") and getattr(given, "logits", None) is None):
-        node = as_posterior(given).node
+        node = as_posterior(given).node  # type: ignore[arg-type]  # mypy does not narrow by hasattr
         if node.shape[1] < 2:
             raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
         return node.clamp(min=torch.finfo(node.dtype).tiny).log()
     own = getattr(given, "logits", None)
-    return _finite_logits(given if own is None else own)  # type: ignore[arg-type]  # mypy does not narrow by getattr
+    return _finite_logits(given if own is None else own)  # type: ignore[arg-type]
 
 
 def _finite_logits(given: ArrayLike) -> Float[Tensor, "nodes classes"]:
