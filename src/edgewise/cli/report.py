@@ -62,8 +62,8 @@ def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Res
     import matplotlib as mpl
 
     mpl.use("Agg")  # no screen is needed
+    from edgewise.paper.report import report_text, time_line, write_report
     from edgewise.paper.results import read_sources
-    from edgewise.paper.sweep_report import report_text, time_line, write_report
 
     results = read_sources([source, *others])
     typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))

@@ -2,20 +2,21 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
 from scipy.stats import t as student
 
-from edgewise.paper.formatting import PERCENT, label, listed, score_name, signed
+from edgewise.paper.formatting import EMPTY, PERCENT, label, listed, score_name, signed
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, READINGS, changed_rows
-from edgewise.paper.results import Results
-from edgewise.paper.score_rows import TELLING, ScoreCell, ScoreRow
+from edgewise.paper.results import Results, runs_with
+from edgewise.paper.score_rows import TELLING
+from edgewise.paper.text_tables import Cell, Row
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "of too few splits to tell"
-FEWEST_SPLITS = 3
+MIN_SPLITS = 3
 CONFIDENCE = 0.95
 
 
@@ -37,17 +38,13 @@ class Change:
 
 def change(results: Results, dataset: str, row: str, view: str, metric: str) -> Change | None:
     """Compare the two readings run by run; None where no run has both scores."""
-    runs = results.of(dataset, READINGS[AS_PUBLISHED][row].model)
-    pairs = [
-        (run.key.split, before[metric], after[metric])
-        for run, before, after in zip(
-            runs,
-            results.views(AS_PUBLISHED, dataset, row, view),
-            results.views(AS_DEFINED, dataset, row, view),
-            strict=True,
-        )
-        if not (math.isnan(before[metric]) or math.isnan(after[metric]))
+    published, defined = READINGS[AS_PUBLISHED][row], READINGS[AS_DEFINED][row]
+    runs = runs_with(defined.prediction, results.runs_of(dataset, published))
+    scores = [
+        (run.key.split, *(run.predictions[name][view][metric] for name in (published.prediction, defined.prediction)))
+        for run in runs
     ]
+    pairs = [pair for pair in scores if not any(map(math.isnan, pair))]
     if not pairs:
         return None
     by_split = defaultdict(list)
@@ -71,7 +68,7 @@ def direction(found: Change, metric: str) -> str:
     Runs of one split share their test set, so they are not independent, and neither are they counted as if they were.
     """
     splits = len(found.by_split)
-    if splits < FEWEST_SPLITS:
+    if splits < MIN_SPLITS:
         return TOO_FEW
     mean, error = fmean(found.by_split), float(np.std(found.by_split, ddof=1)) / math.sqrt(splits)
     if abs(mean) <= float(student.ppf((1 + CONFIDENCE) / 2, splits - 1)) * error:
@@ -79,8 +76,40 @@ def direction(found: Change, metric: str) -> str:
     return BETTER if (mean > 0) == (metric == "accuracy") else WORSE
 
 
+Changes = Mapping[tuple[str, str, str, str], Change | None]  # by dataset, row, view and metric
+
+
+def changes(results: Results) -> Changes:
+    """Compare the telling scores of each dataset and changed row that has runs."""
+    return {
+        (dataset, row, view, metric): change(results, dataset, row, view, metric)
+        for dataset in results.datasets
+        for row in changed_rows()
+        if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
+        for view, metric in TELLING
+    }
+
+
+def change_rows(results: Results) -> list[Row]:
+    """Return a printed row of differences for each dataset and changed row, with a cell for each telling score."""
+    rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for (dataset, row, _, metric), found in changes(results).items():
+        rows[dataset, row].append(_cell(found, metric))
+    return [Row(dataset, row, cells) for (dataset, row), cells in rows.items()]
+
+
+def _cell(found: Change | None, metric: str) -> Cell:
+    if found is None:
+        return Cell(EMPTY, "nothing to compare")
+    return Cell(_difference(found, metric), f"better in {found.better} of {found.runs}", value=found.difference)
+
+
+def _difference(found: Change, metric: str) -> str:
+    return signed(100 * found.difference) if metric in PERCENT else signed(found.difference, 4)
+
+
 @dataclass(frozen=True)
-class Story:
+class RowChanges:
     """What differs in one row of the tables: what is scored in each reading, and a sentence for each score."""
 
     row: str
@@ -89,54 +118,26 @@ class Story:
     sentences: list[str]
 
 
-def changed_cells(results: Results) -> list[tuple[str, str]]:
-    """Give each dataset with each changed row of the tables that it has runs of."""
+def describe_changes(results: Results) -> list[RowChanges]:
+    """Say what differs, for each changed row that has runs."""
+    found = changes(results)
+    having_runs = {row for _, row, *_ in found}
     return [
-        (dataset, row)
-        for dataset in results.datasets
-        for row in changed_rows()
-        if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
-    ]
-
-
-def change_rows(results: Results) -> list[ScoreRow]:
-    """Give a row for each dataset and changed row of the tables, with a cell for each telling score."""
-    return [
-        ScoreRow(dataset, row, [_cell(results, dataset, row, view, metric) for view, metric in TELLING])
-        for dataset, row in changed_cells(results)
-    ]
-
-
-def _cell(results: Results, dataset: str, row: str, view: str, metric: str) -> ScoreCell:
-    found = change(results, dataset, row, view, metric)
-    if found is None:
-        return ScoreCell("–", None, "nothing to compare")
-    return ScoreCell(_difference(found, metric), found.difference, f"better in {found.better} of {found.runs}")
-
-
-def _difference(found: Change, metric: str) -> str:
-    return signed(100 * found.difference) if metric in PERCENT else signed(found.difference, 4)
-
-
-def stories(results: Results) -> list[Story]:
-    """Tell what differs, for each changed row that has runs."""
-    having_runs = {row for _, row in changed_cells(results)}
-    return [
-        Story(
+        RowChanges(
             row,
             PREDICTIONS[READINGS[AS_PUBLISHED][row].prediction],
             PREDICTIONS[READINGS[AS_DEFINED][row].prediction],
-            [sentence for view, metric in TELLING if (sentence := _sentence(results, row, view, metric))],
+            [sentence for view, metric in TELLING if (sentence := _sentence(found, row, view, metric))],
         )
         for row in changed_rows()
         if row in having_runs
     ]
 
 
-def _sentence(results: Results, row: str, view: str, metric: str) -> str:
+def _sentence(all_changes: Changes, row: str, view: str, metric: str) -> str:
     """Say on which datasets a score is better as defined, on which worse, by how much and in how many runs."""
-    each = {dataset: change(results, dataset, row, view, metric) for dataset in results.datasets}
-    found = {label(dataset): one for dataset, one in each.items() if one is not None}
+    score = (row, view, metric)
+    found = {label(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one}
     if not found:
         return ""
     name = score_name(view, metric)

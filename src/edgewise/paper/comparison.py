@@ -1,34 +1,34 @@
-"""Every published cell beside ours."""
+"""Every published cell beside ours: how far each is away, how many are near, and lines that show both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edgewise.data import DatasetStatistics
-from edgewise.data.statistics import MeanStd
+from edgewise.data.statistics import DatasetStatistics, MeanStd
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.sums import VIEWS
+from edgewise.paper.formatting import SHARES
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.paper.readings import AS_PUBLISHED
-from edgewise.paper.results import SHARES, Results, away
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import STATISTICS, Score, reading_score, statistics_score
 
-STATISTICS = "statistics"
+
+def compare(results: Results, reading: str = AS_PUBLISHED) -> list[Score]:
+    """Set all published cells, 132 of them, beside ours: accuracies and ECEs, then statistics of the datasets."""
+    scores = [
+        reading_score(results, reading, dataset, row, view, metric)
+        for dataset, rows in PUBLISHED_SCORES.items()
+        for row, metrics in rows.items()
+        for metric, views in metrics.items()
+        for view in views
+    ]
+    return scores + [statistics_score(results, dataset, share) for dataset in PUBLISHED_DATASETS for share in SHARES]
 
 
-@dataclass(frozen=True)
-class ComparedCell:
-    """A published mean ± std, and ours if there is one; ``row`` is a row of the tables, or "statistics"."""
-
-    dataset: str
-    row: str
-    metric: str
-    view: str
-    published: MeanStd
-    ours: MeanStd | None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours less published, in published standard deviations."""
-        return None if self.ours is None else away(self.ours, self.published)
+def far_scores(results: Results) -> list[Score]:
+    """Return the published cells that are more than one of their standard deviations away, the farthest first."""
+    away = [(abs(score.difference), score) for score in compare(results) if score.difference is not None]
+    return [score for distance, score in sorted(away, key=lambda pair: -pair[0]) if distance > 1]
 
 
 @dataclass(frozen=True)
@@ -52,30 +52,10 @@ class Tally:
         return f"{line}; {left} have no number of ours." if left else f"{line}."
 
 
-def compare(results: Results, reading: str = AS_PUBLISHED) -> list[ComparedCell]:
-    """Set all published cells, 132 of them, beside ours: accuracies and ECEs, then statistics of the datasets."""
-    scores = [
-        ComparedCell(dataset, row, metric, view, published, results.summary(reading, dataset, row, view, metric))
-        for dataset, rows in PUBLISHED_SCORES.items()
-        for row, metrics in rows.items()
-        for metric, views in metrics.items()
-        for view, published in views.items()
-    ]
-    return scores + [cell for dataset in PUBLISHED_DATASETS for cell in _statistics(results, dataset)]
-
-
-def _statistics(results: Results, dataset: str) -> list[ComparedCell]:
-    published, ours = PUBLISHED_DATASETS[dataset], results.dataset_statistics(dataset)
-    return [
-        ComparedCell(dataset, STATISTICS, share, "", getattr(published, share), getattr(ours, share) if ours else None)
-        for share in SHARES
-    ]
-
-
-def tally(cells: Sequence[ComparedCell]) -> Tally:
-    """Count how many cells are near."""
-    apart = [abs(cell.difference) for cell in cells if cell.difference is not None]
-    return Tally(len(cells), len(apart), sum(one <= 1 for one in apart), sum(one <= 2 for one in apart))
+def tally(scores: Sequence[Score]) -> Tally:
+    """Count how many scores are near the published ones."""
+    apart = [abs(score.difference) for score in scores if score.difference is not None]
+    return Tally(len(scores), len(apart), sum(one <= 1 for one in apart), sum(one <= 2 for one in apart))
 
 
 def tally_line(results: Results) -> str:
@@ -96,13 +76,15 @@ def tally_line(results: Results) -> str:
     return f"{whole} Within one: {parts}."
 
 
+# --- lines for a terminal: evaluations, and statistics of datasets, above what was published ---
+
 WIDTH = 16
 
 
 def scores_beside_published(
     runs: Mapping[str, Evaluation], published: Mapping[str, Mapping[str, Mapping[str, MeanStd]]]
 ) -> str:
-    """Give a block of lines for each model: a line a metric, in percent, and the published one beneath it."""
+    """Write a block of lines for each model: a line per metric, in percent, and the published one beneath it."""
     lines = [f"{'':22}" + "".join(f"{view:>{WIDTH}}" for view in VIEWS)]
     for model, run in runs.items():
         lines.append("")
@@ -114,18 +96,18 @@ def scores_beside_published(
     return "\n".join(lines)
 
 
-COUNTS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}  # with the width of the column
+COUNT_WIDTHS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}
 DATASETS_HEADER = (
     f"{'':11}"
-    + "".join(f"{name.removeprefix('directed_'):>{width}}" for name, width in COUNTS.items())
+    + "".join(f"{name.removeprefix('directed_'):>{width}}" for name, width in COUNT_WIDTHS.items())
     + "".join(f"{name.replace('k_', 'K '):>14}" for name in SHARES)
 )
 DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std over the test sets of the splits."
 
 
 def dataset_line(label: str, statistics: DatasetStatistics) -> str:
-    """Give one row, with shares in percent."""
-    counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNTS.items())
+    """Write one row, with shares in percent."""
+    counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNT_WIDTHS.items())
     shares = (getattr(statistics, name) for name in SHARES)
     cells = (f"{100 * share.mean:.2f} ± {100 * share.std:.2f}" for share in shares)
     return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)

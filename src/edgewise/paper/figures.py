@@ -1,7 +1,6 @@
 """The figures of a sweep: reliability of all models in all views, errors of runs against each other, calibrators."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -12,14 +11,14 @@ from matplotlib.figure import Figure
 
 from edgewise.files.output import replace_file
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import READING_NAMES, label, look_of
-from edgewise.paper.readings import KNOWN_MODELS, READINGS
-from edgewise.paper.results import Results, Summary, runs_with, summarised
-from edgewise.paper.score_rows import calibrated_predictions, calibrated_runs
+from edgewise.paper.formatting import READING_NAMES, label, row_style
+from edgewise.paper.readings import READINGS
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import UNCALIBRATED, Score, calibrated_runs, calibrator_rows
 from edgewise.plots.reliability import INSIDE, draw_panels
 from edgewise.plots.reliability_panels import Panel
 from edgewise.plots.style import BLUE, VERMILION, legend_entries
-from edgewise.sweep.runs import Run, ViewResult
+from edgewise.sweep.runs import ViewResult
 
 ENDINGS = (".pdf", ".png")
 ACROSS = 4  # datasets side by side
@@ -60,7 +59,7 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
     """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
-    models = [model for model in KNOWN_MODELS if results.views(reading, dataset, model, "nodewise")]
+    models = [model for model in results.models if results.views(reading, dataset, model, "nodewise")]
     fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
     *rows, bottom = np.array(
         fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
@@ -77,16 +76,15 @@ def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figur
 
 
 def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
-    count = np.array([result.bins.count for result in results])
-    filled = np.where(count > 0, count, np.nan)
-    return Panel(
-        view=view,
-        norm="l1",
-        boundaries=np.linspace(0, 1, count.shape[1] + 1),
-        count=count,
-        confidence=np.array([result.bins.confidence_sum for result in results]) / filled,
-        accuracy=np.array([result.bins.correct_sum for result in results]) / filled,
-        ece=np.array([result.ece for result in results]),
+    bins = [result.bins for result in results]
+    return Panel.from_sums(
+        view,
+        "l1",
+        np.linspace(0, 1, len(bins[0].count) + 1),
+        np.array([of_run.count for of_run in bins]),
+        np.array([of_run.confidence_sum for of_run in bins]),
+        np.array([of_run.correct_sum for of_run in bins]),
+        np.array([result.ece for result in results]),
     )
 
 
@@ -104,7 +102,7 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
             model: np.array(
                 [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (across, up)]
             )
-            for model in KNOWN_MODELS
+            for model in results.models
         }
         _draw_points(ax, errors)
         _finish(ax, dataset, across_name)
@@ -113,7 +111,7 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
     for ax in grid[:, 0]:
         ax.set_ylabel(f"{up_name}, percent")
     entries = legend_entries(fig.axes)
-    models = [model for model in KNOWN_MODELS if model in entries]
+    models = [model for model in results.models if model in entries]
     shown = [entries[model] for model in models]
     fig.legend(shown, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
     fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
@@ -123,9 +121,9 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
 def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
     """Draw two errors of each run, by model."""
     for model, (x, y) in errors.items():
-        look = look_of(model)
+        style = row_style(model)
         if len(x):
-            ax.scatter(x, y, s=14, c=look.colour, marker=look.marker, alpha=0.6, linewidths=0, label=model)
+            ax.scatter(x, y, s=14, c=style.color, marker=style.marker, alpha=0.6, linewidths=0, label=model)
 
 
 def _say_empty(ax: Axes) -> None:
@@ -143,75 +141,56 @@ def _finish(ax: Axes, dataset: str, across_name: str) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-# The view, a colour and a marker, and how far beneath the middle of a line.
+# The view, a color and a marker, and how far beneath the middle of a line.
 ERRORS = {"node ECE": ("nodewise", BLUE, "o", -0.15), "edge ECE": ("edgewise", VERMILION, "s", 0.15)}
-PANELS_ACROSS = 4  # datasets side by side
-
-
-@dataclass(frozen=True)
-class CalibratorPanel:
-    """The errors of a model on a dataset, by calibrator, in percent; None where no run has one."""
-
-    title: str
-    calibrators: Sequence[str]
-    errors: dict[str, list[Summary | None]]
-
-
-def calibrator_panel(dataset: str, model: str, runs: Sequence[Run], named: Mapping[str, str]) -> CalibratorPanel:
-    """Give mean and std over the runs for each of some predictions, which are named by their calibrator."""
-    errors = {
-        name: [
-            summarised(100 * run.predictions[one][view].ece for run in runs_with(one, runs)) for one in named.values()
-        ]
-        for name, (view, *_) in ERRORS.items()
-    }
-    return CalibratorPanel(f"{label(dataset)}, {label(model)}", [label(name) for name in named], errors)
 
 
 def draw_calibrators(results: Results) -> Figure:
-    """Draw a panel for each dataset and model: a line a calibrator, each error as a dot with mean ± std."""
-    cells = calibrated_runs(results)
-    named = calibrated_predictions([run for runs in cells.values() for run in runs])
-    panels = {cell: calibrator_panel(*cell, runs, named) for cell, runs in cells.items()}
+    """Draw a panel for each dataset and model: a line per calibrator, each error as a dot with mean ± std."""
+    calibrators = [UNCALIBRATED, *results.calibrators]
+    panels: dict[tuple[str, str], dict[str, Sequence[Score]]] = {}
+    for row in calibrator_rows(results, [(view, "ece") for view, *_ in ERRORS.values()]):
+        panels.setdefault((row.dataset, row.model), {})[row.name] = row.scores
     datasets, models = (list(dict.fromkeys(cell[place] for cell in panels)) for place in (0, 1))
-    columns = min(PANELS_ACROSS, len(datasets))
+    columns = min(ACROSS, len(datasets))
     lines = [datasets[start : start + columns] for start in range(0, len(datasets), columns)]
     size = max(6.0, 1.3 + 2.9 * columns), 0.8 + 2.7 * len(lines) * len(models)  # the title needs six inches
     fig, grid = plt.subplots(len(lines) * len(models), columns, figsize=size, layout="constrained", squeeze=False)
     for ax in grid.flat:
         ax.set_axis_off()
-    for row, (line, model) in zip(grid, product(lines, models), strict=True):
-        drawn = [
-            (ax, panels[dataset, model]) for ax, dataset in zip(row, line, strict=False) if (dataset, model) in panels
-        ]
-        for place, (ax, panel) in enumerate(drawn):
-            _draw(ax, panel, is_named=place == 0)
+    for row_axes, (line, model) in zip(grid, product(lines, models), strict=True):
+        drawn = [(ax, dataset) for ax, dataset in zip(row_axes, line, strict=False) if (dataset, model) in panels]
+        for place, (ax, dataset) in enumerate(drawn):
+            _draw_calibrators(ax, panels[dataset, model], calibrators)
+            ax.set_yticks(range(len(calibrators)), [label(name) for name in calibrators] if place == 0 else [])
+            ax.set_title(f"{label(dataset)}, {label(model)}", loc="left", fontsize="medium")
             handles = ax.get_legend_handles_labels()
     fig.legend(*handles, loc="outside lower center", ncols=2, frameon=False)
     fig.suptitle("Calibration errors by calibrator, mean ± std over runs")
     return fig
 
 
-def _draw(ax: Axes, panel: CalibratorPanel, is_named: bool) -> None:
+def _draw_calibrators(ax: Axes, scores: Mapping[str, Sequence[Score]], calibrators: Sequence[str]) -> None:
     """Draw one panel, calibrators from the top down; a dashed line goes down from the error without one."""
     ax.set_axis_on()
-    for name, found in panel.errors.items():
-        _, colour, marker, beneath = ERRORS[name]
-        known = [(place, one) for place, one in enumerate(found) if one is not None]
-        means = [one.mean for _, one in known]
-        places = np.array([place for place, _ in known]) + beneath
-        bars = ax.errorbar(
-            means, places, xerr=[one.std for _, one in known], fmt=marker, color=colour, ms=5, lw=1.4, label=name
-        )
-        bars.lines[0].set_markeredgecolor("white")
-        if found[0] is not None:
-            ax.axvline(found[0].mean, color=colour, linewidth=0.8, linestyle="--", alpha=0.7, zorder=0)
-    ax.set_yticks(range(len(panel.calibrators)), panel.calibrators if is_named else [])
-    ax.set_ylim(len(panel.calibrators) - 0.5, -0.5)
+    for place, (name, (_, color, marker, beneath)) in enumerate(ERRORS.items()):
+        found = {calibrator: of_row[place] for calibrator, of_row in scores.items() if of_row[place].runs}
+        ax.errorbar(
+            [100 * score.mean for score in found.values()],
+            np.array([calibrators.index(calibrator) for calibrator in found]) + beneath,
+            xerr=[100 * score.std for score in found.values()],
+            fmt=marker,
+            color=color,
+            ms=5,
+            lw=1.4,
+            label=name,
+        ).lines[0].set_markeredgecolor("white")
+        if UNCALIBRATED in found:
+            ax.axvline(100 * found[UNCALIBRATED].mean, color=color, lw=0.8, ls="--", alpha=0.7, zorder=0)
+    ax.set_ylim(len(calibrators) - 0.5, -0.5)
     ax.set_xlim(0, None)
     ax.grid(axis="y", color="0.92", linewidth=0.8)
     ax.set_axisbelow(True)
     ax.set_xlabel("ECE, percent")
-    ax.set_title(panel.title, loc="left", fontsize="medium")
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(axis="y", length=0)

@@ -1,4 +1,4 @@
-"""How names and numbers are written."""
+"""How names and numbers are written, and what rows of tables look like in figures and on the page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,37 +6,35 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from edgewise.data.pyg_files import HETEROPHILOUS
-from edgewise.data.statistics import MeanStd
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
-from edgewise.paper.results import SHARES, Summary
 from edgewise.plots.style import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILION
 from edgewise.sweep.runs import SAME_LABEL
 
 
 @dataclass(frozen=True)
-class RowLook:
-    """The look of a row. Where colours are not seen, markers and dashes tell rows apart.
+class RowStyle:
+    """The look of a row. Where colors are not seen, markers and dashes tell rows apart.
 
-    ``marker`` is matplotlib's name of one; the page has shapes of the same names. ``dash``, the colour at ``night`` if
-    it is another, and the ``note``, a sentence about a model that is not of the paper, are for the page alone.
+    ``marker`` is matplotlib's name of one; the page has shapes of the same names. ``dash``, the color on a dark screen
+    if it is another, and the ``note``, a sentence about a model that is not of the paper, are for the page alone.
     """
 
     label: str
-    colour: str
+    color: str
     marker: str = "o"
     dash: str = "none"
-    night: str = ""
+    dark_color: str = ""
     note: str = ""
 
 
-LOOKS: Mapping[str, RowLook] = MappingProxyType(
+ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
     {
-        "gcn": RowLook("GCN", BLUE, "o"),
-        "gat": RowLook("GAT", VERMILION, "s", "7 4"),
-        "gmnn": RowLook("GMNN", GREEN, "^", "2 3"),
-        "epfgnn": RowLook("EPFGNN", PURPLE, "D", "9 3 2 3"),
-        "epfgnn mean field": RowLook("EPFGNN mean field", "#1c2128", "v", "4 3", night="#e7e9ec"),
-        "jointgcn": RowLook(
+        "gcn": RowStyle("GCN", BLUE, "o"),
+        "gat": RowStyle("GAT", VERMILION, "s", "7 4"),
+        "gmnn": RowStyle("GMNN", GREEN, "^", "2 3"),
+        "epfgnn": RowStyle("EPFGNN", PURPLE, "D", "9 3 2 3"),
+        "epfgnn mean field": RowStyle("EPFGNN mean field", "#1c2128", "v", "4 3", dark_color="#e7e9ec"),
+        "jointgcn": RowStyle(
             "JointGCN",
             OCHRE,
             "<",
@@ -44,33 +42,35 @@ LOOKS: Mapping[str, RowLook] = MappingProxyType(
             note="JointGCN is not of the paper: it averages GCNs, each trained without a part of the training nodes, "
             "and couples the ends of each edge as much as the labels that were held out say.",
         ),
-        # Two of Tol's colours, far from the model that is calibrated.
-        "gcn calibrated": RowLook("GCN, calibrated", "#882255", "$✦$", night="#f2a2c4"),
-        "gat calibrated": RowLook("GAT, calibrated", "#332288", "*", night="#b8b0f0"),
+        # Two of Tol's colors, far from the model that is calibrated.
+        "gcn calibrated": RowStyle("GCN, calibrated", "#882255", "$✦$", dark_color="#f2a2c4"),
+        "gat calibrated": RowStyle("GAT, calibrated", "#332288", "*", dark_color="#b8b0f0"),
     }
 )
 
 
 def calibrated_row(model: str) -> str:
-    """Name what a calibrator makes of a model."""
+    """Return the name of the row of what a calibrator makes of a model."""
     return f"{model} calibrated"
 
 
-def look_of(row: str) -> RowLook:
-    """Give the look of a row; without one above it is grey: a circle, or a star if it is calibrated."""
+def row_style(row: str) -> RowStyle:
+    """Return the style of a row; without one above it is gray: a circle, or a star if it is calibrated."""
     is_calibrated = row == calibrated_row(row.split(" ")[0])
-    return LOOKS.get(row, RowLook(row, GREY, "*", "2 3") if is_calibrated else RowLook(row, GREY))
+    return ROW_STYLES.get(row, RowStyle(row, GREY, "*", "2 3") if is_calibrated else RowStyle(row, GREY))
 
 
-def looks_css(rows: Iterable[str]) -> str:
-    """Give colours and dashes of rows as a style of whatever is marked as theirs; print is always day."""
-    looks = {f'[data-model="{row}"]': look_of(row) for row in rows}
-    day = [f"{which} {{ --colour: {look.colour}; --dash: {look.dash}; }}" for which, look in looks.items()]
-    night = [f"  {which} {{ --colour: {look.night}; }}" for which, look in looks.items() if look.night]
-    return "\n".join([*day, "@media screen and (prefers-color-scheme: dark) {", *night, "}", ""])
+def row_styles_css(rows: Iterable[str]) -> str:
+    """Write colors and dashes of rows as CSS of whatever is marked as theirs; print always has the light colors."""
+    styles = {f'[data-model="{row}"]': row_style(row) for row in rows}
+    light = [f"{which} {{ --colour: {style.color}; --dash: {style.dash}; }}" for which, style in styles.items()]
+    dark = [f"  {which} {{ --colour: {style.dark_color}; }}" for which, style in styles.items() if style.dark_color]
+    return "\n".join([*light, "@media screen and (prefers-color-scheme: dark) {", *dark, "}", ""])
 
 
 METRIC_NAMES = {"ece": "ECE", "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score"}
+COUNTS = ("nodes", "directed_edges", "features", "classes")
+SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
 READING_NAMES = {AS_PUBLISHED: "as published", AS_DEFINED: "as defined"}
 PERCENT = ("accuracy", "ece", *SHARES)
 EMPTY = "–"
@@ -79,7 +79,7 @@ LABELS = {
     "citeseer": "Citeseer",
     "pubmed": "Pubmed",
     **{name: name.capitalize() for name in HETEROPHILOUS},
-    **{row: look.label for row, look in LOOKS.items()},
+    **{row: style.label for row, style in ROW_STYLES.items()},
     "cagcn": "CaGCN",
     "gats": "GATS",
     "directed_edges": "edges",
@@ -106,19 +106,24 @@ def score_name(view: str, metric: str) -> str:
     return f"{OF_VIEW.get(view, label(view))} {METRIC_NAMES[metric]}"
 
 
-def mean_std(value: MeanStd | None, metric: str) -> str:
-    """Write mean ± std: shares in percent, NLL and Brier score as they are; one run has no spread."""
-    if value is None:
+def mean_std(mean: float, std: float, metric: str) -> str:
+    """Write mean ± std: shares in percent, counts whole, NLL and Brier score as they are; a NaN is left out.
+
+    >>> mean_std(0.1234, 0.01, "ece"), mean_std(0.1234, math.nan, "ece"), mean_std(math.nan, math.nan, "ece")
+    ('12.34 ± 1.00', '12.34', '–')
+    """
+    if math.isnan(mean):
         return EMPTY
+    if metric in COUNTS:
+        return f"{mean:,.0f}"
     factor, digits = (100, 2) if metric in PERCENT else (1, 3)
-    alone = isinstance(value, Summary) and value.runs == 1
-    std = "" if alone or math.isnan(value.std) else f" ± {factor * value.std:.{digits}f}"
-    return f"{factor * value.mean:.{digits}f}{std}".replace("inf", "∞")
+    spread = "" if math.isnan(std) else f" ± {factor * std:.{digits}f}"
+    return f"{factor * mean:.{digits}f}{spread}".replace("inf", "∞")
 
 
 def number(value: float, metric: str) -> str:
-    """Write one number: shares in percent."""
-    return mean_std(MeanStd(value, math.nan), metric)
+    """Write one number as a table does."""
+    return mean_std(value, math.nan, metric)
 
 
 def signed(value: float, digits: int = 2) -> str:

@@ -1,35 +1,23 @@
-"""The results of a sweep as tables and figures see them: runs, and means over runs."""
+"""The results of sweeps: runs by dataset and model, what can be shown of them, and several sources as one."""
 
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import NamedTuple
 
-import numpy as np
-
-from edgewise.data.statistics import DatasetStatistics, MeanStd
-from edgewise.paper.readings import READINGS
+from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, READINGS, STARTED_FROM, Source
 from edgewise.sweep.plan import CALIBRATORS_ENTRY, datasets_in_order
 from edgewise.sweep.run_table import read_run_table
 from edgewise.sweep.runs import Run, RunKey, ViewResult
 from edgewise.sweep.store import FILE_NAME, CommandRow, Store, TaskRow
 
-SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
-
-
-@dataclass(frozen=True)
-class Summary(MeanStd):
-    """Mean and population std over so many runs; runs without a value, whose set is empty, do not count."""
-
-    runs: int
-
 
 @dataclass(frozen=True)
 class Results:
-    """All that a store holds."""
+    """All that a store holds. Names that the paper does not know come after those that it knows."""
 
     runs: Sequence[Run]
     tasks: Sequence[TaskRow] = ()
@@ -48,43 +36,69 @@ class Results:
         with Store.reading(folder) as store, store.snapshot():
             return Results(store.runs(), store.tasks(), store.commands(), store.failures())
 
-    @property
+    @cached_property
     def datasets(self) -> list[str]:
-        """The datasets that have runs: the paper's in its order, then others."""
+        """The datasets that have runs."""
         return datasets_in_order({run.key.dataset for run in self.runs})
 
-    @property
+    @cached_property
     def described_datasets(self) -> list[str]:
         """The datasets whose splits are known, in the same order."""
         return datasets_in_order({task.dataset for task in self.tasks})
 
+    @cached_property
+    def models(self) -> list[str]:
+        """The models that have runs."""
+        known = [source.model for rows in READINGS.values() for source in rows.values()]
+        return _known_first(known, (run.key.model for run in self.runs))
+
+    @cached_property
+    def calibrators(self) -> list[str]:
+        """The calibrators that some run has a prediction of."""
+        added = (name for run in self.runs for name in _settings(run.key.hyperparameters).calibrators)
+        possible = {*CALIBRATORS, *added}
+        return _known_first(CALIBRATORS, (name for run in self.runs for name in run.predictions if name in possible))
+
+    def rows(self, reading: str) -> Mapping[str, Source]:
+        """Return the rows of the tables in a reading, with their sources.
+
+        A model that the paper does not know has a row of its name, as defined: the first of its own predictions.
+        """
+        known = READINGS[reading]
+        if reading != AS_DEFINED:
+            return known
+        named = {source.model for rows in READINGS.values() for source in rows.values()}
+        return {**known, **{m: Source(m, self._own_prediction(m)) for m in self.models if m not in named}}
+
+    def _own_prediction(self, model: str) -> str:
+        names = dict.fromkeys(name for run in self.runs if run.key.model == model for name in run.predictions)
+        return next((name for name in names if name not in self.calibrators), STARTED_FROM)
+
+    @cached_property
+    def _by_cell(self) -> dict[tuple[str, str], list[Run]]:
+        cells = defaultdict(list)
+        for run in sorted(self.runs, key=lambda run: run.key):
+            cells[run.key.cell].append(run)
+        return dict(cells)
+
     def of(self, dataset: str, model: str) -> list[Run]:
-        """Give the runs of a cell, in the order of their keys."""
-        return sorted((run for run in self.runs if run.key.cell == (dataset, model)), key=lambda run: run.key)
+        """Return the runs of a model on a dataset, in the order of their keys."""
+        return self._by_cell.get((dataset, model), [])
+
+    def runs_of(self, dataset: str, source: Source) -> list[Run]:
+        """Return the runs that have a prediction of a model: those before a calibrator was added have not."""
+        return runs_with(source.prediction, self.of(dataset, source.model))
 
     def views(self, reading: str, dataset: str, row: str, view: str) -> list[ViewResult]:
-        """Give what the runs of a row of the tables say in one view."""
-        source = READINGS[reading].get(row)
+        """Return what the runs of a row of the tables say in one view."""
+        source = self.rows(reading).get(row)
         if source is None:
             return []
-        return [run.predictions[source.prediction][view] for run in self.of(dataset, source.model)]
-
-    def summary(self, reading: str, dataset: str, row: str, view: str, metric: str) -> Summary | None:
-        """Give mean and std of a score over the runs; None if there is no value."""
-        return summarised([result[metric] for result in self.views(reading, dataset, row, view)])
+        return [run.predictions[source.prediction][view] for run in self.runs_of(dataset, source)]
 
     def predictions(self, dataset: str, model: str) -> list[str]:
-        """Give the names of what a model's runs predict; some of them may have more than others."""
+        """Return the names of what a model's runs predict; some of them may have more than others."""
         return list(dict.fromkeys(name for run in self.of(dataset, model) for name in run.predictions))
-
-    def dataset_statistics(self, dataset: str) -> DatasetStatistics | None:
-        """Give the statistics of a dataset over the test sets of its splits; None if nothing is known of it."""
-        tasks = [task for task in self.tasks if task.dataset == dataset]
-        if not tasks:
-            return None
-        size = tasks[0]
-        spread = [_spread([float(getattr(task, share)) for task in tasks]) for share in SHARES]
-        return DatasetStatistics(size.nodes, size.directed_edges, size.features, size.classes, *spread)
 
     @property
     def versions(self) -> dict[str, list[str]]:
@@ -96,30 +110,19 @@ class Results:
         return {name: sorted(several) for name, several in found.items()}
 
 
-def away(ours: MeanStd, published: MeanStd) -> float:
-    """Give how far our mean is from a published one, in published standard deviations."""
-    return (ours.mean - published.mean) / published.std
-
-
 def runs_with(prediction: str, runs: Iterable[Run]) -> list[Run]:
-    """Give the runs that have a prediction: those before a calibrator was added have not."""
+    """Return the runs that have a prediction."""
     return [run for run in runs if prediction in run.predictions]
 
 
-def _spread(values: Sequence[float]) -> Summary:
-    """Give mean and population std over the splits that have a value: a test set may have no edge."""
-    known = [value for value in values if not np.isnan(value)]
-    return Summary(fmean(known), pstdev(known), len(known)) if known else Summary(np.nan, np.nan, 0)
+def _known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
+    """Put what was found in the known order; the rest follows, sorted."""
+    names = set(found)
+    in_order = [name for name in dict.fromkeys(known) if name in names]
+    return in_order + sorted(names.difference(in_order))
 
 
-def summarised(values: Iterable[float]) -> Summary | None:
-    """Give mean and population std of the values that are there; with an infinite one both are."""
-    known = np.array([value for value in values if not np.isnan(value)])
-    if not len(known):
-        return None
-    if np.isinf(known).any():
-        return Summary(float("inf"), float("nan"), len(known))
-    return Summary(float(known.mean()), float(known.std()), len(known))
+# --- several sources ---
 
 
 class Place(NamedTuple):
@@ -141,10 +144,10 @@ class Settings(NamedTuple):
 
 def read_sources(paths: Sequence[Path]) -> Results:
     """Read folders that reproduce wrote, and tables that were exported, as one."""
-    return merged({str(path): Results.read(path) for path in paths})
+    return merge({str(path): Results.read(path) for path in paths})
 
 
-def merged(sources: Mapping[str, Results]) -> Results:
+def merge(sources: Mapping[str, Results]) -> Results:
     """Put the results of sources together, or say why that would mix what does not belong together.
 
     Where a run is in several, it has the predictions of all: it may be calibrated in one source alone.
@@ -153,14 +156,14 @@ def merged(sources: Mapping[str, Results]) -> Results:
         return next(iter(sources.values()))
     _check_versions(sources)
     _check_hyperparameters(sources)
-    tasks = _merged_tasks(sources)
+    tasks = _merge_tasks(sources)
     runs: dict[Place, Run] = {}
     for run in (run for results in sources.values() for run in results.runs):
         place = _place(run.key)
         known = runs.get(place, run)
         more = run if len(run.predictions) > len(known.predictions) else known
         runs[place] = replace(more, predictions={**known.predictions, **run.predictions})
-    commands = _merged_commands(command for results in sources.values() for command in results.commands)
+    commands = _merge_commands(command for results in sources.values() for command in results.commands)
     failures = _remaining_failures(sources.values(), runs)
     return Results(sorted(runs.values(), key=lambda run: run.key), tasks, commands, failures)
 
@@ -169,6 +172,7 @@ def _place(key: RunKey) -> Place:
     return Place(key.dataset, key.model, key.split, key.fold, key.init)
 
 
+@cache
 def _settings(hyperparameters: str) -> Settings:
     described = json.loads(hyperparameters)
     calibrators = {name: text for one in described for name, text in one.get(CALIBRATORS_ENTRY, {}).items()}
@@ -206,7 +210,7 @@ def _check_hyperparameters(sources: Mapping[str, Results]) -> None:
                     )
 
 
-def _merged_tasks(sources: Mapping[str, Results]) -> list[TaskRow]:
+def _merge_tasks(sources: Mapping[str, Results]) -> list[TaskRow]:
     """Take each graph with a split once; refuse another graph or split of the same name."""
     known: dict[tuple[str, int], tuple[TaskRow, str]] = {}
     for source, results in sources.items():
@@ -220,7 +224,7 @@ def _merged_tasks(sources: Mapping[str, Results]) -> list[TaskRow]:
     return [known[key][0] for key in sorted(known)]
 
 
-def _merged_commands(commands: Iterable[CommandRow]) -> list[CommandRow]:
+def _merge_commands(commands: Iterable[CommandRow]) -> list[CommandRow]:
     """Put commands in the order of their beginning; of one that was exported while it ran, take the later state."""
     latest: dict[tuple[str, str, str], CommandRow] = {}
     for command in commands:

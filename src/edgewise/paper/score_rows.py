@@ -1,31 +1,27 @@
-"""Rows of scores: what stands in each cell, what it sorts by, and how far from the published number it is."""
+"""Scores summarized over runs, beside what was published, and the rows that tables, CSV, page and figures read.
+
+A score has three types on its way: the `ViewResult` that is stored of each run, the `Score` over runs, and the `Cell`
+that is printed (text_tables.py).
+"""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import multimode
+from statistics import fmean, multimode, pstdev
 from types import MappingProxyType
 
-from edgewise.data.statistics import DatasetStatistics, MeanStd
+import numpy as np
+
+from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import EMPTY, READING_NAMES, counted, mean_std, signed
+from edgewise.paper.formatting import COUNTS, READING_NAMES, SHARES, number
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import (
-    AS_DEFINED,
-    AS_PUBLISHED,
-    CALIBRATORS,
-    KNOWN_MODELS,
-    PREDICTIONS,
-    READINGS,
-    STARTED_FROM,
-    Source,
-)
-from edgewise.paper.results import SHARES, Results, Summary, away, runs_with, summarised
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, STARTED_FROM, Source
+from edgewise.paper.results import Results, runs_with
 from edgewise.sweep.runs import SAME_LABEL, Run
 
-COUNTS = ("nodes", "directed_edges", "features", "classes")
-# The scores that tell the predictions of a model apart.
+# The scores that tell the predictions of a model apart: view and metric.
 TELLING = (
     ("nodewise", "accuracy"),
     ("nodewise", "ece"),
@@ -34,170 +30,143 @@ TELLING = (
     ("edgewise", "brier"),
 )
 PREDICTION_SCORES = (*TELLING, (SAME_LABEL, "ece"))
+STATISTICS = "statistics"  # the row of what no model has a part in
 
 
 @dataclass(frozen=True)
-class Published:
-    """A published number beside ours, and how many of its standard deviations ours is away."""
+class Score:
+    """Mean and population std over runs, or over splits, and what was published.
 
-    text: str
-    difference: float | None = None
+    The mean is NaN where no run has a value, as in an empty set; it is infinite, and the std NaN, where one is.
+    """
 
-    @property
-    def away(self) -> str:
-        """The difference, with its sign."""
-        return "" if self.difference is None else signed(self.difference)
-
-    @property
-    def verdict(self) -> str:
-        """Within one published standard deviation is good, within two is near, beyond is far; empty without ours."""
-        if self.difference is None:
-            return ""
-        return "good" if abs(self.difference) <= 1 else "near" if abs(self.difference) <= 2 else "far"
-
-
-@dataclass(frozen=True)
-class ScoreCell:
-    """A cell: its text, the number that it sorts by, a remark, and what was published."""
-
-    text: str
-    value: float | None
-    remark: str = ""
-    published: Published | None = None
+    dataset: str
+    row: str
+    view: str
+    metric: str
+    mean: float
+    std: float
+    runs: int  # that have a value
+    num_runs: int  # with or without one
+    published: MeanStd | None = None
     is_best: bool = False
 
     @property
-    def sort_key(self) -> str:
-        """The number as JavaScript reads it; empty where there is none, which sorts last."""
-        if self.value is None or math.isnan(self.value):
-            return ""
-        return repr(float(self.value)).replace("inf", "Infinity")
+    def difference(self) -> float | None:
+        """Ours less published, in published standard deviations; None where one of the three is missing."""
+        if self.published is None or not self.runs or math.isnan(self.published.std):
+            return None
+        return (self.mean - self.published.mean) / self.published.std
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of a table: of which dataset, what its name is, and its cells."""
+    """A row of a table; ``model`` is set where the row is a prediction of a model or a calibrator of it."""
 
     dataset: str
     name: str
-    cells: Sequence[ScoreCell]
-    remark: str = ""
+    scores: Sequence[Score]
+    runs: int
+    is_short: bool = False  # fewer runs than the rows beside it
+    model: str = ""
+
+
+def summarize(values: Iterable[float]) -> tuple[float, float, int]:
+    """Return mean, population std and number of the values that are not NaN."""
+    known = np.array([value for value in values if not math.isnan(value)])
+    if not len(known):
+        return math.nan, math.nan, 0
+    if np.isinf(known).any():
+        return math.inf, math.nan, len(known)
+    return float(known.mean()), float(known.std()), len(known)
+
+
+def score_of_runs(dataset: str, row: str, view: str, metric: str, runs: Sequence[Run], prediction: str) -> Score:
+    """Summarize one score of a prediction over runs that have it."""
+    values = [run.predictions[prediction][view][metric] for run in runs]
+    return Score(dataset, row, view, metric, *summarize(values), len(runs))
+
+
+# --- rows of the paper's tables ---
+
+
+def reading_score(results: Results, reading: str, dataset: str, row: str, view: str, metric: str) -> Score:
+    """Summarize a cell of the paper's tables in one reading, beside what was published."""
+    source = results.rows(reading)[row]
+    score = score_of_runs(dataset, row, view, metric, results.runs_of(dataset, source), source.prediction)
+    return replace(score, published=PUBLISHED_SCORES.get(dataset, {}).get(row, {}).get(metric, {}).get(view))
 
 
 def score_rows(results: Results, reading: str, metric: str) -> list[ScoreRow]:
-    """Give a row for each dataset and row of the paper's tables that has runs, with a cell for each view."""
+    """Return a row for each dataset and row of the paper's tables that has runs, with a score for each view."""
     usual = max(multimode(Counter(run.key.cell for run in results.runs).values()), default=0)
-    return [
-        row
+    rows = [
+        ScoreRow(dataset, name, scores, len(runs), len(runs) < usual)
         for dataset in results.datasets
-        for row in with_best(
-            [_score_row(results, reading, dataset, name, metric, usual) for name in READINGS[reading]],
-            [metric] * len(VIEWS),
-        )
+        for name, source in results.rows(reading).items()
+        if (runs := results.of(dataset, source.model))
+        for scores in [[reading_score(results, reading, dataset, name, view, metric) for view in VIEWS]]
     ]
+    return mark_best(rows)
 
 
-def _score_row(results: Results, reading: str, dataset: str, name: str, metric: str, usual: int) -> ScoreRow:
-    runs = len(results.of(dataset, READINGS[reading][name].model))
-    if not runs:
-        return ScoreRow(dataset, name, ())
-    published = PUBLISHED_SCORES.get(dataset, {}).get(name, {}).get(metric, {})
-    cells = [
-        score_cell(results.summary(reading, dataset, name, view, metric), metric, runs, published.get(view))
-        for view in VIEWS
-    ]
-    return ScoreRow(dataset, name, cells, counted(runs, "run") if runs < usual else "")
+def mark_best(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    """Mark the best score of each column within a dataset, and those whose printed mean is the same."""
+    marked = []
+    for dataset in dict.fromkeys(row.dataset for row in rows):
+        of_dataset = [row for row in rows if row.dataset == dataset]
+        best = [_best(column) for column in zip(*(row.scores for row in of_dataset), strict=True)]
+        for row in of_dataset:
+            scores = [
+                replace(score, is_best=len(of_dataset) > 1 and number(score.mean, score.metric) == text)
+                for score, text in zip(row.scores, best, strict=True)
+            ]
+            marked.append(replace(row, scores=scores))
+    return marked
 
 
-def score_cell(ours: Summary | None, metric: str, runs: int, published: MeanStd | None = None) -> ScoreCell:
-    """Write mean ± std, and remark on it if some of the runs have no value."""
-    theirs = Published(mean_std(published, metric)) if published else None
-    if ours is None:
-        return ScoreCell(EMPTY, None, "nothing to score", theirs)
-    if theirs and published:
-        theirs = replace(theirs, difference=away(ours, published))
-    remark = counted(ours.runs, "run") if ours.runs < runs else ""
-    return ScoreCell(mean_std(ours, metric), ours.mean, remark, theirs)
-
-
-def with_best(rows: Sequence[ScoreRow], metrics: Sequence[str]) -> list[ScoreRow]:
-    """Mark the best cell of each column, and those whose mean looks the same; rows without cells are left out."""
-    filled = [row for row in rows if row.cells]
-    columns = enumerate(metrics) if len(filled) > 1 else ()
-    best = [_best([row.cells[i] for row in filled], metric) for i, metric in columns]
-    return [
-        replace(row, cells=[replace(c, is_best=_mean(c) == b) for c, b in zip(row.cells, best, strict=True)])
-        if best
-        else row
-        for row in filled
-    ]
-
-
-def _best(cells: Iterable[ScoreCell], metric: str) -> str | None:
-    known = [cell for cell in cells if cell.value is not None and math.isfinite(cell.value)]
+def _best(scores: Iterable[Score]) -> str | None:
+    known = [score for score in scores if math.isfinite(score.mean)]
     if not known:
         return None
-    return _mean((max if metric == "accuracy" else min)(known, key=lambda cell: cell.value or 0.0))
+    choose = max if known[0].metric == "accuracy" else min
+    best = choose(known, key=lambda score: score.mean)
+    return number(best.mean, best.metric)
 
 
-def _mean(cell: ScoreCell) -> str:
-    return cell.text.split(" ± ")[0]
-
-
-def prediction_rows(results: Results) -> list[ScoreRow]:
-    """Give a row for each dataset and prediction; the name is that of the model and that of the prediction."""
-    return [
-        prediction_row(dataset, f"{model} {name}", runs, name, PREDICTION_SCORES)
-        for dataset in results.datasets
-        for model in KNOWN_MODELS
-        for runs in [results.of(dataset, model)]
-        for name in results.predictions(dataset, model)
-    ]
-
-
-def prediction_row(
-    dataset: str, name: str, runs: Sequence[Run], prediction: str, scores: Iterable[tuple[str, str]]
-) -> ScoreRow:
-    """Give a cell for each score of a prediction; the remark says if only some of the runs have it."""
-    having = [run.predictions[prediction] for run in runs_with(prediction, runs)]
-    cells = [
-        score_cell(summarised(views[view][metric] for views in having), metric, len(having)) for view, metric in scores
-    ]
-    return ScoreRow(dataset, name, cells, counted(len(having), "run") if len(having) < len(runs) else "")
-
-
-def legend_of(results: Results) -> dict[str, str]:
-    """Explain the predictions that some run has."""
-    found = {name for run in results.runs for name in run.predictions}
-    return {name: meaning for name, meaning in PREDICTIONS.items() if name in found}
+# --- statistics of datasets ---
 
 
 def statistics_rows(results: Results) -> list[ScoreRow]:
-    """Give a row for each dataset with its sizes, then its shares in percent, ours and published."""
-    return [
-        ScoreRow(dataset, dataset, _statistics_cells(ours, PUBLISHED_DATASETS.get(dataset)))
-        for dataset in results.described_datasets
-        if (ours := results.dataset_statistics(dataset))
-    ]
+    """Return a row for each dataset with its sizes, then its shares over the test sets of the splits."""
+    return [_statistics_row(results, dataset) for dataset in results.described_datasets]
 
 
-def _statistics_cells(ours: DatasetStatistics, published: DatasetStatistics | None) -> list[ScoreCell]:
+def statistics_score(results: Results, dataset: str, share: str) -> Score:
+    """Summarize a share of edges or nodes over the splits that have one: a test set may have no edge."""
+    values = [float(getattr(task, share)) for task in results.tasks if task.dataset == dataset]
+    known = [value for value in values if not math.isnan(value)]
+    mean, std = (fmean(known), pstdev(known)) if known else (math.nan, math.nan)
+    published = getattr(PUBLISHED_DATASETS.get(dataset), share, None)
+    return Score(dataset, STATISTICS, "", share, mean, std, len(known), len(known), published)
+
+
+def _statistics_row(results: Results, dataset: str) -> ScoreRow:
+    first, *others = (task for task in results.tasks if task.dataset == dataset)
+    published = PUBLISHED_DATASETS.get(dataset)
     counts = [
-        ScoreCell(
-            f"{getattr(ours, name):,}",
-            getattr(ours, name),
-            published=Published(f"{getattr(published, name):,}") if published else None,
-        )
+        Score(dataset, STATISTICS, "", name, getattr(first, name), math.nan, 1, 1, _published_count(published, name))
         for name in COUNTS
     ]
-    return counts + [_share_cell(getattr(ours, share), share, getattr(published, share, None)) for share in SHARES]
+    shares = [statistics_score(results, dataset, share) for share in SHARES]
+    return ScoreRow(dataset, dataset, [*counts, *shares], 1 + len(others))
 
 
-def _share_cell(share: MeanStd, name: str, published: MeanStd | None) -> ScoreCell:
-    """Write a share of the edges of test sets; a set without edges has none."""
-    ours = share if isinstance(share, Summary) and share.runs else None
-    return score_cell(ours, name, ours.runs if ours else 0, published)
+def _published_count(published: object, name: str) -> MeanStd | None:
+    return MeanStd(getattr(published, name), math.nan) if published else None
 
+
+# --- predictions and calibrators ---
 
 UNCALIBRATED = "uncalibrated"
 # By the name of the column: view and metric.
@@ -214,41 +183,54 @@ CALIBRATOR_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
+def prediction_rows(results: Results) -> list[ScoreRow]:
+    """Return a row for each dataset, model and prediction."""
+    return [
+        _prediction_row(dataset, model, name, name, results.of(dataset, model), PREDICTION_SCORES)
+        for dataset in results.datasets
+        for model in results.models
+        for name in results.predictions(dataset, model)
+    ]
+
+
+def _prediction_row(
+    dataset: str, model: str, name: str, prediction: str, runs: Sequence[Run], scores: Iterable[tuple[str, str]]
+) -> ScoreRow:
+    having = runs_with(prediction, runs)
+    row = f"{model} {name}"
+    cells = [score_of_runs(dataset, row, view, metric, having, prediction) for view, metric in scores]
+    return ScoreRow(dataset, name, cells, len(having), len(having) < len(runs), model)
+
+
+def explained_predictions(results: Results) -> dict[str, str]:
+    """Return what the predictions that some run has are, by name."""
+    found = {name for run in results.runs for name in run.predictions}
+    return {name: meaning for name, meaning in PREDICTIONS.items() if name in found}
+
+
 def calibrated_runs(results: Results) -> dict[tuple[str, str], list[Run]]:
-    """Give the runs that have calibrated predictions, by dataset and model."""
-    cells = [(dataset, model) for dataset in results.datasets for model in KNOWN_MODELS]
-    found = {cell: [run for run in results.of(*cell) if _is_calibrated(run)] for cell in cells}
+    """Return the runs that have calibrated predictions, by dataset and model."""
+    cells = [(dataset, model) for dataset in results.datasets for model in results.models]
+    found = {
+        cell: [run for run in results.of(*cell) if any(name in run.predictions for name in results.calibrators)]
+        for cell in cells
+    }
     return {cell: runs for cell, runs in found.items() if runs}
 
 
-def _is_calibrated(run: Run) -> bool:
-    return any(name in run.predictions for name in CALIBRATORS)
+def calibrator_rows(
+    results: Results, scores: Iterable[tuple[str, str]] = tuple(CALIBRATOR_SCORES.values())
+) -> list[ScoreRow]:
+    """Return a row for each dataset, model and calibrator, first what calibrators start from."""
+    rows = []
+    for (dataset, model), runs in calibrated_runs(results).items():
+        having = [name for name in results.calibrators if runs_with(name, runs)]
+        for name, prediction in {UNCALIBRATED: STARTED_FROM, **dict(zip(having, having, strict=True))}.items():
+            rows.append(_prediction_row(dataset, model, name, prediction, runs, scores))
+    return mark_best(rows)
 
 
-def calibrated_predictions(runs: Sequence[Run]) -> dict[str, str]:
-    """Give the predictions of the runs by the names of calibrators, first the one that they start from."""
-    having = [name for name in CALIBRATORS if any(name in run.predictions for run in runs)]
-    return {UNCALIBRATED: STARTED_FROM, **{name: name for name in having}}
-
-
-def calibrator_rows(results: Results) -> list[ScoreRow]:
-    """Give a row for each dataset, model and calibrator; the name is that of the model and that of the calibrator."""
-    metrics = [metric for _, metric in CALIBRATOR_SCORES.values()]
-    cells = calibrated_runs(results)
-    return [
-        row
-        for dataset in results.datasets
-        for row in with_best(
-            [
-                prediction_row(dataset, f"{model} {name}", runs, prediction, CALIBRATOR_SCORES.values())
-                for (of_dataset, model), runs in cells.items()
-                if of_dataset == dataset
-                for name, prediction in calibrated_predictions(runs).items()
-            ],
-            metrics,
-        )
-    ]
-
+# --- structured calibration against other predictions ---
 
 STRUCTURED, TEMPERATURE = "structured", "temperature"
 # By the name of the column: view and metric.
@@ -263,54 +245,42 @@ STRUCTURED_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Contender:
-    """What is compared: its name, the prediction that it is, and the runs that have it."""
+class NamedPrediction:
+    """A prediction of a model, its name in the comparison, and the runs that have it."""
 
     name: str
     source: Source
     runs: Sequence[Run]
 
-    @property
-    def is_structured(self) -> bool:
-        """Whether it is what the others are compared with."""
-        return self.source.prediction == STRUCTURED
-
-    def scores(self, view: str, metric: str) -> list[float]:
-        """Give a score of each run."""
+    def values(self, view: str, metric: str) -> list[float]:
+        """Return a score of each run."""
         return [run.predictions[self.source.prediction][view][metric] for run in self.runs]
 
 
-def contenders(results: Results, dataset: str) -> list[Contender]:
-    """Give all that have runs on a dataset, only runs whose split, fold and init structured calibration has too."""
-    structured = [
-        run
-        for (of_dataset, _), runs in calibrated_runs(results).items()
-        for run in runs_with(STRUCTURED, runs)
-        if of_dataset == dataset
-    ]
+def compared_predictions(results: Results, dataset: str) -> list[NamedPrediction]:
+    """Return what structured calibration is compared with on a dataset, and itself.
+
+    Only runs count whose split, fold and init structured calibration has too.
+    """
+    structured = [run for model in results.models for run in runs_with(STRUCTURED, results.of(dataset, model))]
     bases, places = dict.fromkeys(run.key.model for run in structured), {_place(run) for run in structured}
     found = [
-        Contender(name, source, [run for run in runs if _place(run) in places])
-        for name, source in _named(bases)
-        for runs in [runs_with(source.prediction, results.of(dataset, source.model))]
+        NamedPrediction(name, source, [run for run in results.runs_of(dataset, source) if _place(run) in places])
+        for name, source in _compared_sources(results, bases)
     ]
     return [one for one in found if one.runs]
 
 
-def _named(bases: Iterable[str]) -> list[tuple[str, Source]]:
+def _compared_sources(results: Results, bases: Iterable[str]) -> list[tuple[str, Source]]:
     """Name the rows of the tables, twice where the readings differ, and what calibrators make of models."""
+    published, defined = results.rows(AS_PUBLISHED), results.rows(AS_DEFINED)
     named = []
-    for row in dict.fromkeys(row for rows in READINGS.values() for row in rows):
-        of_reading = {reading: READINGS[reading].get(row) for reading in (AS_PUBLISHED, AS_DEFINED)}
-        differ = None not in of_reading.values() and len(set(of_reading.values())) > 1
-        for reading, source in of_reading.items():
-            if source is not None:
-                named.append((f"{row} {READING_NAMES[reading]}" if differ else row, source))
-    named += [
-        (f"{base} + {calibrator}", Source(base, calibrator))
-        for calibrator in (TEMPERATURE, STRUCTURED)
-        for base in bases
-    ]
+    for row in dict.fromkeys((*published, *defined)):
+        differ = row in published and row in defined and published[row] != defined[row]
+        for reading, rows in ((AS_PUBLISHED, published), (AS_DEFINED, defined)):
+            if row in rows:
+                named.append((f"{row} {READING_NAMES[reading]}" if differ else row, rows[row]))
+    named += [(f"{base} + {name}", Source(base, name)) for name in (TEMPERATURE, STRUCTURED) for base in bases]
     return list(dict.fromkeys(named))
 
 
@@ -319,19 +289,15 @@ def _place(run: Run) -> tuple[int, int, int]:
 
 
 def structured_rows(results: Results) -> list[ScoreRow]:
-    """Give a row for each dataset with structured calibration and each contender."""
-    metrics = [metric for _, metric in STRUCTURED_SCORES.values()]
-    return [row for dataset in results.datasets for row in with_best(_rows(contenders(results, dataset)), metrics)]
-
-
-def _rows(found: Sequence[Contender]) -> list[ScoreRow]:
-    most = max((len(one.runs) for one in found), default=0)
-    return [
-        replace(
-            prediction_row(
-                one.runs[0].key.dataset, one.name, one.runs, one.source.prediction, STRUCTURED_SCORES.values()
-            ),
-            remark=counted(len(one.runs), "run") if len(one.runs) < most else "",
-        )
-        for one in found
-    ]
+    """Return a row for each dataset with structured calibration and each prediction that it is compared with."""
+    rows = []
+    for dataset in results.datasets:
+        found = compared_predictions(results, dataset)
+        usual = max((len(one.runs) for one in found), default=0)
+        for one in found:
+            scores = [
+                score_of_runs(dataset, one.name, view, metric, one.runs, one.source.prediction)
+                for view, metric in STRUCTURED_SCORES.values()
+            ]
+            rows.append(ScoreRow(dataset, one.name, scores, len(one.runs), len(one.runs) < usual))
+    return mark_best(rows)

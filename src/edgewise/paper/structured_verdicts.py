@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgewise.paper.formatting import PERCENT, counted, label, listed, signed
-from edgewise.paper.readings import CALIBRATORS, MODELS, STARTED_FROM
-from edgewise.paper.results import Results, runs_with, summarised
-from edgewise.paper.score_rows import TEMPERATURE, Contender, contenders
+from edgewise.paper.readings import MODELS, STARTED_FROM
+from edgewise.paper.results import Results, runs_with
+from edgewise.paper.score_rows import STRUCTURED, TEMPERATURE, NamedPrediction, compared_predictions, summarize
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,17 @@ def verdicts(results: Results) -> list[Verdict]:
     return [
         _verdict(one, [other for other in found if _is_rival(one, other)])
         for dataset in results.datasets
-        for found in [contenders(results, dataset)]
+        for found in [compared_predictions(results, dataset)]
         for one in found
-        if one.is_structured
+        if one.source.prediction == STRUCTURED
     ]
 
 
-def _is_rival(one: Contender, other: Contender) -> bool:
+def _is_rival(one: NamedPrediction, other: NamedPrediction) -> bool:
     """Tell whether another is a model of the paper as it is, or temperature scaling of the same model."""
-    model, prediction = other.source
-    if prediction in CALIBRATORS:
-        return model == one.source.model and prediction == TEMPERATURE
-    return model in MODELS
+    if other.source.prediction in (TEMPERATURE, STRUCTURED):
+        return other.source == one.source._replace(prediction=TEMPERATURE)
+    return other.source.model in MODELS
 
 
 def verdict_summary(found: Sequence[Verdict]) -> str:
@@ -76,7 +75,7 @@ def verdict_summary(found: Sequence[Verdict]) -> str:
     )
 
 
-def _verdict(one: Contender, others: Sequence[Contender]) -> Verdict:
+def _verdict(one: NamedPrediction, others: Sequence[NamedPrediction]) -> Verdict:
     aims = [
         _lowest(one, others, "edge NLL", "nll", or_equal=False),
         _lowest(one, others, "edge Brier score", "brier", or_equal=False),
@@ -86,7 +85,7 @@ def _verdict(one: Contender, others: Sequence[Contender]) -> Verdict:
     return Verdict(one.runs[0].key.dataset, one.source.model, aims, _paired(one))
 
 
-def _lowest(one: Contender, others: Sequence[Contender], name: str, metric: str, or_equal: bool) -> Aim:
+def _lowest(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, metric: str, or_equal: bool) -> Aim:
     """Compare a mean over the runs with those of others, of which those without a value do not count."""
     ours = _mean(one, metric)
     if math.isnan(ours):
@@ -100,9 +99,8 @@ def _lowest(one: Contender, others: Sequence[Contender], name: str, metric: str,
     return Aim(name, f"{said} is {held}, the lowest {_named(means[:1], metric)}", True)
 
 
-def _mean(one: Contender, metric: str) -> float:
-    found = summarised(one.scores("edgewise", metric))
-    return math.nan if found is None else found.mean
+def _mean(one: NamedPrediction, metric: str) -> float:
+    return summarize(one.values("edgewise", metric))[0]
 
 
 def _named(means: Sequence[tuple[float, str]], metric: str) -> str:
@@ -114,11 +112,13 @@ def _number(value: float, metric: str) -> str:
     return (f"{100 * value:.3f}%" if metric in PERCENT else f"{value:.4f}").replace("inf", "∞")
 
 
-def _same_accuracy(one: Contender) -> Aim:
+def _same_accuracy(one: NamedPrediction) -> Aim:
     """Compare each run with what its calibration started from."""
     base = label(one.source.model)
-    before = Contender(base, one.source._replace(prediction=STARTED_FROM), one.runs).scores("nodewise", "accuracy")
-    pairs = zip(one.scores("nodewise", "accuracy"), before, strict=True)
+    before = NamedPrediction(base, one.source._replace(prediction=STARTED_FROM), one.runs).values(
+        "nodewise", "accuracy"
+    )
+    pairs = zip(one.values("nodewise", "accuracy"), before, strict=True)
     changes = sorted(ours - theirs for ours, theirs in pairs if ours != theirs)
     runs = counted(len(one.runs), "run")
     if not changes:
@@ -128,13 +128,13 @@ def _same_accuracy(one: Contender) -> Aim:
     return Aim("node accuracy", outcome, False)
 
 
-def _paired(one: Contender) -> str:
+def _paired(one: NamedPrediction) -> str:
     """Count the runs whose edge NLL is below that of temperature scaling in the same run."""
     both = runs_with(TEMPERATURE, one.runs)
     if not both:
         return ""
     ours, theirs = (
-        Contender(name, one.source._replace(prediction=name), both).scores("edgewise", "nll")
+        NamedPrediction(name, one.source._replace(prediction=name), both).values("edgewise", "nll")
         for name in (one.source.prediction, TEMPERATURE)
     )
     below = sum(mine < other for mine, other in zip(ours, theirs, strict=True))

@@ -1,20 +1,59 @@
-"""A table of text, and three ways to write it: for a terminal, as Markdown, as LaTeX."""
+"""Printed cells and tables, and three ways to write them: for a terminal, as Markdown, as LaTeX."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill
+
+from edgewise.paper.formatting import counted, mean_std, signed
+from edgewise.paper.score_rows import Score, ScoreRow
 
 NOTE_WIDTH = 100
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, perhaps bold, and perhaps another beneath it."""
+    """What stands in a table: a text, perhaps bold, perhaps with a remark, and perhaps another text beneath it."""
 
     text: str
+    remark: str = ""
     beneath: str = ""
+    away: str = ""  # how far the text is from the one beneath
+    verdict: str = ""  # good within one published standard deviation, near within two, far beyond
     is_bold: bool = False
+    value: float = math.nan  # what it sorts by
+
+    @property
+    def line(self) -> str:
+        """The text with its remark."""
+        return f"{self.text} ({self.remark})" if self.remark else self.text
+
+    @property
+    def second_line(self) -> str:
+        """What stands beneath, with the distance."""
+        return f"{self.beneath}  {self.away}".rstrip()
+
+    @property
+    def sort_key(self) -> str:
+        """The value as JavaScript reads it; empty where there is none, which sorts last."""
+        return "" if math.isnan(self.value) else repr(float(self.value)).replace("inf", "Infinity")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of cells under the name of its group; ``model`` is set where the label names something of a model."""
+
+    group: str
+    label: str
+    cells: Sequence[Cell]
+    remark: str = ""
+    model: str = ""
+
+    @property
+    def line(self) -> str:
+        """The label with its remark."""
+        return f"{self.label} ({self.remark})" if self.remark else self.label
 
 
 @dataclass(frozen=True)
@@ -23,24 +62,55 @@ class Table:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence["Row"]
+    rows: Sequence[Row]
     notes: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Row:
-    """One row: its group, its label, and a cell for each column."""
+def score_cell(score: Score) -> Cell:
+    """Write a score: mean ± std, how many runs have one if not all do, and what was published."""
+    published, difference = score.published, score.difference
+    std = math.nan if score.runs == 1 else score.std  # one run has no spread
+    return Cell(
+        mean_std(score.mean, std, score.metric),
+        remark=_score_remark(score),
+        beneath=mean_std(published.mean, published.std, score.metric) if published else "",
+        away="" if difference is None else signed(difference),
+        verdict="" if difference is None else _verdict(abs(difference)),
+        is_bold=score.is_best,
+        value=score.mean,
+    )
 
-    group: str
-    label: str
-    cells: Sequence[Cell]
+
+def _score_remark(score: Score) -> str:
+    if not score.runs:
+        return "nothing to score"
+    return counted(score.runs, "run") if score.runs < score.num_runs else ""
+
+
+def _verdict(distance: float) -> str:
+    return "good" if distance <= 1 else "near" if distance <= 2 else "far"
+
+
+def printed_rows(rows: Sequence[ScoreRow]) -> list[Row]:
+    """Write rows of scores; a row of fewer runs than those beside it says so."""
+    return [
+        Row(
+            row.dataset,
+            row.name,
+            [score_cell(score) for score in row.scores],
+            counted(row.runs, "run") if row.is_short else "",
+            row.model,
+        )
+        for row in rows
+    ]
 
 
 def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
     """Write a table for a terminal, as narrow as it can be; ``bold`` writes what is bold."""
-    labels = max((len(row.label) for row in table.rows), default=0) + 4
+    labels = max((len(row.line) for row in table.rows), default=0) + 4
     widths = [
-        max([len(name), *(len(text) for row in table.rows for text in (row.cells[i].text, row.cells[i].beneath))]) + 2
+        max([len(name), *(len(text) for row in table.rows for text in (row.cells[i].line, row.cells[i].second_line))])
+        + 2
         for i, name in enumerate(table.columns)
     ]
     columns = zip(table.columns, widths, strict=True)
@@ -50,13 +120,13 @@ def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
         for row in rows:
             # Bold letters have codes around them, so the width is made by spaces behind them.
             shown = (
-                (bold(cell.text) if cell.is_bold else cell.text) + " " * (width - len(cell.text))
+                (bold(cell.line) if cell.is_bold else cell.line) + " " * (width - len(cell.line))
                 for cell, width in zip(row.cells, widths, strict=True)
             )
-            lines.append(f"{'  ' + row.label:<{labels}}{''.join(shown)}".rstrip())
+            lines.append(f"{'  ' + row.line:<{labels}}{''.join(shown)}".rstrip())
             if any(cell.beneath for cell in row.cells):
                 cells = zip(row.cells, widths, strict=True)
-                lines.append(" " * labels + "".join(f"{cell.beneath:<{width}}" for cell, width in cells).rstrip())
+                lines.append(" " * labels + "".join(f"{cell.second_line:<{width}}" for cell, width in cells).rstrip())
     notes = (fill(note, NOTE_WIDTH, subsequent_indent="  ") for note in table.notes)
     return "\n".join([*lines, *([""] if table.notes else []), *notes])
 
@@ -68,15 +138,15 @@ def table_markdown(table: Table) -> str:
     lines = [header, ["---"] * len(header)]
     for row in table.rows:
         cells = (_markdown(cell) for cell in row.cells)
-        lines.append([*([row.group] if has_groups else []), row.label, *cells])
+        lines.append([*([row.group] if has_groups else []), row.line, *cells])
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = table.notes if len(table.notes) < 2 else ["\n".join(f"- {note}" for note in table.notes)]
     return "\n\n".join([f"## {table.title}", body, *notes])
 
 
 def _markdown(cell: Cell) -> str:
-    text = f"**{cell.text}**" if cell.is_bold else cell.text
-    return f"{text}<br>{cell.beneath}" if cell.beneath else text
+    text = f"**{cell.line}**" if cell.is_bold else cell.line
+    return f"{text}<br>{cell.second_line}" if cell.beneath else text
 
 
 LATEX_LETTERS = {
@@ -107,9 +177,9 @@ def table_latex(table: Table) -> str:
         lines += [r"\addlinespace"] if place else []
         lines += [rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{_latex(group)}}}}} \\"] if group else []
         for row in rows:
-            lines.append(_latex_row([_latex(row.label), *(_latex_cell(cell) for cell in row.cells)]))
+            lines.append(_latex_row([_latex(row.line), *(_latex_cell(cell) for cell in row.cells)]))
             if any(cell.beneath for cell in row.cells):
-                beneath = (rf"{{\scriptsize {_latex(cell.beneath)}}}" if cell.beneath else "" for cell in row.cells)
+                beneath = (rf"{{\scriptsize {_latex(cell.second_line)}}}" if cell.beneath else "" for cell in row.cells)
                 lines.append(_latex_row(["", *beneath]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
 
@@ -119,7 +189,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def _latex_cell(cell: Cell) -> str:
-    return rf"\textbf{{{_latex(cell.text)}}}" if cell.is_bold else _latex(cell.text)
+    return rf"\textbf{{{_latex(cell.line)}}}" if cell.is_bold else _latex(cell.line)
 
 
 def _latex(text: str) -> str:

@@ -28,6 +28,20 @@ class Panel:
     accuracy: Floats
     ece: Floats
 
+    @staticmethod
+    def from_sums(
+        view: str,
+        norm: str,
+        boundaries: Floats,
+        count: NDArray[np.int64],
+        confidence_sum: Floats,
+        correct_sum: NDArray[np.int64],
+        ece: Floats,
+    ) -> "Panel":
+        """Make the panel of runs, in rows, whose bins hold these counts and sums."""
+        filled = np.where(count > 0, count, np.nan)
+        return Panel(view, norm, boundaries, count, confidence_sum / filled, correct_sum / filled, ece)
+
     @property
     def is_empty(self) -> bool:
         """Whether no run has anything to show."""
@@ -89,15 +103,12 @@ def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
     boundaries = reliabilities[0].boundaries.numpy()
     # Ties leave bins of equal mass without width. Nothing lies in them, and they are no gap in the line either.
     wide = np.diff(boundaries) > 0
-    return Panel(
-        view=view,
-        norm=norm,
-        boundaries=np.unique(boundaries),
-        count=np.stack([reliability.count.numpy() for reliability in reliabilities])[:, wide],
-        confidence=np.stack([reliability.confidence.numpy() for reliability in reliabilities])[:, wide],
-        accuracy=np.stack([reliability.accuracy.numpy() for reliability in reliabilities])[:, wide],
-        ece=np.array([of_run.ece for of_run in scores]),
+    count, confidence_sum, correct_sum = (
+        np.stack([getattr(reliability, name).numpy() for reliability in reliabilities])[:, wide]
+        for name in ("count", "confidence_sum", "correct_sum")
     )
+    ece = np.array([of_run.ece for of_run in scores])
+    return Panel.from_sums(view, norm, np.unique(boundaries), count, confidence_sum, correct_sum, ece)
 
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ from edgewise.files.output import replace_file
 from edgewise.paper.comparison import tally_line
 from edgewise.paper.figures import write_figures
 from edgewise.paper.formatting import counted, duration
-from edgewise.paper.page import write_page
+from edgewise.paper.page import write_results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import table_latex, table_markdown, table_text
@@ -18,7 +18,7 @@ ONLY_IN_FILES = "All predictions"  # too wide for a terminal
 def write_report(results: Results, folder: Path) -> None:
     """Write tables, figures, and the page."""
     write_tables(results, folder)
-    write_page(results, folder / "report.html")
+    write_results_page(results, folder / "report.html")
     write_figures(results, folder / "figures")
 
 
