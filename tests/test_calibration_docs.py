@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from edgewise.paper.readings import MODELS, READINGS
+from edgewise.paper.report import write_tables
 from edgewise.paper.results import Results, read_sources
 from edgewise.paper.structured_verdicts import verdicts
-from edgewise.paper.sweep_report import write_tables
 from edgewise.sweep.plan import DATASETS
 from edgewise.sweep.run import calibrators_of, hyperparameters
 

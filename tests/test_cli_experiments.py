@@ -17,7 +17,7 @@ from edgewise.sweep.store import Store
 from edgewise.workers import local
 from edgewise.workers.jobs import Failure, Job, Outcome, attempt
 from experiments.tiny import write_planetoid
-from report.made_up_runs import made_up_results
+from paper.made_up_runs import made_up_results
 from test_cli import run
 
 FILES = ["report.html", "tables.csv", "tables.md", "tables.tex"]

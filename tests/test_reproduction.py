@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.comparison import compare, tally_line
-from edgewise.paper.formatting import label, mean_std
-from edgewise.paper.paper_tables import far_cells
+from edgewise.paper.comparison import compare, far_scores, tally_line
 from edgewise.paper.readings import MODELS
+from edgewise.paper.report import time_line, write_tables
 from edgewise.paper.results import Results
-from edgewise.paper.sweep_report import time_line, write_tables
+from edgewise.paper.text_tables import score_cell
 from edgewise.sweep.plan import DATASETS, TYPICAL_SECONDS, Plan
 from edgewise.sweep.run import perform
 from edgewise.sweep.sources import Sources
@@ -61,17 +60,17 @@ def test_the_text_says_what_came_out(results: Results, text: str) -> None:
 
 
 def test_the_text_speaks_of_every_cell_that_is_far(results: Results, text: str) -> None:
-    for cell in far_cells(results):
-        row = f"| {cell.dataset} {cell.row} | "
-        score = f"| {mean_std(cell.ours, cell.metric)} | {mean_std(cell.published, cell.metric)} |"
-        assert any(line.startswith(row) and score in line for line in text.splitlines()), (cell, label(cell.metric))
+    for score in far_scores(results):
+        row, cell = f"| {score.dataset} {score.row} | ", score_cell(score)
+        numbers = f"| {cell.text} | {cell.beneath} |"
+        assert any(line.startswith(row) and numbers in line for line in text.splitlines()), score
 
 
 def test_the_readme_has_the_means_of_the_runs(results: Results) -> None:
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     cells = {(cell.dataset, cell.row): cell for cell in compare(results) if (cell.view, cell.metric) == EDGE_ECE}
     for model in MODELS:
-        means = [(100 * cells[name, model].ours.mean, 100 * cells[name, model].published.mean) for name in DATASETS]
+        means = [(100 * cells[name, model].mean, 100 * cells[name, model].published.mean) for name in DATASETS]
         row = (f"{ours:.1f} ({published:.1f})" for ours, published in means)
         assert f"| {model.upper()} | {' | '.join(row)} |" in readme
 

@@ -22,9 +22,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from edgewise.paper.figures import draw_errors
-from edgewise.paper.page import page_html
+from edgewise.paper.page import results_page
+from edgewise.paper.report import report_text, write_tables
 from edgewise.paper.results import Results
-from edgewise.paper.sweep_report import report_text, write_tables
 
 SCORES = ("accuracy", "nll", "brier", "ece")
 
@@ -90,7 +90,7 @@ def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_
 
 
 def test_page_and_figures_have_them(results: Results) -> None:
-    html = page_html(results)
+    html = results_page(results)
     assert "Texas and synthetic-0.2,\nabout which nothing was published." in html
     assert 'id="partial"' not in html  # nobody asked for the paper
     figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE

@@ -24,7 +24,7 @@ from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from hard_use.inputs import EDGES, PROBS
 from one_thread import one_thread
-from report.made_up_runs import made_up_results
+from paper.made_up_runs import made_up_results
 from test_cli import run
 
 __all__ = ["one_thread"]

@@ -21,7 +21,7 @@ from edgewise.sweep.run_table import write_run_table
 from hard_use.forked import command, left_over, read_to_the_end
 from hard_use.inputs import calibrate_args, evaluate_args, predict_args
 from one_thread import one_thread
-from report.made_up_runs import made_up_results
+from paper.made_up_runs import made_up_results
 from test_cli import run
 
 __all__ = ["one_thread"]

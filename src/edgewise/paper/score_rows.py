@@ -152,18 +152,15 @@ def statistics_score(results: Results, dataset: str, share: str) -> Score:
 
 
 def _statistics_row(results: Results, dataset: str) -> ScoreRow:
-    first, *others = (task for task in results.tasks if task.dataset == dataset)
+    tasks = [task for task in results.tasks if task.dataset == dataset]
     published = PUBLISHED_DATASETS.get(dataset)
-    counts = [
-        Score(dataset, STATISTICS, "", name, getattr(first, name), math.nan, 1, 1, _published_count(published, name))
-        for name in COUNTS
-    ]
+    counts = []
+    for name in COUNTS:
+        theirs = MeanStd(float(getattr(published, name)), math.nan) if published else None
+        ours = float(getattr(tasks[0], name))
+        counts.append(Score(dataset, STATISTICS, "", name, ours, math.nan, len(tasks), len(tasks), theirs))
     shares = [statistics_score(results, dataset, share) for share in SHARES]
-    return ScoreRow(dataset, dataset, [*counts, *shares], 1 + len(others))
-
-
-def _published_count(published: object, name: str) -> MeanStd | None:
-    return MeanStd(getattr(published, name), math.nan) if published else None
+    return ScoreRow(dataset, dataset, [*counts, *shares], len(tasks))
 
 
 # --- predictions and calibrators ---

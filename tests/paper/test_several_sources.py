@@ -8,15 +8,15 @@ import pytest
 from typer.testing import CliRunner
 
 from edgewise.cli import app
-from edgewise.paper.page import page_html
-from edgewise.paper.results import Results, merged, read_sources
-from edgewise.paper.sweep_report import time_line
+from edgewise.paper.page import results_page
+from edgewise.paper.report import time_line
+from edgewise.paper.results import Results, merge, read_sources
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.run import hyperparameters
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
-from report.made_up_runs import made_up_results, made_up_run
+from paper.made_up_runs import made_up_results, made_up_run
 
 CALIBRATED = ("temperature", "structured")
 
@@ -44,7 +44,7 @@ def test_entries_are_named_as_runs_name_them() -> None:
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_run_of_both_has_the_predictions_of_both(paper: Results, calibrated: Results, turned: bool) -> None:
     sources = {"paper": paper, "calibrated": calibrated}
-    both = merged(dict(reversed(sources.items())) if turned else sources)
+    both = merge(dict(reversed(sources.items())) if turned else sources)
     assert {key: set(names) for key, names in named(both).items()} == {
         key: set(names) for key, names in {**named(paper), **named(calibrated)}.items()
     }
@@ -55,28 +55,28 @@ def test_a_run_of_both_has_the_predictions_of_both(paper: Results, calibrated: R
 
 def test_calibrators_of_two_sources_come_together() -> None:
     one, other = (made_up_results(("cora",), ("gcn",), splits=1, calibrators=(name,)) for name in CALIBRATED)
-    both = merged({"one": one, "other": other})
+    both = merge({"one": one, "other": other})
     assert all({*CALIBRATED} < set(run.predictions) for run in both.runs)
     assert len(both.runs) == len(one.runs)
 
 
 def test_the_same_source_twice_is_the_source(paper: Results) -> None:
-    again = merged({"a": paper, "b": paper})
+    again = merge({"a": paper, "b": paper})
     assert repr([*again.runs]) == repr(sorted(paper.runs, key=lambda run: run.key))
     assert (again.tasks, again.commands) == (paper.tasks, paper.commands)
-    assert merged({"a": paper}) is paper
+    assert merge({"a": paper}) is paper
 
 
 def test_of_a_command_that_was_exported_while_it_ran_the_later_state_counts(paper: Results) -> None:
     earlier = replace(paper, commands=[replace(paper.commands[0], runs=3, seconds=1.0)])
-    assert merged({"earlier": earlier, "later": paper}).commands == paper.commands
+    assert merge({"earlier": earlier, "later": paper}).commands == paper.commands
 
 
 def test_time_counts_what_was_made_twice(paper: Results, calibrated: Results) -> None:
-    both = merged({"paper": paper, "calibrated": calibrated})
+    both = merge({"paper": paper, "calibrated": calibrated})
     assert time_line(both).startswith("30 runs, of which 27 are shown, took ")
     assert "in 2 commands; the computing of those shown adds up to" in time_line(both)
-    html = page_html(both)
+    html = results_page(both)
     assert "2 commands\n<code>edgewise reproduce</code>, which the" in html
     assert html.count("calibrated by temperature: temperature()") == 1
     assert html.count('<span class="line">hidden 64</span>') == 5  # once for each model
@@ -89,7 +89,7 @@ def test_failures_that_the_other_source_made_good_are_gone(paper: Results, calib
     one = replace(paper, runs=[run for run in paper.runs if run.key != plain], failures={plain: "a", never: "b"})
     other = replace(calibrated, failures={not_calibrated: "c"})
     # The first ran in the other source, calibrated too; the calibrators of the last one are missing still.
-    assert merged({"one": one, "other": other}).failures == {never: "b", not_calibrated: "c"}
+    assert merge({"one": one, "other": other}).failures == {never: "b", not_calibrated: "c"}
 
 
 def test_other_versions_are_refused_but_for_python(paper: Results, calibrated: Results) -> None:
@@ -101,31 +101,31 @@ def test_other_versions_are_refused_but_for_python(paper: Results, calibrated: R
         r"whose numbers may differ\. Report them apart\."
     )
     with pytest.raises(ValueError, match=words):
-        merged({"paper": paper, "new": of_version("torch")})
-    assert len(merged({"paper": paper, "new": of_version("python")}).runs) == 27
+        merge({"paper": paper, "new": of_version("torch")})
+    assert len(merge({"paper": paper, "new": of_version("python")}).runs) == 27
 
 
 def test_other_graphs_or_splits_are_refused(paper: Results, calibrated: Results) -> None:
     others = replace(calibrated, tasks=[replace(task, fingerprint="f" * 16) for task in calibrated.tasks])
     with pytest.raises(ValueError, match="Expected the same cora in all sources, but its graph or split 0 in new"):
-        merged({"paper": paper, "new": others})
+        merge({"paper": paper, "new": others})
 
 
 def test_other_hyperparameters_are_refused_but_for_other_calibrators(paper: Results, calibrated: Results) -> None:
     run = made_up_run("cora", "gcn", 4)
     wider = replace(run, key=replace(run.key, hyperparameters='[{"hidden": 65}]'))
     with pytest.raises(ValueError, match="Expected runs of cora gcn with the same hyper-parameters, but those in new"):
-        merged({"paper": paper, "new": Results([wider])})
+        merge({"paper": paper, "new": Results([wider])})
     tuned = replace(run, key=replace(run.key, hyperparameters='[{"hidden": 64}, {"calibrators": {"structured": "x"}}]'))
     with pytest.raises(ValueError, match="Expected runs of cora gcn structured with the same"):
-        merged({"calibrated": calibrated, "new": Results([tuned])})
-    assert len(merged({"paper": paper, "new": Results([tuned])}).runs) == 25
+        merge({"calibrated": calibrated, "new": Results([tuned])})
+    assert len(merge({"paper": paper, "new": Results([tuned])}).runs) == 25
 
 
 def test_the_command_reads_folders_and_tables(
     paper: Results, calibrated: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgewise.paper.sweep_report.write_figures", lambda results, folder: None)  # takes long
+    monkeypatch.setattr("edgewise.paper.report.write_figures", lambda results, folder: None)  # takes long
     folder, table = tmp_path / "store", tmp_path / "runs.parquet"
     one = replace(paper, runs=paper.of("cora", "gcn")[:3], tasks=paper.tasks[:1])
     write_run_table(table, one.runs, one.tasks, one.commands, {})

@@ -12,7 +12,7 @@ import pytest
 
 from edgewise.paper.readings import CALIBRATORS, PREDICTIONS
 from edgewise.sweep.runs import SAME_LABEL, Run
-from report.made_up_runs import made_up_results, made_up_run
+from paper.made_up_runs import made_up_results, made_up_run
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -20,11 +20,11 @@ import matplotlib.pyplot as plt
 from edgewise.paper.figures import draw_calibrators, sweep_figures
 from edgewise.paper.page import drawn_document
 from edgewise.paper.paper_tables import paper_tables, scores_csv
+from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import calibrated_runs, calibrator_rows, structured_rows
 from edgewise.paper.structured_verdicts import verdict_summary, verdicts
-from edgewise.paper.sweep_report import report_text
-from edgewise.paper.text_tables import table_latex
+from edgewise.paper.text_tables import printed_rows, table_latex
 
 SOME = ("temperature", "isotonic", "structured")
 
@@ -45,31 +45,33 @@ def test_every_calibrator_is_explained() -> None:
 
 @pytest.mark.parametrize("is_partly", [False, True])
 def test_rows_are_means_over_the_calibrated_runs(results: Results, is_partly: bool) -> None:
-    rows = calibrator_rows(partly(results) if is_partly else results)
-    names = [f"{model} {name}" for model in ("gcn", "gat") for name in ("uncalibrated", *SOME)]
-    assert [(row.dataset, row.name) for row in rows] == [(d, name) for d in ("cora", "citeseer") for name in names]
+    rows = printed_rows(calibrator_rows(partly(results) if is_partly else results))
+    names = [(model, name) for model in ("gcn", "gat") for name in ("uncalibrated", *SOME)]
+    assert [(row.group, row.model, row.label) for row in rows] == [
+        (dataset, *name) for dataset in ("cora", "citeseer") for name in names
+    ]
     columns = [("nodewise", "accuracy"), ("nodewise", "ece"), ("nodewise", "nll"), ("edgewise", "ece")]
     columns += [("edgewise", "nll"), ("edgewise", "brier"), (SAME_LABEL, "ece")]
     for row in rows:
-        model, calibrator = row.name.split()
-        prediction = "product" if calibrator == "uncalibrated" else calibrator
-        runs = [run for run in results.runs if run.key.cell == (row.dataset, model)]
+        prediction = "product" if row.label == "uncalibrated" else row.label
+        runs = [run for run in results.runs if run.key.cell == (row.group, row.model)]
         for cell, (view, metric) in zip(row.cells, columns, strict=True):
             values = [getattr(run.predictions[prediction][view], metric) for run in runs]
             factor, digits = (100, 2) if metric in ("accuracy", "ece") else (1, 3)
             mean, std = factor * fmean(values), factor * pstdev(values)
             assert cell.text == f"{mean:.{digits}f} ± {std:.{digits}f}"
-            of_dataset = [other.cells[columns.index((view, metric))] for other in rows if other.dataset == row.dataset]
+            of_dataset = [other.cells[columns.index((view, metric))] for other in rows if other.group == row.group]
             texts = [float(other.text.split()[0]) for other in of_dataset]
             best = max(texts) if metric == "accuracy" else min(texts)
-            assert cell.is_best == (float(cell.text.split()[0]) == best)
+            assert cell.is_bold == (float(cell.text.split()[0]) == best)
 
 
 def test_a_calibrator_of_few_runs_says_so(results: Results) -> None:
     first, *others = results.runs
     without = replace(first, predictions={n: p for n, p in first.predictions.items() if n != "isotonic"})
     rows = calibrator_rows(replace(results, runs=[without, *others]))
-    assert {row.name: row.remark for row in rows if row.dataset == "cora" and row.remark} == {"gcn isotonic": "2 runs"}
+    short = [row for row in printed_rows(rows) if row.group == "cora" and row.remark]
+    assert [(row.model, row.label, row.remark) for row in short] == [("gcn", "isotonic", "2 runs")]
 
 
 def test_tables_fit_and_are_ascii_in_latex() -> None:
@@ -129,14 +131,14 @@ def set_up(results: Results, structured: float) -> Results:
     return replace(results, runs=[with_scores(run, shifts) for run in results.runs if run.key.dataset == "cora"])
 
 
-def test_contenders_are_the_papers_models_temperature_and_structured(results: Results) -> None:
-    rows = structured_rows(set_up(results, 0.4))
-    assert [row.name for row in rows] == [
+def test_structured_is_compared_with_the_papers_models_temperature_and_structured(results: Results) -> None:
+    rows = printed_rows(structured_rows(set_up(results, 0.4)))
+    assert [row.label for row in rows] == [
         *("gcn", "gat", "gmnn as published", "gmnn as defined", "jointgcn"),
         *("gcn + temperature", "gat + temperature", "gcn + structured", "gat + structured"),
     ]
-    by_name = {row.name: row.cells for row in rows}
-    assert by_name["gcn + structured"][0].text == "0.610 ± 0.008" and by_name["gcn + structured"][0].is_best
+    by_name = {row.label: row.cells for row in rows}
+    assert by_name["gcn + structured"][0].text == "0.610 ± 0.008" and by_name["gcn + structured"][0].is_bold
     assert by_name["gat + temperature"][2].text == "9.60 ± 0.08"
 
 
@@ -189,9 +191,8 @@ def test_only_runs_that_structured_calibration_has_are_compared(results: Results
     alone = structured_rows(results)
     assert structured_rows(replace(results, runs=[*results.runs, *more])) == alone
     fewer = [run for run in results.runs if run.key.cell != ("cora", "gmnn") or run.key.fold]
-    remarks = {row.name: row.remark for row in structured_rows(replace(results, runs=fewer)) if row.dataset == "cora"}
-    assert {name for name, remark in remarks.items() if remark} == {"gmnn as published", "gmnn as defined"}
-    assert remarks["gmnn as defined"] == "2 runs"
+    of_cora = [row for row in structured_rows(replace(results, runs=fewer)) if row.dataset == "cora"]
+    assert {row.name: row.runs for row in of_cora if row.is_short} == {"gmnn as published": 2, "gmnn as defined": 2}
 
 
 def test_an_empty_set_is_no_success(results: Results) -> None:

@@ -8,20 +8,22 @@ from pathlib import Path
 import pytest
 
 from edgewise.paper.changes import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
+from edgewise.paper.comparison import far_scores
 from edgewise.paper.formatting import duration, mean_std, signed
-from edgewise.paper.paper_tables import far_cells, paper_tables, scores_csv
+from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES
 from edgewise.paper.readings import READINGS
-from edgewise.paper.results import Results, Summary
-from edgewise.paper.sweep_report import report_text, time_line, write_tables
+from edgewise.paper.report import report_text, time_line, write_tables
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
-from report.made_up_runs import made_up_results
+from paper.made_up_runs import made_up_results
 
 SMALL = Table(
     "A title",
     ("one", "two"),
     [
-        Row("here", "a", [Cell("1.0", "0.9", is_bold=True), Cell("20")]),
+        Row("here", "a", [Cell("1.0", beneath="0.9", is_bold=True), Cell("20")]),
         Row("there", "b_c", [Cell("3 ± 1"), Cell("50%")]),
     ],
     ["A note."],
@@ -93,12 +95,11 @@ def test_cells_have_ours_published_and_the_difference() -> None:
     results = made_up_results(("cora",))
     table = paper_tables(results)[1]
     row = next(row for row in table.rows if row.label == "gmnn")
-    ours = results.summary("as_published", "cora", "gmnn", "agree", "ece")
+    ours = reading_score(results, "as_published", "cora", "gmnn", "agree", "ece")
     published = PUBLISHED_SCORES["cora"]["gmnn"]["ece"]["agree"]
-    assert ours is not None
     away = signed((ours.mean - published.mean) / published.std)
     assert row.cells[2].text == f"{100 * ours.mean:.2f} ± {100 * ours.std:.2f}"
-    assert row.cells[2].beneath == f"9.96 ± 2.59  {away}"
+    assert row.cells[2].second_line == f"9.96 ± 2.59  {away}"
 
 
 @pytest.mark.parametrize(("place", "better"), [(1, min), (2, max), (3, min), (4, min)])
@@ -121,7 +122,7 @@ def test_nothing_is_best_alone() -> None:
 def test_an_empty_set_has_a_dash() -> None:
     table = paper_tables(made_up_results(("pubmed",)))[1]
     (gat,) = (row for row in table.rows if row.label == "gat")
-    assert gat.cells[3].text == "– (nothing to score)"
+    assert gat.cells[3].line == "– (nothing to score)"
 
 
 def test_changes_are_paired() -> None:
@@ -195,8 +196,8 @@ def test_an_infinite_score_is_worse_than_any_other() -> None:
     assert row.cells[3].text.startswith("∞ → ")
 
 
-def test_far_cells_are_sorted_and_far() -> None:
-    away = [abs(cell.difference or 0.0) for cell in far_cells(made_up_results())]
+def test_far_scores_are_sorted_and_far() -> None:
+    away = [abs(cell.difference or 0.0) for cell in far_scores(made_up_results())]
     assert away and away == sorted(away, reverse=True) and min(away) > 1
 
 
@@ -208,22 +209,23 @@ def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
     assert len(rows) == 2 * (2 * 5 * 4 * 4 - 4) + 2 * 4
     assert sum(bool(row["published_mean"]) for row in rows) == 2 * (2 * 5 * 2 * 4 - 2) + 2 * 4
     first = next(row for row in rows if (row["row"], row["metric"], row["view"]) == ("gat", "brier", "agree"))
-    ours = results.summary(first["reading"], first["dataset"], "gat", "agree", "brier")
-    assert ours is not None and float(first["mean"]) == ours.mean and int(first["runs"]) == ours.runs == 6
+    ours = reading_score(results, first["reading"], first["dataset"], "gat", "agree", "brier")
+    assert float(first["mean"]) == ours.mean and int(first["runs"]) == ours.runs == 6
 
 
 @pytest.mark.parametrize(
-    ("value", "metric", "text"),
+    ("mean", "std", "metric", "text"),
     [
-        (Summary(0.12345, 0.01, 3), "ece", "12.35 ± 1.00"),
-        (Summary(1.2345, 0.01, 3), "nll", "1.234 ± 0.010"),
-        (Summary(0.12345, 0.0, 1), "ece", "12.35"),
-        (Summary(float("inf"), float("nan"), 3), "nll", "∞"),
-        (None, "ece", "–"),
+        (0.12345, 0.01, "ece", "12.35 ± 1.00"),
+        (1.2345, 0.01, "nll", "1.234 ± 0.010"),
+        (0.12345, math.nan, "ece", "12.35"),
+        (math.inf, math.nan, "nll", "∞"),
+        (math.nan, math.nan, "ece", "–"),
+        (19717.0, math.nan, "nodes", "19,717"),
     ],
 )
-def test_numbers(value: Summary | None, metric: str, text: str) -> None:
-    assert mean_std(value, metric) == text
+def test_numbers(mean: float, std: float, metric: str, text: str) -> None:
+    assert mean_std(mean, std, metric) == text
 
 
 def test_signs() -> None:

@@ -6,30 +6,31 @@ import numpy as np
 import pytest
 
 from edgewise.data.statistics import MeanStd
-from edgewise.paper.comparison import ComparedCell, compare, tally, tally_line
+from edgewise.paper.comparison import compare, tally, tally_line
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.results import Results, Summary, summarised
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import Score, reading_score, statistics_score, summarize
 from edgewise.sweep import runs
 from edgewise.sweep.run_table import read_run_table, write_run_table
 from edgewise.sweep.store import Store
-from report.made_up_runs import made_up_results, made_up_run
+from paper.made_up_runs import made_up_results, made_up_run
 
 
 def test_a_summary_is_mean_and_population_std_of_known_values() -> None:
-    assert summarised([1.0, 3.0, math.nan]) == Summary(2.0, 1.0, 2)
-    assert summarised([math.nan]) is None
-    assert summarised([]) is None
-    infinite = summarised([1.0, math.inf])
-    assert infinite is not None and infinite.mean == math.inf and math.isnan(infinite.std)
+    assert summarize([1.0, 3.0, math.nan]) == (2.0, 1.0, 2)
+    for nothing in ([math.nan], []):
+        mean, std, runs = summarize(nothing)
+        assert math.isnan(mean) and math.isnan(std) and runs == 0
+    mean, std, runs = summarize([1.0, math.inf])
+    assert mean == math.inf and math.isnan(std) and runs == 2
 
 
 def test_rows_take_the_prediction_of_their_reading() -> None:
     results = made_up_results(("cora",), ("gmnn",), splits=1)
     for reading, prediction in (("as_published", "averaged_logits"), ("as_defined", "mixture")):
         by_hand = [run.predictions[prediction]["agree"].nll for run in results.runs]
-        summary = results.summary(reading, "cora", "gmnn", "agree", "nll")
-        assert summary is not None
-        assert (summary.mean, summary.std) == pytest.approx((np.mean(by_hand), np.std(by_hand)))
+        score = reading_score(results, reading, "cora", "gmnn", "agree", "nll")
+        assert (score.mean, score.std) == pytest.approx((np.mean(by_hand), np.std(by_hand)))
 
 
 def test_published_cells_are_132() -> None:
@@ -45,16 +46,17 @@ def test_published_cells_are_132() -> None:
 
 
 def test_differences_are_in_published_standard_deviations() -> None:
-    cell = ComparedCell("cora", "gcn", "ece", "agree", MeanStd(0.5, 0.1), MeanStd(0.3, 9.0))
-    assert cell.difference == pytest.approx(-2.0)
-    assert replace(cell, ours=None).difference is None
+    score = Score("cora", "gcn", "agree", "ece", 0.3, 9.0, 6, 6, MeanStd(0.5, 0.1))
+    assert score.difference == pytest.approx(-2.0)
+    assert replace(score, mean=math.nan, runs=0).difference is None
+    assert replace(score, published=None).difference is None
 
 
 def test_tally_counts_within_one_and_two() -> None:
-    def cell(mean: float) -> ComparedCell:
-        return ComparedCell("cora", "gcn", "ece", "agree", MeanStd(0.0, 1.0), MeanStd(mean, 0.0))
+    def cell(mean: float) -> Score:
+        return Score("cora", "gcn", "agree", "ece", mean, 0.0, 6, 6, MeanStd(0.0, 1.0))
 
-    missing = replace(cell(0.0), ours=None)
+    missing = replace(cell(math.nan), runs=0)
     counted = tally([cell(0.5), cell(-1.0), cell(1.5), cell(-2.5), missing])
     assert (counted.cells, counted.compared, counted.within_one, counted.within_two) == (5, 4, 2, 3)
     assert (
@@ -78,12 +80,19 @@ def test_statistics_are_counted_apart_from_scores() -> None:
 
 def test_statistics_of_datasets_are_over_splits() -> None:
     results = made_up_results(("cora",), ("gcn",), splits=2)
-    statistics = results.dataset_statistics("cora")
-    published = PUBLISHED_DATASETS["cora"]
-    assert statistics is not None
-    assert statistics.homophily.mean == pytest.approx(published.homophily.mean + 0.2 * published.homophily.std)
-    assert statistics.homophily.std == pytest.approx(0.4 * published.homophily.std)
-    assert results.dataset_statistics("pubmed") is None
+    homophily, published = statistics_score(results, "cora", "homophily"), PUBLISHED_DATASETS["cora"].homophily
+    assert homophily.mean == pytest.approx(published.mean + 0.2 * published.std)
+    assert homophily.std == pytest.approx(0.4 * published.std)
+    assert homophily.runs == 2 and statistics_score(results, "pubmed", "homophily").runs == 0
+
+
+def test_names_that_the_paper_does_not_know_come_last() -> None:
+    results = made_up_results(("zoo", "cora"), ("sage", "gmnn", "gcn"), splits=1, calibrators=("beta", "temperature"))
+    assert results.datasets == ["cora", "zoo"]
+    assert results.models == ["gcn", "gmnn", "sage"]
+    assert results.calibrators == ["temperature", "beta"]
+    assert list(results.rows("as_defined"))[-1] == "sage" and "sage" not in results.rows("as_published")
+    assert results.rows("as_defined")["sage"] == ("sage", "product")
 
 
 def test_a_table_of_runs_gives_back_what_was_written(tmp_path: Path) -> None:

@@ -2,21 +2,17 @@
 
 import json
 import math
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from zlib import crc32
 
 import numpy as np
-import pytest
 
 from edgewise.data.statistics import DatasetStatistics
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import AS_DEFINED, KNOWN_MODELS, MODELS, READINGS, STARTED_FROM, Source
+from edgewise.paper.readings import MODELS, READINGS, STARTED_FROM, Source
 from edgewise.paper.results import Results
 from edgewise.sweep.plan import DATASETS
-from edgewise.sweep.run import RECIPES
 from edgewise.sweep.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
 from edgewise.sweep.store import CommandRow, TaskRow
 
@@ -24,7 +20,14 @@ N_BINS = 15
 HOSTILE = '</script><img src=x onerror="window.harmed = true"><b>&amp; "bold"</b>'
 VERSIONS = {"edgewise": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "torch_geometric": "2.8.1", "numpy": "2.4.6"}
 PREDICTIONS_OF = {
-    model: tuple(name for recipe in recipes for name in recipe.predictions) for model, recipes in RECIPES.items()
+    "gcn": ("product",),
+    "gat": ("product",),
+    "gmnn": ("averaged_logits", "mixture_product", "mixture"),
+    "epfgnn": (
+        *("published_misplaced_evidence", "published_mean_field", "published_sum_product"),
+        *("mean_field", "sum_product"),
+    ),
+    "jointgcn": ("joint",),
 }
 ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
 ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # whose numbers to be near
@@ -58,19 +61,6 @@ def made_up_results(
     return Results(runs, tasks, [command])
 
 
-@contextmanager
-def a_model_without_a_look(name: str) -> Iterator[None]:
-    """Let there be one more model, which has a row of the tables and predicts like a GCN, and nothing else."""
-    modules = [module for path, module in sys.modules.items() if path.startswith("edgewise.")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(READINGS[AS_DEFINED], name, Source(name, STARTED_FROM))
-        patch.setitem(PREDICTIONS_OF, name, (STARTED_FROM,))
-        for module in modules:
-            if hasattr(module, "KNOWN_MODELS"):
-                patch.setattr(module, "KNOWN_MODELS", (*KNOWN_MODELS, name))
-        yield
-
-
 def with_hostile_text(results: Results) -> Results:
     """Put text that looks like HTML wherever results have free text: versions, sources, workers and errors."""
     runs = [replace(run, versions={**run.versions, "torch": HOSTILE, HOSTILE: "1"}) for run in results.runs]
@@ -82,12 +72,16 @@ def with_hostile_text(results: Results) -> Results:
 def made_up_run(
     dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0, calibrators: Sequence[str] = ()
 ) -> Run:
-    """Make one run with all predictions of its model, and of calibrators if it is a model that is calibrated."""
-    added = tuple(calibrators) if STARTED_FROM in PREDICTIONS_OF[model] else ()
+    """Make one run with all predictions of its model, and of calibrators if it is a model that is calibrated.
+
+    A model that the paper does not know predicts like a GCN.
+    """
+    own = PREDICTIONS_OF.get(model, (STARTED_FROM,))
+    added = tuple(calibrators) if STARTED_FROM in own else ()
     described: list[dict[str, object]] = [{"hidden": 64}]
     described += [{"calibrators": {name: f"{name}()" for name in added}}] if added else []
     key = RunKey(dataset, model, json.dumps(described), split, fold, init)
-    predictions = {name: _prediction(key, name, place) for place, name in enumerate((*PREDICTIONS_OF[model], *added))}
+    predictions = {name: _prediction(key, name, place) for place, name in enumerate((*own, *added))}
     epochs = 100 + key.seed % 97
     return Run(key, predictions, 0.02 * epochs, epochs, VERSIONS, f"2026-01-02T03:{split:02}:{fold:02}+00:00")
 

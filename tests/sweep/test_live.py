@@ -7,7 +7,7 @@ from rich.console import Console
 from edgewise.sweep.live import SweepDisplay, plan_text
 from edgewise.sweep.reproduce import Progress
 from edgewise.workers.jobs import Failure
-from report.made_up_runs import made_up_results, made_up_run
+from paper.made_up_runs import made_up_results, made_up_run
 
 
 def sweep(done: int = 2) -> tuple[Progress, list[object]]:

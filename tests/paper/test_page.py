@@ -14,12 +14,13 @@ import pytest
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import compare, tally_line
-from edgewise.paper.formatting import LOOKS, look_of
-from edgewise.paper.page import drawn_document, page_html, pooled_bins, write_page
-from edgewise.paper.paper_tables import mean_std
+from edgewise.paper.formatting import ROW_STYLES, row_style
+from edgewise.paper.page import drawn_document, pooled_bins, results_page, write_results_page
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
 from edgewise.paper.results import Results
-from report.made_up_runs import HOSTILE, N_BINS, a_model_without_a_look, made_up_results, with_hostile_text
+from edgewise.paper.score_rows import reading_score
+from edgewise.paper.text_tables import score_cell
+from paper.made_up_runs import HOSTILE, N_BINS, made_up_results, with_hostile_text
 
 FLAGS = [
     "--no-sandbox",
@@ -33,7 +34,7 @@ FLAGS = [
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 DASH = "(line) => getComputedStyle(line).strokeDasharray"
 LARGEST = 1_500_000  # bytes, with all runs of the paper
-PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated", "forgotten")
+PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated", "unknown")
 
 # ---- Without a browser -------------------------------------------------------------------------------------------
 
@@ -45,17 +46,17 @@ def results() -> Results:
 
 @pytest.fixture(scope="module")
 def html(results: Results) -> str:
-    return page_html(results)
+    return results_page(results)
 
 
 def test_the_same_results_give_the_same_page(html: str) -> None:
-    assert page_html(made_up_results()) == html
+    assert results_page(made_up_results()) == html
 
 
 def test_a_page_is_written_whole(results: Results, html: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("an older page")
-    write_page(results, path)
+    write_results_page(results, path)
     assert path.read_text(encoding="utf-8") == html
     assert list(tmp_path.iterdir()) == [path]
 
@@ -69,7 +70,7 @@ def test_the_paper_fits_into_a_small_file(results: Results) -> None:
         for init in range(5)
     ]
     assert len(more) == 900
-    assert len(page_html(replace(results, runs=more)).encode()) < LARGEST
+    assert len(results_page(replace(results, runs=more)).encode()) < LARGEST
 
 
 def test_only_its_own_style_and_script_may_run(html: str) -> None:
@@ -84,7 +85,7 @@ def test_only_its_own_style_and_script_may_run(html: str) -> None:
 
 
 def test_the_numbers_cannot_end_their_element(results: Results) -> None:
-    text = page_html(with_hostile_text(results))
+    text = results_page(with_hostile_text(results))
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert not re.search("[<>&]", data)
     assert json.loads(data) == json.loads(json.dumps(drawn_document(results)))
@@ -113,21 +114,21 @@ def test_colours_can_be_read(html: str, scheme: str) -> None:
     for text in ("soft", "accent", "good", "near", "far"):
         for paper in ("paper", "panel"):
             assert contrast(colours[text], colours[paper]) >= 4.5
-    for look in (*LOOKS.values(), look_of("forgotten")):
-        line = look.night if scheme == "dark" and look.night else look.colour
+    for style in (*ROW_STYLES.values(), row_style("unknown")):
+        line = style.dark_color if scheme == "dark" and style.dark_color else style.color
         assert contrast(line, colours["paper"]) >= 3
 
 
 def test_no_two_rows_look_alike_with_colours_or_without() -> None:
-    assert {row for rows in READINGS.values() for row in rows} <= set(LOOKS)
-    for part in ("label", "colour", "marker"):
-        assert len({getattr(look, part) for look in LOOKS.values()}) == len(LOOKS)
+    assert {row for rows in READINGS.values() for row in rows} <= set(ROW_STYLES)
+    for part in ("label", "color", "marker"):
+        assert len({getattr(style, part) for style in ROW_STYLES.values()}) == len(ROW_STYLES)
 
 
 def test_the_page_has_a_shape_for_each_marker(html: str) -> None:
     (shapes,) = re.findall(r"const shapes = \{(.*?)\n  \};", html, re.DOTALL)
     names = re.findall(r'^    "?(.*?)"?: \(x, y, r\)', shapes, re.MULTILINE)
-    assert {look.marker for look in LOOKS.values()} <= set(names)
+    assert {style.marker for style in ROW_STYLES.values()} <= set(names)
 
 
 # ---- In Chromium -------------------------------------------------------------------------------------------------
@@ -161,10 +162,9 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
         "calibrated": calibrated_results(),
     }
     for name, of_page in several.items():
-        write_page(of_page, folder / f"{name}.html")
-    with a_model_without_a_look("sage"):
-        newest = made_up_results(["cora"], ["gcn", "sage"], splits=1, calibrators=["gats", "structured", "local"])
-        write_page(newest, folder / "forgotten.html")
+        write_results_page(of_page, folder / f"{name}.html")
+    newest = made_up_results(["cora"], ["gcn", "sage"], splits=1, calibrators=["gats", "structured", "local", "beta"])
+    write_results_page(newest, folder / "unknown.html")
     return {name: (folder / f"{name}.html").as_uri() for name in PAGES}
 
 
@@ -256,8 +256,8 @@ def texts_of(results: Results, reading: str, metric: str) -> list[list[str]]:
     rows = []
     for dataset in results.datasets:
         for row in rows_of(results, reading):
-            summaries = [results.summary(reading, dataset, row, view, metric) for view in VIEWS]
-            rows.append([mean_std(one, metric).replace("inf", "∞") for one in summaries])
+            scores = [reading_score(results, reading, dataset, row, view, metric) for view in VIEWS]
+            rows.append([score_cell(score).text for score in scores])
     return rows
 
 
@@ -364,7 +364,7 @@ def test_published_numbers_stand_beside_ours(opened: Opener, results: Results) -
             text = rows.nth(place).locator("td.number").nth(view_place).locator(".theirs").inner_text()
             mark = "=" if abs(one.difference) <= 1 else "≈" if abs(one.difference) <= 2 else "≠"
             away = f"{one.difference:+.2f}".replace("-", "−")
-            assert re.sub(r"\s+", " ", text) == f"published {mean_std(one.published, 'ece')} {mark} {away} sd"
+            assert re.sub(r"\s+", " ", text) == f"published {score_cell(one).beneath} {mark} {away} sd"
 
 
 def test_a_dataset_can_be_chosen(opened: Opener) -> None:
@@ -662,8 +662,8 @@ def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_model_without_a_look_is_grey_and_whole(opened: Opener, scheme: str) -> None:
-    page = opened("forgotten", address="#reading=as_defined", scheme=scheme)
+def test_a_model_that_the_paper_does_not_know_is_gray_and_whole(opened: Opener, scheme: str) -> None:
+    page = opened("unknown", address="#reading=as_defined", scheme=scheme)
     assert [row[:2] for row in shown_rows(page, "table-ece")] == [["Cora", "GCN"], ["Cora", "sage"]]
     assert list(drawn_bins(page)) == ["gcn", "sage"]
     fill = "(point) => getComputedStyle(point).stroke + getComputedStyle(point).fill"
@@ -677,7 +677,7 @@ def test_a_model_without_a_look_is_grey_and_whole(opened: Opener, scheme: str) -
     assert "rgb(140, 140, 140)" in stars.first.evaluate(fill)
     assert page.locator('#diagram g[data-model="sage"] .stroke').first.evaluate(DASH) == "none"
     assert page.locator('#diagram g[data-model="sage calibrated"] .stroke').first.evaluate(DASH) != "none"
-    assert opened("forgotten").locator("#chart-calibrator").input_value() == "structured"
+    assert opened("unknown").locator("#chart-calibrator").input_value() == "structured"
 
 
 def test_nothing_says_so(opened: Opener) -> None:

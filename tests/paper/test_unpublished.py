@@ -12,20 +12,22 @@ from rich.console import Console
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
 from edgewise.sweep.reproduce import Progress
-from report.made_up_runs import made_up_results
+from paper.made_up_runs import made_up_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
-from edgewise.paper import changes, results, score_rows
+from edgewise.paper import results
+from edgewise.paper.changes import change_rows, describe_changes
 from edgewise.paper.comparison import compare, tally_line
 from edgewise.paper.figures import draw_errors, draw_reliability_grid
 from edgewise.paper.formatting import label, signed
-from edgewise.paper.page import drawn_document, page_html
+from edgewise.paper.page import drawn_document, results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv
+from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
-from edgewise.paper.sweep_report import report_text
-from edgewise.paper.text_tables import table_latex, table_text
+from edgewise.paper.score_rows import score_rows, statistics_rows, statistics_score
+from edgewise.paper.text_tables import printed_rows, table_latex, table_text
 from edgewise.sweep.live import SweepDisplay, plan_text
 
 OTHERS = ("texas", "roman-empire", "synthetic-0.1")
@@ -70,7 +72,7 @@ def test_cells_of_others_are_means_over_runs(others: Results) -> None:
     values = [100 * run.predictions["mixture"]["disagree"].ece for run in others.of("roman-empire", "gmnn")]
     assert row.cells[3].text == f"{np.mean(values):.2f} ± {np.std(values):.2f}"
     texas = [row for row in ece.rows if row.group == "texas"]
-    assert {row.cells[2].text for row in texas} == {"– (nothing to score)"}  # no edge agrees
+    assert {row.cells[2].line for row in texas} == {"– (nothing to score)"}  # no edge agrees
 
 
 def test_in_a_mixed_table_only_the_papers_have_a_second_line(mixed: Results) -> None:
@@ -81,15 +83,14 @@ def test_in_a_mixed_table_only_the_papers_have_a_second_line(mixed: Results) -> 
 
 
 def test_statistics_are_over_the_splits_that_have_edges(others: Results) -> None:
-    texas = others.dataset_statistics("texas")
-    assert texas is not None
-    assert (texas.homophily.mean, texas.homophily.std) == (0, 0)  # of the second split; the first has no edge
-    assert texas.k_edgewise.mean == pytest.approx(0.45)
-    row = next(row for row in score_rows.statistics_rows(others) if row.dataset == "texas")
-    assert [cell.published for cell in row.cells] == [None] * 8
+    homophily = statistics_score(others, "texas", "homophily")
+    assert (homophily.mean, homophily.std) == (0, 0)  # of the second split; the first has no edge
+    assert statistics_score(others, "texas", "k_edgewise").mean == pytest.approx(0.45)
+    row = next(row for row in statistics_rows(others) if row.dataset == "texas")
+    assert [score.published for score in row.scores] == [None] * 8
     nothing = made_up_results(("texas",), ("gcn",), splits=1)
-    homophily = score_rows.statistics_rows(nothing)[0].cells[4]
-    assert (homophily.text, homophily.remark) == ("–", "nothing to score")
+    cell = printed_rows(statistics_rows(nothing))[0].cells[4]
+    assert (cell.text, cell.remark) == ("–", "nothing to score")
 
 
 def test_many_datasets_are_set_in_tables_that_fit() -> None:
@@ -114,11 +115,11 @@ def test_csv_has_their_scores_and_statistics(mixed: Results) -> None:
     assert texas["k_disagree"]["runs"] == "2"
 
 
-def test_stories_and_changes_speak_of_them(others: Results) -> None:
-    assert {row.dataset for row in changes.change_rows(others)} == set(OTHERS)
-    told = changes.stories(others)
-    assert any("Roman-empire" in sentence for story in told for sentence in story.sentences)
-    assert not any("nan" in sentence for story in told for sentence in story.sentences)
+def test_changes_speak_of_them(others: Results) -> None:
+    assert {row.group for row in change_rows(others)} == set(OTHERS)
+    sentences = [sentence for one in describe_changes(others) for sentence in one.sentences]
+    assert any("Roman-empire" in sentence for sentence in sentences)
+    assert not any("nan" in sentence for sentence in sentences)
     assert signed(float("nan")) == "–"
 
 
@@ -134,14 +135,14 @@ def test_names_as_people_write_them() -> None:
 
 
 def test_the_page_of_others_is_no_part_of_the_paper(others: Results, mixed: Results) -> None:
-    html = page_html(others)
+    html = results_page(others)
     assert 'id="partial"' not in html
     assert '<span class="theirs">' not in html
     assert "Texas, Roman-empire and synthetic-0.1,\nabout which nothing was published." in html
     assert "2,000 nodes in 4 classes" in html
-    part = page_html(mixed)
+    part = results_page(mixed)
     assert "24 of the 900 runs that make" in part and "8 of\n12 pairs" in part
-    assert "about which nothing was published" not in page_html(made_up_results(("cora",)))
+    assert "about which nothing was published" not in results_page(made_up_results(("cora",)))
     assert list(drawn_document(mixed)["datasets"]) == mixed.datasets
 
 
@@ -208,13 +209,12 @@ def test_a_row_of_one_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         AS_PUBLISHED: {row: of_row for row, of_row in READINGS[AS_PUBLISHED].items() if row != "gat"},
         AS_DEFINED: {**READINGS[AS_DEFINED], "jointgcn": source},
     }
-    for module in (results, score_rows, changes):
-        monkeypatch.setattr(module, "READINGS", readings)
+    monkeypatch.setattr(results, "READINGS", readings)
     found = made_up_results(("cora",), ("gcn", "gat"))
     assert found.views(AS_PUBLISHED, "cora", "gat", "nodewise") == []
-    assert [row.name for row in score_rows.score_rows(found, AS_PUBLISHED, "ece")] == ["gcn"]
-    rows = score_rows.score_rows(found, AS_DEFINED, "ece")
-    assert [(row.name, bool(row.cells[0].published)) for row in rows] == [
+    assert [row.name for row in score_rows(found, AS_PUBLISHED, "ece")] == ["gcn"]
+    rows = score_rows(found, AS_DEFINED, "ece")
+    assert [(row.name, bool(row.scores[0].published)) for row in rows] == [
         ("gcn", True),
         ("gat", True),
         ("jointgcn", False),

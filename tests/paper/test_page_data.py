@@ -6,14 +6,15 @@ import pytest
 
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.changes import change_rows, stories
+from edgewise.paper.changes import change_rows, describe_changes
 from edgewise.paper.formatting import signed
 from edgewise.paper.page import drawn_document, pooled_bins, source_document, source_key
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
-from edgewise.paper.results import Results, Summary
-from edgewise.paper.score_rows import Published, ScoreCell, prediction_rows, score_cell, score_rows, statistics_rows
+from edgewise.paper.results import Results
+from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
+from edgewise.paper.text_tables import Cell, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL, Bins, ViewResult
-from report.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
+from paper.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,8 @@ def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
     views = source_document(results.of("cora", "gmnn"), "mixture")["views"]
     assert isinstance(views, dict)
     for view in VIEWS:
-        summary = results.summary(AS_DEFINED, "cora", "gmnn", view, "ece")
-        assert summary is not None
-        expected = {"mean": round(summary.mean, 6), "std": round(summary.std, 6), "runs": 6}
+        score = reading_score(results, AS_DEFINED, "cora", "gmnn", view, "ece")
+        expected = {"mean": round(score.mean, 6), "std": round(score.std, 6), "runs": 6}
         assert views[view]["ece"] == expected
         assert sum(views[view]["count"]) == sum(one.count for one in results.views(AS_DEFINED, "cora", "gmnn", view))
 
@@ -102,24 +102,28 @@ def test_what_has_no_runs_is_not_in_the_document() -> None:
     ],
 )
 def test_how_far_from_the_published_number(difference: float | None, verdict: str, away: str) -> None:
-    published = Published("12.47 ± 4.37", difference)
-    assert (published.verdict, published.away) == (verdict, away)
+    ours = (math.nan, math.nan, 0, 6) if difference is None else (0.5 + 0.25 * difference, 0.1, 6, 6)
+    cell = score_cell(Score("cora", "gcn", "agree", "ece", *ours, MeanStd(0.5, 0.25)))
+    assert (cell.beneath, cell.verdict, cell.away) == ("50.00 ± 25.00", verdict, away)
 
 
 def test_a_cell_says_what_it_lacks() -> None:
-    assert score_cell(Summary(0.1234, 0.01, 6), "ece", 6).text == "12.34 ± 1.00"
-    assert score_cell(Summary(0.1234, 0.01, 5), "ece", 6).remark == "5 runs"
-    assert score_cell(Summary(0.1234, 0.0, 1), "ece", 1).text == "12.34"  # one run has no spread
-    assert score_cell(Summary(1.5, 0.25, 6), "nll", 6).text == "1.500 ± 0.250"
-    assert score_cell(Summary(math.inf, math.nan, 6), "nll", 6) == ScoreCell("∞", math.inf)
-    empty = score_cell(None, "ece", 6, MeanStd(0.5, 0.1))
-    assert empty == ScoreCell("–", None, "nothing to score", Published("50.00 ± 10.00"))
+    def cell(metric: str, *numbers: float, published: MeanStd | None = None) -> Cell:
+        return score_cell(Score("cora", "gcn", "agree", metric, *numbers, published))
+
+    assert cell("ece", 0.1234, 0.01, 6, 6).text == "12.34 ± 1.00"
+    assert cell("ece", 0.1234, 0.01, 5, 6).remark == "5 runs"
+    assert cell("ece", 0.1234, 0.0, 1, 1).text == "12.34"  # one run has no spread
+    assert cell("nll", 1.5, 0.25, 6, 6).text == "1.500 ± 0.250"
+    assert cell("nll", math.inf, math.nan, 6, 6) == Cell("∞", value=math.inf)
+    empty = cell("ece", math.nan, math.nan, 0, 6, published=MeanStd(0.5, 0.1))
+    assert (empty.line, empty.second_line) == ("– (nothing to score)", "50.00 ± 10.00")
 
 
 def test_what_cells_sort_by() -> None:
-    assert ScoreCell("", 0.25).sort_key == "0.25"
-    assert ScoreCell("", math.inf).sort_key == "Infinity"
-    assert ScoreCell("", None).sort_key == ScoreCell("", math.nan).sort_key == ""
+    assert Cell("", value=0.25).sort_key == "0.25"
+    assert Cell("", value=math.inf).sort_key == "Infinity"
+    assert Cell("").sort_key == Cell("", value=math.nan).sort_key == ""
     assert [signed(value, 1) for value in (0.04, -0.04, 2.0, -math.inf)] == ["0.0", "0.0", "+2.0", "−∞"]
 
 
@@ -130,45 +134,46 @@ def test_the_best_of_each_dataset_is_marked(results: Results, metric: str) -> No
     assert len(rows) == 15
     for dataset in results.datasets:
         for place in range(len(VIEWS)):
-            cells = [row.cells[place] for row in rows if row.dataset == dataset]
-            means = [one.value for one in cells if one.value is not None]
+            scores = [row.scores[place] for row in rows if row.dataset == dataset]
+            means = [one.mean for one in scores if one.runs]
             best = max(means) if metric == "accuracy" else min(means)
-            assert best in [one.value for one in cells if one.is_best]
-            assert sum(one.is_best for one in cells) < len(cells)
+            assert best in [one.mean for one in scores if one.is_best]
+            assert sum(one.is_best for one in scores) < len(scores)
 
 
 def test_one_model_alone_is_not_the_best() -> None:
     (row,) = score_rows(made_up_results(["cora"], ["gcn"]), AS_PUBLISHED, "ece")
-    assert not any(one.is_best for one in row.cells)
+    assert not any(one.is_best for one in row.scores)
 
 
 def test_a_row_with_fewer_runs_than_the_others_says_so(results: Results) -> None:
     fewer = replace(
         results, runs=[run for run in results.runs if run.key.cell != ("cora", "gat") or run.key.split == 0]
     )
-    remarks = {(row.dataset, row.name): row.remark for row in score_rows(fewer, AS_PUBLISHED, "ece")}
+    rows = printed_rows(score_rows(fewer, AS_PUBLISHED, "ece"))
+    remarks = {(row.group, row.label): row.remark for row in rows}
     assert remarks.pop(("cora", "gat")) == "3 runs"
     assert set(remarks.values()) == {""}
 
 
 def test_every_prediction_has_a_row(results: Results) -> None:
     rows = prediction_rows(results)
-    names = [f"{model} {name}" for model in MODELS for name in PREDICTIONS_OF[model]]
-    assert [row.name for row in rows] == 3 * names
+    names = [(model, name) for model in MODELS for name in PREDICTIONS_OF[model]]
+    assert [(row.model, row.name) for row in rows] == 3 * names
 
 
 def test_statistics_stand_beside_the_published(results: Results) -> None:
-    row = statistics_rows(results)[0]
+    row = printed_rows(statistics_rows(results))[0]
     assert [one.text for one in row.cells[:4]] == ["2,708", "10,556", "1,433", "7"]
     homophily = row.cells[4]
     # Two splits, at −0.2 and at +0.6 published standard deviations.
-    assert homophily.published is not None
-    assert homophily.published.text == "80.63 ± 0.81"
-    assert homophily.published.away == "+0.20"
+    assert homophily.beneath == "80.63 ± 0.81"
+    assert homophily.away == "+0.20"
+    assert (row.cells[0].beneath, row.cells[0].verdict) == ("2,708", "")
 
 
 def test_differences_are_taken_run_by_run(results: Results) -> None:
-    row = next(row for row in change_rows(results) if (row.dataset, row.name) == ("cora", "gmnn"))
+    row = next(row for row in change_rows(results) if (row.group, row.label) == ("cora", "gmnn"))
     pairs = [
         (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
         for run in results.of("cora", "gmnn")
@@ -179,7 +184,7 @@ def test_differences_are_taken_run_by_run(results: Results) -> None:
 
 
 def test_an_infinite_score_counts_as_worse_but_has_no_difference(results: Results) -> None:
-    row = next(row for row in change_rows(results) if (row.dataset, row.name) == ("citeseer", "gmnn"))
+    row = next(row for row in change_rows(results) if (row.group, row.label) == ("citeseer", "gmnn"))
     pairs = [
         (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
         for run in results.of("citeseer", "gmnn")
@@ -216,11 +221,11 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
 )
 def test_sentences_follow_the_numbers(shift: float, words: str) -> None:
     results = made_up_results(splits=3, folds=2)
-    told = stories(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
-    assert [story.row for story in told] == ["gmnn", "epfgnn", "epfgnn mean field"]
-    assert told[0].sentences[0] == words
+    found = describe_changes(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
+    assert [one.row for one in found] == ["gmnn", "epfgnn", "epfgnn mean field"]
+    assert found[0].sentences[0] == words
 
 
-def test_no_runs_tell_no_stories() -> None:
-    assert stories(made_up_results(["cora"], ["gcn"])) == []
+def test_no_runs_tell_no_describe_changes() -> None:
+    assert describe_changes(made_up_results(["cora"], ["gcn"])) == []
     assert change_rows(Results([])) == []
