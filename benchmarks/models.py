@@ -21,10 +21,8 @@ import torch
 from measure import environment
 
 import edgewise as ew
-from edgewise.models.gat import initial_weights
-from edgewise.models.gcn import convolution_weights
-from edgewise.models.seeds import generator
-from edgewise.models.task import Task, prepared
+from edgewise.models.seeds import Initializer, generator
+from edgewise.models.task import Task, prepare_task
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13
@@ -46,7 +44,7 @@ class Cell(NamedTuple):
 
 def cells(data: Data, split: ew.Split, epochs: int, rate: float) -> dict[str, Cell]:
     """Pair the four models with their plain loops, at the proportions of a full training."""
-    task = prepared(data, split, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")
     half, quarter, samples = epochs // 2, epochs // 4, max(1, epochs // 12)
     most = epochs - quarter
 
@@ -78,18 +76,23 @@ def cells(data: Data, split: ew.Split, epochs: int, rate: float) -> dict[str, Ce
     }
 
 
+def initializer(task: Task, purpose: str) -> Initializer:
+    return Initializer(generator(0, purpose), task.dtype, task.device)
+
+
 def backbone(task: Task, rate: float) -> torch.nn.Module:
-    draws = generator(0, "gcn")
-    return plain_loops.TwoConvolutions(convolution_weights(task.num_features, 64, task.num_classes, draws, task), rate)
+    weights = ew.GCN().initial_weights(task.num_features, task.num_classes, initializer(task, "gcn"))
+    return plain_loops.TwoConvolutions(weights, rate)
 
 
 def label_network(task: Task, rate: float) -> torch.nn.Module:
-    draws = generator(0, "gmnn p")
-    return plain_loops.TwoConvolutions(convolution_weights(task.num_classes, 64, task.num_classes, draws, task), rate)
+    weights = ew.GCN().initial_weights(task.num_classes, task.num_classes, initializer(task, "gmnn p"))
+    return plain_loops.TwoConvolutions(weights, rate)
 
 
 def attention(task: Task, rate: float) -> torch.nn.Module:
-    return plain_loops.TwoAttentions(initial_weights(task, 8, 8, generator(0, "gat")), rate)
+    weights = ew.GAT().initial_weights(task.num_features, task.num_classes, initializer(task, "gat"))
+    return plain_loops.TwoAttentions(weights, rate)
 
 
 def field(task: Task, rate: float) -> plain_loops.PairwiseField:

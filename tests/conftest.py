@@ -23,7 +23,7 @@ CHECKED = [
     "edgewise.metrics.scores",
     "edgewise.metrics.sums",
     "edgewise.kernels.attention",
-    "edgewise.models.gcn",
+    "edgewise.models.graph_pass",
     "edgewise.kernels.dropout",
     "edgewise.kernels.projection",
     "edgewise.kernels.sparse",

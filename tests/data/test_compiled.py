@@ -46,7 +46,7 @@ def test_an_error_in_a_slice_is_raised():
 
 
 def test_only_long_tensors_of_known_dtypes_are_worth_compiling():
-    assert compiled.worth_compiling(torch.empty(compiled.LONG))
-    assert not compiled.worth_compiling(torch.empty(compiled.LONG - 1))
-    assert not compiled.worth_compiling(torch.empty(compiled.LONG, dtype=torch.bfloat16))
-    assert not compiled.worth_compiling(torch.empty(compiled.LONG, device="meta"))
+    assert compiled.worth_compiling(torch.empty(compiled.MIN_COMPILED_LENGTH))
+    assert not compiled.worth_compiling(torch.empty(compiled.MIN_COMPILED_LENGTH - 1))
+    assert not compiled.worth_compiling(torch.empty(compiled.MIN_COMPILED_LENGTH, dtype=torch.bfloat16))
+    assert not compiled.worth_compiling(torch.empty(compiled.MIN_COMPILED_LENGTH, device="meta"))

@@ -12,7 +12,7 @@ from metrics.graphs import random_case
 @pytest.fixture
 def compiled_for_all(monkeypatch):
     def switch(on):
-        monkeypatch.setattr(compiled, "LONG", 0 if on else 1 << 62)
+        monkeypatch.setattr(compiled, "MIN_COMPILED_LENGTH", 0 if on else 1 << 62)
 
     return switch
 

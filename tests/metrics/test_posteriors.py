@@ -196,6 +196,6 @@ def test_sets_in_print_dict_sum_and_bins_of_equal_mass():
 def test_long_lists_take_compiled_sums_and_agree(monkeypatch):
     beliefs, y, edge_index, mask = kinds()
     before = ew.evaluate(beliefs["field"], y, edge_index, mask=mask, node_sets=wedges_of(beliefs["field"].edge_index))
-    monkeypatch.setattr(compiled, "LONG", 1)
+    monkeypatch.setattr(compiled, "MIN_COMPILED_LENGTH", 1)
     after = ew.evaluate(beliefs["field"], y, edge_index, mask=mask, node_sets=wedges_of(beliefs["field"].edge_index))
     assert before.to_dict() == after.to_dict()

@@ -93,7 +93,7 @@ REFUSED = {
 @pytest.mark.parametrize("long", [False, True], ids=["tensors", "compiled"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_with_a_way_out(name, long, monkeypatch):
-    monkeypatch.setattr(compiled, "LONG", 0 if long else 1 << 62)
+    monkeypatch.setattr(compiled, "MIN_COMPILED_LENGTH", 0 if long else 1 << 62)
     wrong, message = REFUSED[name]
     case = good()
     case |= wrong(case)

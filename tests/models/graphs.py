@@ -6,7 +6,7 @@ import torch
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from edgewise.models.task import prepared
+from edgewise.models.task import prepare_task
 
 
 def generator(seed):
@@ -42,4 +42,4 @@ def every_third(data):
 def task_of(data, split=None):
     """The task that `fit` makes of these."""
     split = every_third(data) if split is None else split
-    return prepared(data, split, directed="refuse", num_classes=None, device="cpu")
+    return prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")

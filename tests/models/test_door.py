@@ -11,7 +11,7 @@ import torch
 from torch_geometric.utils import to_undirected
 
 import edgewise as ew
-from edgewise.models.task import prepared
+from edgewise.models.task import prepare_task
 from models.blocks import SMALL, WITH_JOINT, accuracy, assert_same_bits, blocks, changed, split_of
 
 DATA = blocks()
@@ -103,7 +103,7 @@ def test_large_features_are_numbers():
     """Their sum is not."""
     large = 1e37 * (DATA.x + 1)
     assert large.isfinite().all() and large.sum().isinf()
-    task = prepared(changed(DATA, x=large), SPLIT, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(changed(DATA, x=large), SPLIT, directed="refuse", num_classes=None, device="cpu")
     assert torch.equal(task.x, large)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import edgewise as ew
-from edgewise.models.task import prepared
+from edgewise.models.task import prepare_task
 from models.blocks import SMALL, accuracy, assert_same_bits, blocks, changed, random_states, split_of, tensors_of
 
 DATA = blocks()
@@ -285,7 +285,7 @@ def test_other_labels_are_not_looked_at(model):
 
 
 def test_a_task_holds_no_label_that_is_not_to_be_seen():
-    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     seen = SPLIT.train | SPLIT.val
     assert torch.equal(task.labels[seen], DATA.y[seen])
     assert (task.labels[~seen] == -1).all()

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import one_hot
 
 import edgewise as ew
-from edgewise.models.gcn import convolved
-from edgewise.models.gmnn import draw_classes, drawn_labels
+from edgewise.models.gmnn import draw_classes, draw_labels
+from edgewise.models.graph_pass import all_logits
 from edgewise.models.seeds import generator
-from edgewise.models.task import prepared
+from edgewise.models.task import prepare_task
 from models.blocks import SMALL, assert_same_bits, blocks, split_of, tensors_of
 
 DATA = blocks()
@@ -25,7 +25,7 @@ def fitted():
 
 @pytest.fixture(scope="module")
 def task():
-    return prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    return prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
 
 
 def test_there_are_32_samples_by_default():
@@ -89,14 +89,14 @@ def test_one_sample_is_a_product():
 def test_samples_are_what_p_makes_of_labels_that_q_draws(fitted, task):
     """Prediction as it is defined: draw labels from q, training rows true, and run p; 1 draw went to the M step."""
     q, p = ({name[2:]: weight for name, weight in fitted.weights.items() if name[0] == net} for net in "qp")
-    probs = convolved(task, task.x, q).double().softmax(-1)
+    probs = all_logits(ew.GCN().forward, task, task.x, q).double().softmax(-1)
     draws = generator(0, "gmnn")
     torch.rand(90, 1, dtype=torch.float64, generator=draws)
     for logits in fitted.sample_logits:
         uniform = torch.rand(90, 1, dtype=torch.float64, generator=draws)
         labels = (probs.cumsum(1) <= uniform).sum(1).clamp(max=2)
         labels[SPLIT.train] = DATA.y[SPLIT.train]
-        torch.testing.assert_close(logits, convolved(task, one_hot(labels, 3).float(), p))
+        torch.testing.assert_close(logits, all_logits(ew.GCN().forward, task, one_hot(labels, 3).float(), p))
 
 
 def test_both_networks_are_kept(fitted):
@@ -135,7 +135,7 @@ def test_fitting_twice_is_fitting_once():
 
 def test_drawn_labels_are_one_hot_and_true_where_known(task):
     logits = 3 * torch.randn(90, 3, generator=torch.Generator().manual_seed(0))
-    drawn = drawn_labels(task, logits, torch.Generator().manual_seed(1))
+    drawn = draw_labels(task, logits, torch.Generator().manual_seed(1))
     assert drawn.shape == (90, 3)
     assert drawn.dtype == torch.float32
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
@@ -188,7 +188,7 @@ def test_the_ends_of_the_unit_interval_are_safe(uniform, monkeypatch):
 
 def test_logits_of_any_size_can_be_drawn_from(task):
     logits = torch.tensor([1e4, -1e4, 0.0]).expand(90, 3)
-    drawn = drawn_labels(task, logits, torch.Generator().manual_seed(0)).argmax(1)
+    drawn = draw_labels(task, logits, torch.Generator().manual_seed(0)).argmax(1)
     assert (drawn[~SPLIT.train] == 0).all()
 
 

@@ -21,7 +21,7 @@ from edgewise.models.joint_gcn import (
     _log_likelihood,
     _most_likely,
 )
-from edgewise.models.task import prepared
+from edgewise.models.task import prepare_task
 from models.blocks import assert_same_bits, blocks, changed, split_of
 from models.test_coupled_marginals import joints_of, scaled_by_a_loop
 
@@ -155,7 +155,7 @@ def test_without_labelled_edges_there_is_no_coupling():
 
 def test_networks_do_not_judge_what_they_were_trained_on():
     """Each network gives every node the number of its fold, so held-out logits are the fold's own."""
-    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     fold = torch.arange(len(task.train)) % 2
     logits = torch.arange(2.0)[:, None, None].expand(2, DATA.num_nodes, 3)
     held_out = _held_out(task, fold, logits, _log_degree(task))
@@ -168,7 +168,7 @@ def test_networks_do_not_judge_what_they_were_trained_on():
 
 
 def test_degrees_are_relative():
-    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     degree = 1 + torch.bincount(DATA.edge_index[0], minlength=DATA.num_nodes).double()
     torch.testing.assert_close(_log_degree(task).exp(), degree / degree.prod() ** (1 / DATA.num_nodes))
 

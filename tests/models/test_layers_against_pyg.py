@@ -1,5 +1,7 @@
 """GCN and GAT are PyG's layers: equal weights give equal logits, losses and steps."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,9 @@ from torch.nn.functional import cross_entropy, elu, relu
 from torch_geometric.nn import GATConv, GCNConv
 
 import edgewise as ew
-from edgewise.kernels.dropout import Dropout
-from edgewise.models import gat
-from edgewise.models.gcn import Convolution, convolution_weights, convolved
-from edgewise.models.seeds import generator
+from edgewise.kernels.dropout import NO_DROPOUT
+from edgewise.models.graph_pass import Network, TrainingRows, all_logits
+from edgewise.models.seeds import Initializer, generator
 from models.graphs import every_third, random_data, task_of
 from reference.layers import attention, convolution, neighbours
 
@@ -66,9 +67,8 @@ def their_logits(net, data):
 
 def initial_weights(name, task, seed):
     """What `fit` begins with."""
-    if name == "gcn":
-        return convolution_weights(task.num_features, 8, task.num_classes, generator(seed, "gcn"), task)
-    return gat.initial_weights(task, 2, 4, generator(seed, "gat"))
+    draw = Initializer(generator(seed, name), task.dtype, task.device)
+    return MODELS[name].initial_weights(task.num_features, task.num_classes, draw)
 
 
 def trained_by_pyg(net, data, split, epochs):
@@ -96,9 +96,7 @@ def random_weights(name, task, seed=0):
 
 
 def our_logits(name, task, weights):
-    if name == "gcn":
-        return convolved(task, task.x, weights)
-    return gat._Attention(task, task.all_nodes).logits(weights)
+    return all_logits(MODELS[name].forward, task, task.x, weights)
 
 
 @pytest.mark.parametrize("model", [ew.GCN(max_epochs=5), ew.GAT(max_epochs=3)], ids=["gcn", "gat"])
@@ -127,14 +125,15 @@ def test_logits_on_tiny_graphs(name, dense):
 def test_gcn_by_loops(dense, hidden):
     data = random_data(3, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
     task = task_of(data)
-    weights = convolution_weights(12, hidden, 3, generator(0, "gcn"), task)
+    draw = Initializer(generator(0, "gcn"), task.dtype, task.device)
+    weights = ew.GCN(hidden=hidden).initial_weights(12, 3, draw)
     weights["bias_1"] += 0.1
     edges = data.edge_index.T.tolist()
     listed = {name: weight.tolist() for name, weight in weights.items()}
     first = convolution(data.x.tolist(), edges, listed["weight_1"], listed["bias_1"])
     raised = [[max(0.0, value) for value in row] for row in first]
     expected = torch.tensor(convolution(raised, edges, listed["weight_2"], listed["bias_2"]), dtype=torch.float64)
-    torch.testing.assert_close(convolved(task, task.x, weights), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(our_logits("gcn", task, weights), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
@@ -154,35 +153,40 @@ def test_gat_by_loops(dense):
     torch.testing.assert_close(our_logits("gat", task, weights), expected, rtol=0, atol=1e-12)
 
 
+def cut_network(name, task, nodes, validating):
+    """The network on the rows that some nodes need."""
+    task = replace(task, val=torch.tensor(validating))
+    model = MODELS[name]
+    return Network(model.forward, TrainingRows(task, task.x, np.array(nodes), model.hops), NO_DROPOUT)
+
+
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
-@pytest.mark.parametrize("learnt", [SOME, [3], list(range(30))], ids=["some", "one", "all"])
-def test_convolutions_of_some_nodes(dense, learnt):
-    """Logits of learnt and of validated nodes are those of the whole graph; so are gradients of learnt ones."""
+@pytest.mark.parametrize("nodes", [SOME, [3], [29], list(range(30))], ids=["some", "one", "isolated", "all"])
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_gradients_of_some_nodes(name, nodes, dense):
+    """They are those of the whole graph, though only the rows that these nodes need are computed."""
     data = random_data(5, dense=dense, dtype=torch.float64)
     task = task_of(data)
-    weights = {name: weight.requires_grad_() for name, weight in random_weights("gcn", task).items()}
-    expected = their_logits(net := gcn_of(weights), data)
-    for validated in (SOME, [2, 9], [29]):
-        cut = Convolution(task, task.x, np.array(learnt), np.array(validated))
-        hidden = cut.hidden(weights)
-        got = cut.learnt_logits(weights, hidden, Dropout(0.0, 0), 0)
-        torch.testing.assert_close(got, expected[learnt], rtol=0, atol=1e-12)
-        torch.testing.assert_close(cut.validated_logits(weights, hidden), expected[validated], rtol=0, atol=1e-12)
+    weights = {name: weight.requires_grad_() for name, weight in random_weights(name, task).items()}
+    net = PYG[name](weights)
+    expected = their_logits(net, data)
+    for validating in (SOME, [2, 9], [29]):
+        logits = cut_network(name, task, nodes, validating).at(weights)
+        validated, got = logits.validation(), logits.with_dropout()
+        torch.testing.assert_close(got, expected[nodes], rtol=0, atol=1e-12)
+        torch.testing.assert_close(logits.without_dropout(), expected[nodes], rtol=0, atol=1e-12)
+        torch.testing.assert_close(validated, expected[validating], rtol=0, atol=1e-12)
         grads = torch.autograd.grad(got.square().sum(), list(weights.values()))
-        theirs = torch.autograd.grad(expected[learnt].square().sum(), list(net[0].parameters()), retain_graph=True)
-        ordered = [theirs[1].T, theirs[0], theirs[3].T, theirs[2]]  # PyG lists the bias first
-        torch.testing.assert_close(list(grads), ordered, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
-@pytest.mark.parametrize("nodes", [SOME, [3], [29]], ids=["some", "one", "isolated"])
-def test_attention_of_some_nodes(dense, nodes):
-    data = random_data(6, dense=dense, dtype=torch.float64)
-    task = task_of(data)
-    weights = random_weights("gat", task)
-    with torch.no_grad():
-        expected = their_logits(gat_of(weights), data)[nodes]
-    torch.testing.assert_close(gat._Attention(task, np.array(nodes)).logits(weights), expected, rtol=0, atol=1e-12)
+        parts = list(net[0].parameters())
+        theirs = torch.autograd.grad(expected[nodes].square().sum(), parts, retain_graph=True)
+        by_part = {id(part): grad for part, grad in zip(parts, theirs, strict=True)}
+        for key, grad in zip(weights, grads, strict=True):
+            layer = net[0][int(key[-1]) - 1]
+            kind = key[:-2]
+            part = layer.lin.weight if kind == "weight" else getattr(layer, kind)
+            their = by_part[id(part)]
+            their = their.T if kind == "weight" else their.view(grad.shape)
+            torch.testing.assert_close(grad, their, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", MODELS)

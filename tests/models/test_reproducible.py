@@ -13,10 +13,9 @@ import torch
 import edgewise as ew
 from edgewise.kernels import dispatch as compiled
 from edgewise.kernels.dropout import Dropout
-from edgewise.models import gcn as convolution
 from edgewise.models import gmnn
-from edgewise.models.seeds import generator
-from edgewise.models.task import prepared
+from edgewise.models.seeds import Initializer, generator
+from edgewise.models.task import prepare_task
 from models.blocks import SMALL, assert_same_bits, blocks, changed, digest, split_of
 
 DATA = blocks()
@@ -92,13 +91,13 @@ def test_shared_generators_do_not_matter(model):
 def test_the_number_of_threads_does_not_matter(name, kind, num, monkeypatch):
     with threads(1):
         one = WIDE[name].fit(LARGE[kind], LARGE_SPLIT)
-    monkeypatch.setattr(compiled, "WORTH_SHARING", 1)
+    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 1)
     with threads(num):
         assert_same_bits(WIDE[name].fit(LARGE[kind], LARGE_SPLIT), one)
 
 
 def test_threads_that_helped_leave(model, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_SHARING", 1)
+    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 1)
     before = set(threading.enumerate())
     with threads(3):
         model.fit(DATA, SPLIT)
@@ -223,8 +222,8 @@ def test_the_rate_of_dropout_leaves_initial_weights(model):
 
 
 def test_a_fit_begins_with_the_weights_that_are_drawn():
-    task = prepared(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
-    drawn = convolution.convolution_weights(30, 8, 3, generator(4, "gcn"), task)
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    drawn = ew.GCN(hidden=8).initial_weights(30, 3, Initializer(generator(4, "gcn"), task.dtype, task.device))
     fitted = untrained(SMALL["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialisation=4))
     assert torch.equal(fitted.weights["weight_1"], drawn["weight_1"])
     assert torch.equal(fitted.weights["weight_2"], drawn["weight_2"])

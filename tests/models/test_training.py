@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.kernels.adam import Adam
-from edgewise.models.training import Best, Epoch, Log, Phase, copied, scores, trained
+from edgewise.models.training import Best, Epoch, Log, Phase, copy_weights, scores, train
 
 ADAM = Adam(learning_rate=0.01, weight_decay=0.0)
 LABELS = torch.zeros(4, dtype=torch.long)
@@ -26,36 +26,46 @@ def logits_of(num_correct, nll):
 
 
 class Scripted:
-    """Passes that learn nothing, and validate as they are told."""
+    """A network that learns nothing, and validates as the script says."""
 
     def __init__(self, script, losses=None):
         self.script, self.losses = script, losses
-        self.after, self.draws, self.shares = [], [], 0
+        self.after, self.passes, self.asked = [], 0, 0
 
-    def shared(self, weights):
-        self.shares += 1
-        return self.shares
+    def at(self, weights):
+        self.asked += 1
+        return ScriptedLogits(self, weights, self.asked)
 
-    def loss(self, weights, shared, draw):
-        assert shared == self.shares == len(self.draws) + 1  # of the weights as they are now
-        self.draws.append(draw)
-        return weights["w"].sum() * (1.0 if self.losses is None else self.losses[draw])
 
-    def validation(self, weights, shared):
-        assert shared == self.shares and not torch.is_grad_enabled()
-        self.after.append(copied(weights))
-        return logits_of(*self.script[len(self.after) - 1])
+class ScriptedLogits:
+    def __init__(self, network, weights, number):
+        self.network, self.weights, self.number = network, weights, number
+
+    def with_dropout(self):
+        assert self.number == self.network.asked == self.network.passes + 1  # of the weights as they are now
+        self.network.passes += 1
+        losses = self.network.losses
+        return self.weights["w"].sum() * (1.0 if losses is None else losses[self.network.passes - 1])
+
+    def validation(self):
+        assert self.number == self.network.asked and not torch.is_grad_enabled()
+        self.network.after.append(copy_weights(self.weights))
+        return logits_of(*self.network.script[len(self.network.after) - 1])
+
+
+def itself(logits):
+    return logits
 
 
 def run(script, patience, max_epochs=None, log=None):
     """How many epochs were trained, and after which of them weights were kept; 0 if none were."""
     passes, start = Scripted(script), {"w": torch.ones(2, dtype=torch.float64)}
     phase = Phase("training", len(script) if max_epochs is None else max_epochs, patience)
-    kept = trained(start, passes, LABELS, phase, ADAM, Log() if log is None else log)
+    kept = train(start, passes, itself, LABELS, phase, ADAM, Log() if log is None else log)
     assert torch.equal(start["w"], torch.ones(2, dtype=torch.float64))  # not changed in place
     assert not kept["w"].requires_grad
     moments = [start, *passes.after]
-    assert passes.draws == list(range(len(passes.after)))
+    assert passes.passes == len(passes.after)
     (epoch,) = [k for k, weights in enumerate(moments) if torch.equal(weights["w"], kept["w"])]
     return len(passes.after), epoch
 
@@ -154,7 +164,7 @@ def test_log_tells_all_epochs():
 def test_one_step_is_that_of_adam_with_weight_decay():
     """The first step of Adam is lr · g / (|g| + ε), g = 1 + decay · w."""
     start = {"w": torch.tensor([3.0, -4000.0], dtype=torch.float64)}
-    got = trained(start, Scripted([(1, LOW)]), LABELS, Phase("training", 1, None), Adam(0.5, 5e-4), Log())
+    got = train(start, Scripted([(1, LOW)]), itself, LABELS, Phase("training", 1, None), Adam(0.5, 5e-4), Log())
     torch.testing.assert_close(got["w"], torch.tensor([2.5, -3999.5], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
@@ -163,11 +173,11 @@ def test_divergence_names_epoch_phase_and_learning_rate(value):
     log = Log()
     passes = Scripted([(1, LOW)] * 5, losses=[1.0, 1.0, value, 1.0, 1.0])
     with pytest.raises(FloatingPointError, match=r"diverged in epoch 3 of warming up.*learning rate \(0\.01\)"):
-        trained({"w": torch.ones(2)}, passes, LABELS, Phase("warming up", 5, 3), ADAM, log)
+        train({"w": torch.ones(2)}, passes, itself, LABELS, Phase("warming up", 5, 3), ADAM, log)
     assert len(log.loss) == 2
 
 
 def test_divergence_of_validation():
     passes = Scripted([(1, LOW), (1, math.nan)])
     with pytest.raises(FloatingPointError, match=r"diverged in epoch 2 of training: .* validation nan"):
-        trained({"w": torch.ones(2)}, passes, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())
+        train({"w": torch.ones(2)}, passes, itself, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())

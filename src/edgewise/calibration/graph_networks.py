@@ -14,10 +14,10 @@ from edgewise.calibration.calibration_input import CalibrationInput, Predictions
 from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
 from edgewise.calibration.scaling import best_temperature
 from edgewise.kernels.adam import Adam, Weights
-from edgewise.kernels.dropout import NO_DROPOUT, Dropout, dropped
-from edgewise.kernels.sparse import Sparse, product
+from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
+from edgewise.kernels.sparse import SparseMatrix, sparse_matmul
 from edgewise.models.seeds import dropout_key, generator, glorot
-from edgewise.models.training import copied
+from edgewise.models.training import copy_weights
 from edgewise.validation import check_number, check_seed, check_whole_number
 
 MAX_EPOCHS = 1 << 20
@@ -65,19 +65,19 @@ class Training:
         stopping[torch.randperm(len(labels), generator=draws)[::STOPPING]] = True
         learning = ~stopping if len(labels) > 1 else stopping
         learned = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        steps = Adam(self.learning_rate, self.weight_decay).over(learned)
-        best, kept, waited = math.inf, copied(learned), 0
+        steps = Adam(self.learning_rate, self.weight_decay).start(learned)
+        best, kept, waited = math.inf, copy_weights(learned), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():
                 logits = clean(learned)[stopping]
                 nll = float(with_added(cross_entropy(logits, labels[stopping]), logits))
             waited = 0 if nll < best else waited + 1
             if nll < best:
-                best, kept = nll, copied(learned)
+                best, kept = nll, copy_weights(learned)
             if waited >= self.patience or epoch == self.epochs:
                 break
             logits = noisy(learned, epoch)[learning]
-            steps.take(with_added(loss(logits, labels[learning]), logits))
+            steps.step(with_added(loss(logits, labels[learning]), logits))
         return kept
 
 
@@ -183,19 +183,19 @@ class _Network:
     """What log(exp(Â max(0, Â z W₁ + b₁) W₂ + b₂) + 1.1) needs on some nodes: Â z on those that reach them, and Â."""
 
     averaged: Float[Tensor, "reached classes"]
-    last: Sparse
+    last: SparseMatrix
 
     @staticmethod
     def of(predictions: Predictions, chosen: Bool[Tensor, " nodes"]) -> "_Network":
         rows = predictions.averaging[chosen.numpy()]
         reached = np.unique(rows.indices)
         averaged = torch.from_numpy(predictions.averaging[reached] @ predictions.logits.numpy())
-        return _Network(averaged, Sparse.of(rows[:, reached], averaged.dtype, averaged.device))
+        return _Network(averaged, SparseMatrix.from_scipy(rows[:, reached], averaged.dtype, averaged.device))
 
     def factors(self, weights: Learned, dropout: Dropout, epoch: int) -> Float[Tensor, "chosen 1"]:
         """Compute t of the chosen nodes."""
         hidden = (self.averaged @ weights["weight_1"] + weights["bias_1"]).relu()
-        exponent = product(self.last, dropped(hidden, dropout, epoch) @ weights["weight_2"]) + weights["bias_2"]
+        exponent = sparse_matmul(self.last, apply_dropout(hidden, dropout, epoch) @ weights["weight_2"]) + weights["bias_2"]
         return torch.logaddexp(exponent, torch.full_like(exponent, math.log(1.1)))
 
 

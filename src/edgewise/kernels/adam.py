@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import runs_compiled, vectorised
-
-Weights = dict[str, Tensor]
+from edgewise.kernels.dispatch import choose, vectorized
 
 FORGET_MEAN, FORGET_SQUARE, EPSILON = 0.1, 0.001, 1e-8  # 1 - β₁, 1 - β₂, ε
+
+Weights = dict[str, Tensor]
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,20 @@ class Adam:
     learning_rate: float
     weight_decay: float
 
-    def over(self, weights: Weights) -> "Steps":
-        """Begin to take steps."""
-        return Steps(self, weights)
+    def start(self, weights: Weights) -> "Optimizer":
+        """Begin to move weights, which are changed in place."""
+        return Optimizer(self, weights)
 
 
-class Steps:
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """Parameters and running means as they were."""
+
+    count: int
+    copies: list[Weights]
+
+
+class Optimizer:
     """Parameters, and the running means of their gradients and squared gradients."""
 
     def __init__(self, adam: Adam, weights: Weights):
@@ -38,7 +47,7 @@ class Steps:
         self._means = {name: torch.zeros_like(weight).detach() for name, weight in weights.items()}
         self._squares = {name: torch.zeros_like(weight).detach() for name, weight in weights.items()}
 
-    def take(self, loss: Tensor) -> None:
+    def step(self, loss: Tensor) -> None:
         """Move all parameters against the gradient of a loss."""
         grads = torch.autograd.grad(loss, list(self._weights.values()))
         self._count += 1
@@ -46,33 +55,22 @@ class Steps:
         root = math.sqrt(1.0 - (1.0 - FORGET_SQUARE) ** self._count)
         for (name, weight), grad in zip(self._weights.items(), grads, strict=True):
             parts = weight.detach(), grad, self._means[name], self._squares[name]
-            if runs_compiled(weight.device):
-                step_compiled(*parts, rate, root, self._adam.weight_decay)
-            else:
-                step_by_tensors(*parts, rate, root, self._adam.weight_decay)
+            choose(weight.device, step_by_loops, step_by_tensors)(*parts, rate, root, self._adam.weight_decay)
 
-    def moment(self) -> "Moment":
+    def snapshot(self) -> Snapshot:
         """Copy parameters and means, to come back to."""
         copies = [{name: part.detach().clone() for name, part in parts.items()} for parts in self._parts()]
-        return Moment(self._count, copies)
+        return Snapshot(self._count, copies)
 
-    def return_to(self, moment: "Moment") -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Go back."""
-        self._count = moment.count
-        for parts, copies in zip(self._parts(), moment.copies, strict=True):
+        self._count = snapshot.count
+        for parts, copies in zip(self._parts(), snapshot.copies, strict=True):
             for name, part in parts.items():
                 part.detach().copy_(copies[name])
 
     def _parts(self) -> tuple[Weights, Weights, Weights]:
         return self._weights, self._means, self._squares
-
-
-@dataclass(frozen=True, eq=False)
-class Moment:
-    """Parameters and running means as they were."""
-
-    count: int
-    copies: list[Weights]
 
 
 def step_by_tensors(
@@ -85,13 +83,7 @@ def step_by_tensors(
     weight.sub_(rate * mean / (square.sqrt() / root + EPSILON))
 
 
-Array = NDArray[Any]
-
-if (FORGET_MEAN, FORGET_SQUARE, EPSILON) != (0.1, 0.001, 1e-8):  # the loop spells them out
-    raise ImportError("Expected the numbers of compiled_adam.py to be those of adam.py. Change both.")
-
-
-def step_compiled(
+def step_by_loops(
     weight: Tensor, grad: Tensor, mean: Tensor, square: Tensor, rate: float, root: float, decay: float
 ) -> None:
     """Move a parameter and its running means, in place."""
@@ -100,10 +92,10 @@ def step_compiled(
     _step(flat, slope, first, second, number(rate), number(root), number(decay))
 
 
-@vectorised
+@vectorized
 def _step(weight: Array, grad: Array, mean: Array, square: Array, rate: float, root: float, decay: float) -> None:
     number = weight.dtype.type
-    forget_mean, forget_square, epsilon = number(0.1), number(0.001), number(1e-8)
+    forget_mean, forget_square, epsilon = number(FORGET_MEAN), number(FORGET_SQUARE), number(EPSILON)
     for k in range(len(weight)):
         g = grad[k] + decay * weight[k]
         mean[k] += forget_mean * (g - mean[k])

@@ -1,7 +1,7 @@
-"""Graph attention: each node listens to its neighbours with weights of its own, in several heads.
+"""Graph attention: each node averages its neighbors with weights of its own, in several heads.
 
 s_ij = leaky_relu(a_src · P_j + a_dst · P_i), α_ij = softmax over j, out_i = Σ_j α_ij P_j, where P are the projected
-features and j runs over the neighbours of i and i itself (Veličković et al. 2018).
+features and j runs over the neighbors of i and i itself (Veličković et al. 2018).
 """
 
 from collections.abc import Callable
@@ -16,193 +16,186 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from edgewise.kernels.dispatch import Crew, runs_compiled, vectorised
-from edgewise.kernels.sparse import Kept
+from edgewise.kernels.dispatch import Threads, choose, vectorized
+from edgewise.kernels.sparse import KeptEntries
 
-SLOPE = 0.2
+SLOPE = 0.2  # of leaky_relu below zero
+
+Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Listeners:
-    """Who listens to whom: the neighbours of each listener, one after the other."""
+class Neighborhoods:
+    """The neighbors, or sources, of each target node, one neighborhood after the other."""
 
-    first: Int[Tensor, " listeners_and_one"]
-    speaker: Int[Tensor, " pairs"]
-    itself: Int[Tensor, " listeners"]  # the listener's own place among the speakers
-    num_speakers: int
-    crew: Crew
+    first: Int[Tensor, " targets_and_one"]  # where each neighborhood begins
+    source: Int[Tensor, " pairs"]
+    own: Int[Tensor, " targets"]  # the target's own place among the sources
+    num_sources: int
+    threads: Threads
 
     @classmethod
-    def of(cls, task: Any, listeners: Any, speakers: Any) -> "Listeners":
-        """Give the neighbours of listeners numbers: their places among the speakers, which are in order."""
-        heard = task.neighbours[listeners]
-        first, speaker, itself = (
-            torch.from_numpy(part.astype(np.int64)).to(task.device)
-            for part in (heard.indptr, np.searchsorted(speakers, heard.indices), np.searchsorted(speakers, listeners))
-        )
-        return cls(first, speaker, itself, len(speakers), task.crew)
+    def from_arrays(
+        cls, first: Array, source: Array, own: Array, num_sources: int, device: torch.device, threads: Threads
+    ) -> "Neighborhoods":
+        """Move arrays to a device."""
+        begin, sources, targets = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (first, source, own))
+        return cls(begin, sources, targets, num_sources, threads)
 
     @cached_property
-    def by_speaker(self) -> tuple[Int[Tensor, " speakers_and_one"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-        """Where each speaker's pairs begin, which pairs they are, and who listens in them."""
-        pair = self.speaker.argsort(stable=True)
-        listener = torch.repeat_interleave(self.first.diff())[pair]
-        counts = torch.bincount(self.speaker, minlength=self.num_speakers)
-        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), pair, listener
+    def by_source(self) -> tuple[Int[Tensor, " sources_and_one"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
+        """Where each source's pairs begin, which pairs they are, and their targets."""
+        pair = self.source.argsort(stable=True)
+        target = torch.repeat_interleave(self.first.diff())[pair]
+        counts = torch.bincount(self.source, minlength=self.num_sources)
+        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), pair, target
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs of listener and speaker there are."""
-        return len(self.speaker)
+        """How many pairs of target and source there are."""
+        return len(self.source)
 
 
-def attended(
-    projected: Float[Tensor, "speakers width"],
+def attend(
+    projected: Float[Tensor, "sources width"],
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
-    listeners: Listeners,
-    kept: Kept | None = None,
-) -> Float[Tensor, "listeners width"]:
-    """Let listeners average what speakers project, head by head; ``kept`` drops some of the weights (pairs · heads)."""
-    if not runs_compiled(projected.device):
-        return attended_by_tensors(projected, att_src, att_dst, listeners, kept)
-    return _attended(projected, att_src, att_dst, listeners, kept)
+    neighborhoods: Neighborhoods,
+    kept: KeptEntries | None = None,
+) -> Float[Tensor, "targets width"]:
+    """Average projected sources for each target, head by head; ``kept`` drops some of the weights (pairs · heads)."""
+    operation = choose(projected.device, _attend, attend_by_tensors)
+    return operation(projected, att_src, att_dst, neighborhoods, kept)
 
 
-def attended_by_tensors(
-    projected: Float[Tensor, "speakers width"],
+def attend_by_tensors(
+    projected: Float[Tensor, "sources width"],
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
-    listeners: Listeners,
-    kept: Kept | None = None,
-) -> Float[Tensor, "listeners width"]:
+    neighborhoods: Neighborhoods,
+    kept: KeptEntries | None = None,
+) -> Float[Tensor, "targets width"]:
     """Do with tensors what the compiled loops do."""
-    num = len(listeners.itself)
+    from torch_geometric.utils import softmax  # takes seconds to load
+
+    num, source = len(neighborhoods.own), neighborhoods.source
+    target = torch.repeat_interleave(neighborhoods.first.diff())
     heads = projected.view(len(projected), *att_src.shape)
-    listener = torch.repeat_interleave(torch.arange(num, device=projected.device), listeners.first.diff())
-    source, target = (heads * att_src).sum(-1), (heads * att_dst).sum(-1)[listeners.itself]
-    score = leaky_relu(source[listeners.speaker] + target[listener], SLOPE)
-    top = score.detach().new_full((num, len(att_src)), -torch.inf)
-    top = top.scatter_reduce(0, listener.unsqueeze(1).expand_as(score), score.detach(), "amax")
-    raised = (score - top[listener]).exp()
-    alpha = raised / raised.new_zeros(num, len(att_src)).index_add(0, listener, raised)[listener]
+    from_source, from_target = (heads * att_src).sum(-1), (heads * att_dst).sum(-1)[neighborhoods.own]
+    alpha = softmax(leaky_relu(from_source[source] + from_target[target], SLOPE), target, num_nodes=num)
     if kept is not None:
         alpha = alpha * (kept.entries.view(alpha.shape).to(alpha.dtype) * kept.scale)
-    told = alpha.unsqueeze(-1) * heads[listeners.speaker]
-    return heads.new_zeros(num, *att_src.shape).index_add(0, listener, told).flatten(1)
+    messages = alpha.unsqueeze(-1) * heads[source]
+    return heads.new_zeros(num, *att_src.shape).index_add(0, target, messages).flatten(1)
 
 
-class _Attended(torch.autograd.Function):
+class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, att_src: Tensor, att_dst: Tensor, listeners: Listeners, kept: Kept | None
+        ctx: Any,
+        projected: Tensor,
+        att_src: Tensor,
+        att_dst: Tensor,
+        neighborhoods: Neighborhoods,
+        kept: KeptEntries | None,
     ) -> Tensor:
-
-        own = projected.detach().contiguous()
-        out, ctx.saved = attend(own, att_src.detach(), att_dst.detach(), listeners, kept)
-        ctx.listeners = listeners
+        plain = projected.detach().contiguous()
+        out, ctx.saved = _forward(plain, att_src.detach(), att_dst.detach(), neighborhoods, kept)
+        ctx.neighborhoods = neighborhoods
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-
-        return (*attend_gradient(grads[0].contiguous(), ctx.saved, ctx.listeners), None, None)
-
-
-_attended: Callable[..., Tensor] = _Attended.apply
+        return (*_backward(grads[0].contiguous(), ctx.saved, ctx.neighborhoods), None, None)
 
 
-Array = NDArray[Any]
-
-if SLOPE != 0.2:  # the loops spell it out
-    raise ImportError("Expected the slope of compiled_attention.py to be that of attention.py. Change both.")
+_attend: Callable[..., Tensor] = _Attend.apply
 
 
-class Attention(NamedTuple):
+class _Saved(NamedTuple):
     """What the gradient needs to know of a pass."""
 
-    heads: Array  # (speakers, heads, units)
-    both: Tensor  # (heads · units, 2 heads) both vectors of attention, so that P · both is what ends say
+    heads: Array  # (sources, heads, units)
+    both: Tensor  # (heads · units, 2 heads) both vectors of attention, so that P · both are the scores of both ends
     alpha: Tensor  # (pairs, heads) weights before any are dropped
     slope: Tensor  # (pairs, heads) of leaky_relu
     factor: Tensor | None  # (pairs, heads) what dropout multiplies the weights by
     weight: Tensor  # (pairs, heads) weights after that
 
 
-def attend(
-    projected: Tensor, att_src: Tensor, att_dst: Tensor, listeners: Listeners, kept: Kept | None
-) -> tuple[Tensor, Attention]:
-    """Give what listeners hear."""
-    first, speaker, itself = _arrays(listeners)
+def _forward(
+    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, kept: KeptEntries | None
+) -> tuple[Tensor, _Saved]:
+    first, source, own = _arrays(neighborhoods)
     heads, both = projected.view(-1, *att_src.shape).numpy(), _both(att_src, att_dst)
-    alpha, slope = projected.new_empty(2, listeners.num_pairs, len(att_src))
-    said, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
-    share, num, work = listeners.crew.share, len(itself), 4 * alpha.numel()  # pairs are all over the memory
-    share(lambda lo, hi: _scores(lo, hi, said, first, speaker, itself, scores, slopes), num, 4 * work)
+    alpha, slope = projected.new_empty(2, neighborhoods.num_pairs, len(att_src))
+    end_scores, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
+    run, num, work = neighborhoods.threads.run, len(own), 4 * alpha.numel()  # pairs are all over the memory
+    run(lambda lo, hi: _scores(lo, hi, end_scores, first, source, own, scores, slopes), num, 4 * work)
     alpha.exp_()
-    share(lambda lo, hi: _normalise(lo, hi, scores, first), num, 2 * work)
+    run(lambda lo, hi: _normalize(lo, hi, scores, first), num, 2 * work)
     factor = None if kept is None else kept.entries.view(alpha.shape).to(alpha.dtype).mul_(kept.scale)
     weight = alpha if factor is None else alpha * factor
     out = projected.new_empty(num, projected.shape[1])
-    weights, heard = weight.numpy(), out.view(-1, *att_src.shape).numpy()
-    share(lambda lo, hi: _average(lo, hi, weights, heads, first, speaker, heard), num, work * att_src.shape[1])
-    return out, Attention(heads, both, alpha, slope, factor, weight)
+    weights, result = weight.numpy(), out.view(-1, *att_src.shape).numpy()
+    run(lambda lo, hi: _average(lo, hi, weights, heads, first, source, result), num, work * att_src.shape[1])
+    return out, _Saved(heads, both, alpha, slope, factor, weight)
 
 
-def attend_gradient(grad: Tensor, saved: Attention, listeners: Listeners) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of the projection and of the two vectors of attention."""
-    first, speaker, itself = _arrays(listeners)
-    num_speakers, num_heads, units = saved.heads.shape
-    share, work = listeners.crew.share, 8 * saved.alpha.numel() * units
+def _backward(grad: Tensor, saved: _Saved, neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of the projection and of the two vectors of attention."""
+    first, source, own = _arrays(neighborhoods)
+    num_sources, num_heads, units = saved.heads.shape
+    run, work = neighborhoods.threads.run, 8 * saved.alpha.numel() * units
     factor = torch.ones_like(saved.alpha) if saved.factor is None else saved.factor
-    projected_grad = grad.new_empty(num_speakers, num_heads * units)
-    change, said_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_speakers, 2 * num_heads)
+    projected_grad = grad.new_empty(num_sources, num_heads * units)
+    change, end_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_sources, 2 * num_heads)
     back, into = (part.view(-1, num_heads, units).numpy() for part in (grad, projected_grad))
     parts = saved.alpha.numpy(), saved.slope.numpy(), factor.numpy()
-    changes, said = change.numpy(), said_grad.numpy()
-    share(
-        lambda lo, hi: _scores_back(lo, hi, back, saved.heads, *parts, first, speaker, itself, changes, said),
-        len(itself),
+    changes, ends = change.numpy(), end_grad.numpy()
+    run(
+        lambda lo, hi: _scores_back(lo, hi, back, saved.heads, *parts, first, source, own, changes, ends),
+        len(own),
         work,
     )
-    weights, (start, pair, listener) = saved.weight.numpy(), (part.numpy() for part in listeners.by_speaker)
-    share(
-        lambda lo, hi: _speakers_back(lo, hi, back, weights, changes, start, pair, listener, into, said),
-        num_speakers,
+    weights, (start, pair, target) = saved.weight.numpy(), (part.numpy() for part in neighborhoods.by_source)
+    run(
+        lambda lo, hi: _sources_back(lo, hi, back, weights, changes, start, pair, target, into, ends),
+        num_sources,
         work,
     )
-    projected_grad.addmm_(said_grad, saved.both.T)
-    projected = torch.from_numpy(saved.heads).view(num_speakers, -1)
-    both_grad = (projected.T @ said_grad).view(num_heads, units, 2, num_heads)
-    own = torch.arange(num_heads)
-    return projected_grad, both_grad[own, :, 0, own], both_grad[own, :, 1, own]
+    projected_grad.addmm_(end_grad, saved.both.T)
+    projected = torch.from_numpy(saved.heads).view(num_sources, -1)
+    both_grad = (projected.T @ end_grad).view(num_heads, units, 2, num_heads)
+    diagonal = torch.arange(num_heads)
+    return projected_grad, both_grad[diagonal, :, 0, diagonal], both_grad[diagonal, :, 1, diagonal]
 
 
 def _both(att_src: Tensor, att_dst: Tensor) -> Tensor:
     """Arrange both vectors so that one matrix product gives a_src · P and a_dst · P of all heads."""
     num_heads, units = att_src.shape
-    both, own = att_src.new_zeros(num_heads, units, 2, num_heads), torch.arange(num_heads)
-    both[own, :, 0, own], both[own, :, 1, own] = att_src, att_dst
+    both, diagonal = att_src.new_zeros(num_heads, units, 2, num_heads), torch.arange(num_heads)
+    both[diagonal, :, 0, diagonal], both[diagonal, :, 1, diagonal] = att_src, att_dst
     return both.view(num_heads * units, 2 * num_heads)
 
 
-def _arrays(listeners: Listeners) -> tuple[Array, Array, Array]:
-    return listeners.first.numpy(), listeners.speaker.numpy(), listeners.itself.numpy()
+def _arrays(neighborhoods: Neighborhoods) -> tuple[Array, Array, Array]:
+    return neighborhoods.first.numpy(), neighborhoods.source.numpy(), neighborhoods.own.numpy()
 
 
-@vectorised
+@vectorized
 def _scores(
-    lo: int, hi: int, said: Array, first: Array, speaker: Array, itself: Array, score: Array, slope: Array
+    lo: int, hi: int, end_scores: Array, first: Array, source: Array, own: Array, score: Array, slope: Array
 ) -> None:
-    """leaky_relu of the sum of what both ends say, less the largest that a listener hears."""
-    num_heads, one, low = score.shape[1], score.dtype.type(1), score.dtype.type(0.2)
+    """leaky_relu of the sum of both ends' scores, less the largest of the neighborhood."""
+    num_heads, one, low = score.shape[1], score.dtype.type(1), score.dtype.type(SLOPE)
     top = np.empty(num_heads, dtype=score.dtype)
     for i in range(lo, hi):
         for head in range(num_heads):
             top[head] = -np.inf
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                raw = said[speaker[pair], head] + said[itself[i], num_heads + head]
+                raw = end_scores[source[pair], head] + end_scores[own[i], num_heads + head]
                 falls = one if raw > 0 else low
                 slope[pair, head] = falls
                 score[pair, head] = raw * falls
@@ -212,9 +205,9 @@ def _scores(
                 score[pair, head] -= top[head]
 
 
-@vectorised
-def _normalise(lo: int, hi: int, alpha: Array, first: Array) -> None:
-    """Divide by the sum over what a listener hears."""
+@vectorized
+def _normalize(lo: int, hi: int, alpha: Array, first: Array) -> None:
+    """Divide by the sum over a neighborhood."""
     num_heads = alpha.shape[1]
     share = np.empty(num_heads, dtype=alpha.dtype)
     for i in range(lo, hi):
@@ -230,14 +223,14 @@ def _normalise(lo: int, hi: int, alpha: Array, first: Array) -> None:
                 alpha[pair, head] *= share[head]
 
 
-@vectorised
-def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, speaker: Array, out: Array) -> None:
-    """Add up what speakers project."""
+@vectorized
+def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, source: Array, out: Array) -> None:
+    """Σ_j α_ij P_j."""
     num_heads, units = heads.shape[1], heads.shape[2]
     out[lo:hi] = 0.0
     for i in range(lo, hi):
         for pair in range(first[i], first[i + 1]):
-            j = speaker[pair]
+            j = source[pair]
             for head in range(num_heads):
                 factor = weight[pair, head]
                 for chunk in range(units // 8):
@@ -247,7 +240,7 @@ def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, speake
                     out[i, head, unit] += factor * heads[j, head, unit]
 
 
-@vectorised
+@vectorized
 def _scores_back(
     lo: int,
     hi: int,
@@ -257,19 +250,19 @@ def _scores_back(
     slope: Array,
     factor: Array,
     first: Array,
-    speaker: Array,
-    itself: Array,
+    source: Array,
+    own: Array,
     change: Array,
-    said_grad: Array,
+    end_grad: Array,
 ) -> None:
-    """Give the gradients of scores, before leaky_relu, and of what listeners say, from those of what they hear."""
+    """Compute the gradients of scores, before leaky_relu, and of the targets' part of them."""
     num_heads, units = heads.shape[1], heads.shape[2]
     mean = np.empty(num_heads, dtype=alpha.dtype)
     for i in range(lo, hi):
         for head in range(num_heads):
             mean[head] = 0.0
         for pair in range(first[i], first[i + 1]):
-            j = speaker[pair]
+            j = source[pair]
             for head in range(num_heads):
                 total = grad.dtype.type(0)
                 for chunk in range(units // 8):
@@ -290,11 +283,11 @@ def _scores_back(
             for head in range(num_heads):
                 mean[head] += change[pair, head]
         for head in range(num_heads):
-            said_grad[itself[i], num_heads + head] = mean[head]
+            end_grad[own[i], num_heads + head] = mean[head]
 
 
-@vectorised
-def _speakers_back(
+@vectorized
+def _sources_back(
     lo: int,
     hi: int,
     grad: Array,
@@ -302,16 +295,16 @@ def _speakers_back(
     change: Array,
     first: Array,
     pairs: Array,
-    listener: Array,
+    target: Array,
     heads_grad: Array,
-    said_grad: Array,
+    end_grad: Array,
 ) -> None:
-    """Gather the gradients of what speakers project and say, from all who listen to them."""
+    """Compute the gradients of the sources' projection and scores, from all targets that they have."""
     num_heads, units = heads_grad.shape[1], heads_grad.shape[2]
     heads_grad[lo:hi] = 0.0
     for j in range(lo, hi):
         for k in range(first[j], first[j + 1]):
-            pair, i = pairs[k], listener[k]
+            pair, i = pairs[k], target[k]
             for head in range(num_heads):
                 factor = weight[pair, head]
                 for chunk in range(units // 8):
@@ -320,4 +313,4 @@ def _speakers_back(
                 for unit in range(units // 8 * 8, units):
                     heads_grad[j, head, unit] += factor * grad[i, head, unit]
             for head in range(num_heads):
-                said_grad[j, head] += change[pair, head]
+                end_grad[j, head] += change[pair, head]

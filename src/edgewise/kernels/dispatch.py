@@ -1,4 +1,4 @@
-"""Loops that are compiled, and run on slices of a long list side by side."""
+"""Where it is decided whether an operation runs as a compiled loop, and on how many threads."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-WORTH_SHARING = 1 << 23  # operations, about a millisecond of them, from which on it pays to wake another thread
-LONG = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
+MIN_SHARED_WORK = 1 << 23  # operations, about a millisecond of them, from which on it pays to wake another thread
+MIN_COMPILED_LENGTH = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Result = TypeVar("Result")
@@ -19,26 +19,26 @@ Result = TypeVar("Result")
 def compiled(function: Function) -> Function:
     """Compile a loop over NumPy arrays at its first call, keep it on disk, and let it run without the interpreter.
 
-    What is kept on disk is thrown away when the loop's own file changes, and only then. So a file of compiled loops
-    spells out the constants that it uses, and compares them with those of other files when it is imported.
+    What is kept on disk is thrown away when the loop's own file changes, and only then. So a loop takes its constants
+    as arguments, or from its own file.
     """
-    return _compiled(function)
+    return _compile(function)
 
 
-def vectorised(function: Function) -> Function:
+def vectorized(function: Function) -> Function:
     """Compile a loop as `compiled` does, so that it suits vector instructions.
 
     Products and sums may be fused, and a division by zero is no error.
     """
-    return _compiled(function, error_model="numpy", fastmath={"contract"})
+    return _compile(function, error_model="numpy", fastmath={"contract"})
 
 
-def vectorised_sums(function: Function) -> Function:
-    """Compile a loop as `vectorised` does, and let its sums be added in another order: always the same."""
-    return _compiled(function, error_model="numpy", fastmath={"contract", "reassoc"})
+def vectorized_sums(function: Function) -> Function:
+    """Compile a loop as `vectorized` does, and let its sums be added in another order: always the same."""
+    return _compile(function, error_model="numpy", fastmath={"contract", "reassoc"})
 
 
-def _compiled(function: Function, **options: object) -> Function:
+def _compile(function: Function, **options: object) -> Function:
     import numba
 
     function = unwrap(function)  # from the checks of shapes that tests wrap around it
@@ -57,7 +57,14 @@ def runs_compiled(device: torch.device) -> bool:
 def worth_compiling(tensor: Tensor) -> bool:
     """Tell whether a compiled loop over a tensor pays: it is long, on the CPU, and of a dtype that such loops know."""
     known = tensor.dtype not in (torch.float16, torch.bfloat16)
-    return known and runs_compiled(tensor.device) and tensor.numel() >= LONG
+    return known and runs_compiled(tensor.device) and tensor.numel() >= MIN_COMPILED_LENGTH
+
+
+def choose(
+    device: torch.device, by_loops: Callable[..., Result], by_tensors: Callable[..., Result]
+) -> Callable[..., Result]:
+    """Choose between an operation's compiled loops and its plain twin in tensors, which runs on any device."""
+    return by_loops if runs_compiled(device) else by_tensors
 
 
 def in_slices(
@@ -83,20 +90,25 @@ def in_slices(
     return [function(bounds[0], bounds[1]), *rest]
 
 
-class Crew:
-    """Threads that stay for many calls of short loops, each of which is worth sharing only if there is enough to do."""
+def other_threads() -> ThreadPoolExecutor:
+    """Start the threads that work beside the caller's."""
+    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1))
+
+
+class Threads:
+    """Threads that stay for many calls of short loops; a loop is shared among them only if there is enough to do."""
 
     def __init__(self, num_threads: int):
         self.num_threads = num_threads
         self._others = ThreadPoolExecutor(num_threads - 1) if num_threads > 1 else None
 
-    def share(self, function: Callable[[int, int], object], length: int, work: int) -> None:
+    def run(self, function: Callable[[int, int], object], length: int, work: int) -> None:
         """Call ``function(start, stop)`` on slices that cover ``range(length)``; ``work`` is about its operations.
 
-        >>> Crew(2).share(lambda start, stop: print(start, stop), 10, work=10)
+        >>> Threads(2).run(lambda start, stop: print(start, stop), 10, work=10)
         0 10
         """
-        num = min(self.num_threads, length) if work >= WORTH_SHARING else 1
+        num = min(self.num_threads, length) if work >= MIN_SHARED_WORK else 1
         if self._others is None or num <= 1:
             function(0, length)
             return
@@ -105,8 +117,3 @@ class Crew:
         function(bounds[0], bounds[1])
         for other in rest:
             other.result()
-
-
-def other_threads() -> ThreadPoolExecutor:
-    """Give the threads that work beside the caller's."""
-    return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1))

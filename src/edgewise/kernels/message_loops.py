@@ -20,7 +20,7 @@ from torch import Tensor
 from edgewise.inference.messages import MATRIX_RANGE, Messages
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.inference.solver import verdict
-from edgewise.kernels.dispatch import compiled, in_slices, other_threads, vectorised
+from edgewise.kernels.dispatch import compiled, in_slices, other_threads, vectorized
 from edgewise.posterior import Convergence
 
 Array = NDArray[Any]
@@ -162,7 +162,7 @@ def _method(couplings: Array, scale: Array, rule: Literal["sum", "max"]) -> tupl
     return LOG_SUM, nothing
 
 
-@vectorised
+@vectorized
 def _settle(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
     """Keep a share of the old messages, and give the largest change before that."""
     largest = np.zeros(LANES, dtype=old.dtype)
@@ -182,7 +182,7 @@ def _settle(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
     return highest
 
 
-@vectorised
+@vectorized
 def _sweep(
     method: int,
     node: int,
@@ -252,7 +252,7 @@ def _sweep(
                     new[place + c] = told[c * LANES + lane]
 
 
-@vectorised
+@vectorized
 def _shift_to_zero(x: Array, classes: int) -> None:
     """Let the largest entry of each lane be 0."""
     highest = x[:LANES].copy()
@@ -265,7 +265,7 @@ def _shift_to_zero(x: Array, classes: int) -> None:
             x[c * LANES + lane] -= highest[lane]
 
 
-@vectorised
+@vectorized
 def _multiply(matrix: Array, along: Array, x: Array, out: Array, classes: int) -> None:
     """Σ_l x(l) matrix(l, m), with the transpose in lanes that run against their edge."""
     for m in range(classes):
@@ -281,7 +281,7 @@ def _multiply(matrix: Array, along: Array, x: Array, out: Array, classes: int) -
                     out[m * LANES + lane] += (forth if along[lane] > 0 else back) * x[c * LANES + lane]
 
 
-@vectorised
+@vectorized
 def _multiply_scaled(
     couplings: Array,
     lane_scale: Array,
@@ -316,7 +316,7 @@ def _multiply_scaled(
                 out[c * LANES + lane] += term[c * LANES + lane] * x[row + lane]
 
 
-@vectorised
+@vectorized
 def _fill_scaled(forth: float, back: float, lane_scale: Array, along: Array, term: Array, row: int) -> None:
     """Write s T(l, m) of a coupling that edges share, oriented as each lane runs."""
     if forth == back:
@@ -327,7 +327,7 @@ def _fill_scaled(forth: float, back: float, lane_scale: Array, along: Array, ter
             term[row + lane] = lane_scale[lane] * (forth if along[lane] > 0 else back)
 
 
-@vectorised
+@vectorized
 def _fill(
     couplings: Array, c: int, m: int, lane_edge: Array, lane_scale: Array, along: Array, term: Array, row: int
 ) -> None:
@@ -340,7 +340,7 @@ def _fill(
             term[row + lane] = lane_scale[lane] * (couplings[e, c, m] if along[lane] > 0 else couplings[e, m, c])
 
 
-@vectorised
+@vectorized
 def _log_max(
     couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, field: Array, told: Array, term: Array
 ) -> None:
@@ -356,7 +356,7 @@ def _log_max(
                 told[m * LANES + lane] = value if value > told[m * LANES + lane] else told[m * LANES + lane]
 
 
-@vectorised
+@vectorized
 def _log_sum(couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, lanes: Lanes) -> None:
     """Give log Σ_l exp(h(l) + s T(l, m)), from the largest term on: right for couplings of any size."""
     field, told, _, term, term_bits, spare, spare_bits = lanes
@@ -376,7 +376,7 @@ def _log_sum(couplings: Array, lane_edge: Array, lane_scale: Array, along: Array
             told[m * LANES + lane] += term[lane]
 
 
-@vectorised
+@vectorized
 def _exp(x: Array, spare: Array, spare_bits: Array, num: int) -> None:
     """Replace num numbers up to 0 by their exponentials: 2^n e^r with |r| ≤ log(2)/2 and the series of e^r.
 
@@ -418,7 +418,7 @@ def _exp(x: Array, spare: Array, spare_bits: Array, num: int) -> None:
         x[k] *= spare[k]
 
 
-@vectorised
+@vectorized
 def _log(x: Array, bits: Array, spare_bits: Array, num: int) -> None:
     """Replace num normal numbers by their logarithms: n log 2 + 2 artanh((m - 1) / (m + 1)) with m within √2 of 1."""
     if x.itemsize == 4:

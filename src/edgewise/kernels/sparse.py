@@ -12,16 +12,16 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import Crew, runs_compiled, vectorised
+from edgewise.kernels.dispatch import Threads, choose, runs_compiled, vectorized
 
 Matrix = Any  # of scipy, which ships no types
 
 
-BLOCK = 1024  # columns of a block on the CPU: as many rows of a dense matrix stay in the cache
-FILLED = 16  # entries that a row of a block must have on average, or blocks do not pay
+ROWS_PER_BLOCK = 1024  # of a dense matrix, which stay in the cache
+MIN_ENTRIES_PER_ROW = 16  # of a block on average, or blocks do not pay
 
 
-class Rows(NamedTuple):
+class RowEntries(NamedTuple):
     """The entries of a matrix: block of columns by block of columns, row by row in each; often there is one block."""
 
     first: Int[Tensor, " segments_and_one"]  # where each row of each block begins
@@ -31,53 +31,57 @@ class Rows(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Sparse:
+class SparseMatrix:
     """A matrix arranged by rows, to multiply by, and, when first asked for, by columns, for the gradient."""
 
-    rows: Rows
+    rows: RowEntries
     shape: tuple[int, int]
-    learnt_rows: int  # a gradient never comes from other rows than the first of them
-    crew: Crew
+    grad_rows: int  # a gradient never comes from other rows than the first of them
+    threads: Threads
 
     @classmethod
-    def of(
+    def from_scipy(
         cls,
         matrix: Matrix,
         dtype: torch.dtype,
         device: torch.device,
         *,
-        learnt_rows: int | None = None,
-        crew: Crew | None = None,
-    ) -> "Sparse":
+        grad_rows: int | None = None,
+        threads: Threads | None = None,
+    ) -> "SparseMatrix":
         """Arrange a scipy matrix."""
         by_row = matrix.tocsr()
         by_row.sort_indices()
         rows = _rows(by_row.indptr, by_row.indices, by_row.data, np.arange(by_row.nnz), dtype, device)
-        num = by_row.shape[0] if learnt_rows is None else learnt_rows
-        return cls(rows, tuple(by_row.shape), num, crew or Crew(1))
+        num = by_row.shape[0] if grad_rows is None else grad_rows
+        return cls(rows, tuple(by_row.shape), num, threads or Threads(1))
 
     @cached_property
-    def columns(self) -> Rows:
+    def columns(self) -> RowEntries:
         """The transpose of the rows that a gradient comes from."""
         from scipy.sparse import csr_array
 
-        first, column = self.rows.first[: self.learnt_rows + 1].cpu().numpy(), self.rows.column.cpu().numpy()
+        first, column = self.rows.first[: self.grad_rows + 1].cpu().numpy(), self.rows.column.cpu().numpy()
         num, device = int(first[-1]), self.rows.value.device
-        numbered = csr_array((np.arange(num), column[:num], first), shape=(self.learnt_rows, self.shape[1]))
-        blocks_pay = num >= FILLED * self.shape[1] * (self.learnt_rows // BLOCK) and runs_compiled(device)
-        first, index, place = _transposed(numbered, BLOCK if blocks_pay else self.learnt_rows)
+        numbered = csr_array((np.arange(num), column[:num], first), shape=(self.grad_rows, self.shape[1]))
+        blocks_pay = num >= MIN_ENTRIES_PER_ROW * self.shape[1] * (self.grad_rows // ROWS_PER_BLOCK) and runs_compiled(
+            device
+        )
+        first, index, place = _transposed(numbered, ROWS_PER_BLOCK if blocks_pay else self.grad_rows)
         value = self.rows.value.cpu().numpy()[place]
         return _rows(first, index, value, place, self.rows.value.dtype, device)
 
-    def times(self, dense: Float[Tensor, "columns width"], kept: "Kept | None" = None) -> Float[Tensor, "rows width"]:
+    def matmul(
+        self, dense: Float[Tensor, "columns width"], kept: "KeptEntries | None" = None
+    ) -> Float[Tensor, "rows width"]:
         """Multiply without a gradient."""
-        return _multiply(self.rows, dense, self.shape[0], kept, self.crew)
+        return _multiply(self.rows, dense, self.shape[0], kept, self.threads)
 
-    def transpose_times(
-        self, dense: Float[Tensor, "rows width"], kept: "Kept | None" = None
+    def transpose_matmul(
+        self, dense: Float[Tensor, "rows width"], kept: "KeptEntries | None" = None
     ) -> Float[Tensor, "columns width"]:
         """Multiply the transpose, without a gradient; rows from which none ever comes count as zero."""
-        return _multiply(self.columns, dense, self.shape[1], kept, self.crew)
+        return _multiply(self.columns, dense, self.shape[1], kept, self.threads)
 
     @property
     def num_entries(self) -> int:
@@ -102,55 +106,55 @@ def _rows(
     place: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
-) -> Rows:
+) -> RowEntries:
     narrow = np.int32 if len(index) < 1 << 31 else np.int64
     whole = [torch.from_numpy(part.astype(narrow)).to(device) for part in (first, index, place)]
-    return Rows(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
+    return RowEntries(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
 
 
-class Kept(NamedTuple):
+class KeptEntries(NamedTuple):
     """Which entries of a matrix count this time, and the factor that makes up for those that do not."""
 
     entries: UInt8[Tensor, " entries"]
     scale: float
 
 
-def product(
-    matrix: Sparse, dense: Float[Tensor, "columns width"], kept: Kept | None = None
+def sparse_matmul(
+    matrix: SparseMatrix, dense: Float[Tensor, "columns width"], kept: KeptEntries | None = None
 ) -> Float[Tensor, "rows width"]:
     """Multiply a sparse matrix, or what is kept of it, by a dense one.
 
-    >>> import scipy.sparse
-    >>> matrix = Sparse.of(scipy.sparse.csr_matrix([[0.0, 2.0], [1.0, 0.0]]), torch.float32, torch.device("cpu"))
-    >>> product(matrix, torch.tensor([[1.0], [3.0]])).tolist()
+    >>> from scipy.sparse import csr_array
+    >>> matrix = SparseMatrix.from_scipy(csr_array([[0.0, 2.0], [1.0, 0.0]]), torch.float32, torch.device("cpu"))
+    >>> sparse_matmul(matrix, torch.tensor([[1.0], [3.0]])).tolist()
     [[6.0], [1.0]]
     """
-    return _product(dense, matrix, kept)
+    return _sparse_matmul(dense, matrix, kept)
 
 
-class _Product(torch.autograd.Function):
+class _SparseMatmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: Sparse, kept: Kept | None) -> Tensor:
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, kept: KeptEntries | None) -> Tensor:
         ctx.matrix, ctx.kept = matrix, kept
-        return matrix.times(dense, kept)
+        return matrix.matmul(dense, kept)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.matrix.transpose_times(grads[0], ctx.kept), None, None
+        return ctx.matrix.transpose_matmul(grads[0], ctx.kept), None, None
 
 
-_product: Callable[..., Tensor] = _Product.apply
+_sparse_matmul: Callable[..., Tensor] = _SparseMatmul.apply
 
 
-def _multiply(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
+def _multiply(rows: RowEntries, dense: Tensor, num_rows: int, kept: KeptEntries | None, threads: Threads) -> Tensor:
     """Multiply; the sums of a row go entry by entry, so they do not depend on threads."""
     dense = dense.detach().contiguous()
-    if runs_compiled(dense.device):
-        return run_compiled(rows, dense, num_rows, kept, crew)
-    return multiply_by_tensors(rows, dense, num_rows, kept)
+    return choose(dense.device, matmul_by_loops, matmul_by_tensors)(rows, dense, num_rows, kept, threads)
 
 
-def multiply_by_tensors(rows: Rows, dense: Float[Tensor, "columns width"], num_rows: int, kept: Kept | None) -> Tensor:
+def matmul_by_tensors(
+    rows: RowEntries, dense: Float[Tensor, "columns width"], num_rows: int, kept: KeptEntries | None, threads: Threads
+) -> Tensor:
     """Do with torch's own sparse product, for one block of columns, what the compiled loops do."""
     value = rows.value
     if kept is not None:
@@ -164,7 +168,9 @@ def multiply_by_tensors(rows: Rows, dense: Float[Tensor, "columns width"], num_r
 Array = NDArray[Any]
 
 
-def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, crew: Crew) -> Tensor:
+def matmul_by_loops(
+    rows: RowEntries, dense: Tensor, num_rows: int, kept: KeptEntries | None, threads: Threads
+) -> Tensor:
     """Multiply on the CPU, in slices of rows."""
     if num_rows == 0 or len(rows.column) == 0:
         return dense.new_zeros(num_rows, dense.shape[1])
@@ -173,10 +179,10 @@ def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, cr
     right, result = dense.numpy(), out.numpy()
     work = len(column) * dense.shape[1]
     if kept is None:
-        crew.share(lambda lo, hi: _multiply_rows(lo, hi, first, column, value, right, result), num_rows, work)
+        threads.run(lambda lo, hi: _multiply_rows(lo, hi, first, column, value, right, result), num_rows, work)
         return out
     entries, scale = kept.entries.numpy(), right.dtype.type(kept.scale)
-    crew.share(
+    threads.run(
         lambda lo, hi: _multiply_kept(lo, hi, first, column, value, place, entries, scale, right, result),
         num_rows,
         work,
@@ -184,7 +190,7 @@ def run_compiled(rows: Rows, dense: Tensor, num_rows: int, kept: Kept | None, cr
     return out
 
 
-@vectorised
+@vectorized
 def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
     """Add rows of ``dense``, four at a time, so that the sum is loaded and stored once for four."""
     width = dense.shape[1]
@@ -205,7 +211,7 @@ def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, d
                 e += 1
 
 
-@vectorised
+@vectorized
 def _multiply_kept(
     lo: int,
     hi: int,

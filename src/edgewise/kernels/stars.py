@@ -1,6 +1,6 @@
-"""The piecewise likelihood of a pairwise field: one piece a node, the star of the node and its neighbours.
+"""The piecewise likelihood of a pairwise field: one piece per node, the star of the node and its neighbors.
 
-A node k with d_k - 1 neighbours is in d_k stars and gives each U_k / d_k; an edge is in two stars and gives each half
+A node k with d_k - 1 neighbors is in d_k stars and gives each U_k / d_k; an edge is in two stars and gives each half
 of its coupling. So the energies of the pieces add up to the energy of the field, and as a star is a tree, each piece
 has an exact partition function: log Z_i = LSE_{y_i}( U_i/d_i + Σ_j LSE_{y_j}( U_j/d_j + r_ij B(y_i, y_j)/2 ) ).
 """
@@ -15,18 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from edgewise.kernels.dispatch import runs_compiled, vectorised, vectorised_sums
+from edgewise.kernels.dispatch import choose, vectorized, vectorized_sums
 
 SAFE_RANGE = 60.0  # nats that couplings of one edge may differ by, for products of exponentials not to vanish
 CHUNK_ELEMENTS = 1 << 20
 
+Array = NDArray[Any]
 
-class Field:
+
+class Stars:
     """The edges of a graph, each once, and in how many stars each node is."""
 
     def __init__(self, edge_index: Int[Tensor, "2 edges"], num_nodes: int):
         self.start, self.end = edge_index
-        self.stars = torch.bincount(edge_index.flatten(), minlength=num_nodes) + 1
+        self.count = torch.bincount(edge_index.flatten(), minlength=num_nodes) + 1
 
 
 def piecewise_loss(
@@ -34,11 +36,11 @@ def piecewise_loss(
     scale: Float[Tensor, " edges"],
     coupling: Float[Tensor, "classes classes"],
     q: Float[Tensor, "nodes classes"],
-    field: Field,
+    stars: Stars,
 ) -> Float[Tensor, ""]:
     """Minus the mean over stars of the expected log-likelihood under q; the coupling is symmetric."""
-    pieces = log_partitions(unary, scale, coupling, field)
-    return (pieces.sum() - expected_energy(unary, scale, coupling, q, field)) / len(unary)
+    pieces = log_partitions(unary, scale, coupling, stars)
+    return (pieces.sum() - expected_energy(unary, scale, coupling, q, stars)) / len(unary)
 
 
 def expected_energy(
@@ -46,10 +48,10 @@ def expected_energy(
     scale: Float[Tensor, " edges"],
     coupling: Float[Tensor, "classes classes"],
     q: Float[Tensor, "nodes classes"],
-    field: Field,
+    stars: Stars,
 ) -> Float[Tensor, ""]:
     """Σ_i q_i · U_i + Σ_ij r_ij q_i · B q_j: what the expected energies of all stars add up to."""
-    pairs = ((q[field.start] @ coupling) * q[field.end]).sum(1)
+    pairs = ((q[stars.start] @ coupling) * q[stars.end]).sum(1)
     return (q * unary).sum() + (scale * pairs).sum()
 
 
@@ -57,20 +59,19 @@ def log_partitions(
     unary: Float[Tensor, "nodes classes"],
     scale: Float[Tensor, " edges"],
     coupling: Float[Tensor, "classes classes"],
-    field: Field,
+    stars: Stars,
 ) -> Float[Tensor, " nodes"]:
     """Compute log Z of each star."""
-    share = unary / field.stars.unsqueeze(1)
+    share = unary / stars.count.unsqueeze(1)
     half = coupling / 2
     with torch.no_grad():
         spread = float(scale.abs().max() * (half.max() - half.min())) if len(scale) else 0.0
-    if runs_compiled(unary.device) and spread <= SAFE_RANGE:
-        return _log_partitions(share, scale, half, field)
-    return log_partitions_by_tensors(share, scale, half, field)
+    by_loops = _log_partitions if spread <= SAFE_RANGE else log_partitions_by_tensors
+    return choose(unary.device, by_loops, log_partitions_by_tensors)(share, scale, half, stars)
 
 
-def largest(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes classes"]) -> Float[Tensor, " edges"]:
-    """Give the largest entry of r B / 2 for each edge."""
+def max_exponent(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes classes"]) -> Float[Tensor, " edges"]:
+    """Return the largest entry of r B / 2 for each edge."""
     return torch.maximum(scale * half.max(), scale * half.min())
 
 
@@ -78,21 +79,24 @@ def log_partitions_by_tensors(
     share: Float[Tensor, "nodes classes"],
     scale: Float[Tensor, " edges"],
     half: Float[Tensor, "classes classes"],
-    field: Field,
+    stars: Stars,
 ) -> Float[Tensor, " nodes"]:
     """Do in logarithms, right for couplings of any size, what the compiled loops do by products."""
     total = share.double()  # hubs add up many messages that differ little
     step = max(1, CHUNK_ELEMENTS // half.numel())
     for lo in range(0, len(scale), step):
         part = slice(lo, lo + step)
-        start, end = field.start[part], field.end[part]
-        told = share[start], share[end], scale[part], half
-        to_start, to_end = _told(*told) if len(scale) <= step else checkpoint(_told, *told, use_reentrant=False)
+        start, end = stars.start[part], stars.end[part]
+        parts = share[start], share[end], scale[part], half
+        if len(scale) <= step:
+            to_start, to_end = _messages_by_tensors(*parts)
+        else:
+            to_start, to_end = checkpoint(_messages_by_tensors, *parts, use_reentrant=False)
         total = total.index_add(0, start, to_start.double()).index_add(0, end, to_end.double())
     return torch.logsumexp(total, 1).to(share.dtype)
 
 
-def _told(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
+def _messages_by_tensors(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Compute messages to both ends of some edges; (edges, classes, classes) is computed again, not kept."""
     coupled = scale[:, None, None] * half
     return torch.logsumexp(end.unsqueeze(1) + coupled, 2), torch.logsumexp(start.unsqueeze(2) + coupled, 1)
@@ -100,91 +104,88 @@ def _told(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tens
 
 class _LogPartitions(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, share: Tensor, scale: Tensor, half: Tensor, field: Field) -> Tensor:
-
+    def forward(ctx: Any, share: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> Tensor:
         top = share.amax(1)
-        raised = (share - top.unsqueeze(1)).exp()
-        to_start, to_end = messages(raised, scale, half, field)
-        total, common = collected(share, to_start, to_end, largest(scale, half), top, field)
-        ctx.save_for_backward(raised, scale, half, to_start, to_end, total.softmax(1).to(share.dtype))
-        ctx.field = field
+        exp_unary = (share - top.unsqueeze(1)).exp()
+        to_start, to_end = _messages(exp_unary, scale, half, stars)
+        total, common = _collect_messages(share, to_start, to_end, max_exponent(scale, half), top, stars)
+        ctx.save_for_backward(exp_unary, scale, half, to_start, to_end, total.softmax(1).to(share.dtype))
+        ctx.stars = stars
         return (torch.logsumexp(total, 1) + common).to(share.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-
-        raised, scale, half, to_start, to_end, belief = ctx.saved_tensors
+        exp_unary, scale, half, to_start, to_end, belief = ctx.saved_tensors
         belief = belief * grads[0].unsqueeze(1)
-        return (*messages_gradient(belief, to_start, to_end, raised, scale, half, ctx.field), None)
+        return (*_backward(belief, to_start, to_end, exp_unary, scale, half, ctx.stars), None)
 
 
 _log_partitions: Callable[..., Tensor] = _LogPartitions.apply
 
 
-Array = NDArray[Any]
-
-
-def messages(raised: Tensor, scale: Tensor, half: Tensor, field: Field) -> tuple[Tensor, Tensor]:
-    """Σ_m exp(U_m + r B(l, m)/2 - largest) over the labels m of the end, for each l of the start; and vice versa."""
-    to_start, to_end = raised.new_empty(2, len(scale), len(half))
-    ends = field.start.numpy(), field.end.numpy()
+def _messages(exp_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> tuple[Tensor, Tensor]:
+    """Σ_m exp(U_m + r B(l, m)/2 - max_exponent) over labels m of the end, for each l of the start; and vice versa."""
+    to_start, to_end = exp_unary.new_empty(2, len(scale), len(half))
+    ends = stars.start.numpy(), stars.end.numpy()
     for lo, factors in _chunks(scale, half):
-        _messages(lo, factors, *ends, raised.numpy(), to_start.numpy(), to_end.numpy())
+        _messages_loop(lo, factors, *ends, exp_unary.numpy(), to_start.numpy(), to_end.numpy())
     return to_start, to_end
 
 
-def collected(
-    share: Tensor, to_start: Tensor, to_end: Tensor, offset: Tensor, top: Tensor, field: Field
+def _collect_messages(
+    share: Tensor, to_start: Tensor, to_end: Tensor, offset: Tensor, top: Tensor, stars: Stars
 ) -> tuple[Tensor, Tensor]:
-    """Add the logarithms of what all neighbours tell a node to its share; and what they have in common, apart.
+    """Add the logarithms of what all neighbors tell a node to its share; and what they have in common, apart.
 
     Both in float64: a hub adds up many numbers of which only the small part that differs between labels matters.
     """
     total, common = share.detach().double(), torch.zeros(len(share), dtype=torch.float64)
     total = total.clone() if share.dtype == torch.float64 else total
-    ends, logs = (field.start.numpy(), field.end.numpy()), (to_start.log().numpy(), to_end.log().numpy())
-    _collect(*ends, *logs, offset.numpy(), top.numpy(), total.numpy(), common.numpy())
+    ends, logs = (stars.start.numpy(), stars.end.numpy()), (to_start.log().numpy(), to_end.log().numpy())
+    _collect_loop(*ends, *logs, offset.numpy(), top.numpy(), total.numpy(), common.numpy())
     return total, common
 
 
-def messages_gradient(
-    belief: Tensor, to_start: Tensor, to_end: Tensor, raised: Tensor, scale: Tensor, half: Tensor, field: Field
+def _backward(
+    belief: Tensor, to_start: Tensor, to_end: Tensor, exp_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the gradients of unaries, scales and half the coupling."""
+    """Return the gradients of unaries, scales and half the coupling."""
     share_grad, scale_grad = belief.clone(), torch.empty_like(scale)
     half_grad = torch.zeros(half.shape, dtype=torch.float64)  # a sum over all edges
-    ends = field.start.numpy(), field.end.numpy()
-    parts = belief.numpy(), to_start.numpy(), to_end.numpy(), raised.numpy(), scale.numpy(), half.numpy()
+    ends = stars.start.numpy(), stars.end.numpy()
+    parts = belief.numpy(), to_start.numpy(), to_end.numpy(), exp_unary.numpy(), scale.numpy(), half.numpy()
     into = share_grad.numpy(), scale_grad.numpy(), half_grad.numpy()
     for lo, factors in _chunks(scale, half):
-        _gradient(lo, factors, *ends, *parts, *into)
+        _gradient_loop(lo, factors, *ends, *parts, *into)
     return share_grad, scale_grad, half_grad.to(half.dtype)
 
 
 def _chunks(scale: Tensor, half: Tensor) -> Iterator[tuple[int, Array]]:
-    """Give exp(r B / 2) of some edges after others, less what is `largest` of each."""
+    """Yield exp(r B / 2 - max_exponent) of some edges after others."""
     step = max(1, CHUNK_ELEMENTS // half.numel())
     for lo in range(0, len(scale), step):
         part = scale[lo : lo + step]
-        yield lo, (part[:, None, None] * half - largest(part, half)[:, None, None]).exp_().numpy()
+        yield lo, (part[:, None, None] * half - max_exponent(part, half)[:, None, None]).exp_().numpy()
 
 
-@vectorised_sums
-def _messages(lo: int, factors: Array, start: Array, end: Array, raised: Array, to_start: Array, to_end: Array) -> None:
-    classes = raised.shape[1]
+@vectorized_sums
+def _messages_loop(
+    lo: int, factors: Array, start: Array, end: Array, exp_unary: Array, to_start: Array, to_end: Array
+) -> None:
+    classes = exp_unary.shape[1]
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]
         for label in range(classes):
-            here, there = raised.dtype.type(0), raised.dtype.type(0)
+            here, there = exp_unary.dtype.type(0), exp_unary.dtype.type(0)
             for other in range(classes):
-                here += factors[e, label, other] * raised[j, other]
-                there += factors[e, label, other] * raised[i, other]  # the coupling is symmetric
+                here += factors[e, label, other] * exp_unary[j, other]
+                there += factors[e, label, other] * exp_unary[i, other]  # the coupling is symmetric
             to_start[lo + e, label] = here
             to_end[lo + e, label] = there
 
 
-@vectorised
-def _collect(
+@vectorized
+def _collect_loop(
     start: Array,
     end: Array,
     log_start: Array,
@@ -203,8 +204,8 @@ def _collect(
             total[j, label] += log_end[e, label]
 
 
-@vectorised_sums
-def _gradient(
+@vectorized_sums
+def _gradient_loop(
     lo: int,
     factors: Array,
     start: Array,
@@ -212,7 +213,7 @@ def _gradient(
     belief: Array,
     to_start: Array,
     to_end: Array,
-    raised: Array,
+    exp_unary: Array,
     scale: Array,
     half: Array,
     share_grad: Array,
@@ -220,23 +221,23 @@ def _gradient(
     half_grad: Array,
 ) -> None:
     """Add up beliefs of pairs: b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in that of j."""
-    classes = raised.shape[1]
-    at_end, both = np.empty(classes, dtype=raised.dtype), np.empty(classes, dtype=raised.dtype)
+    classes = exp_unary.shape[1]
+    at_end, both = np.empty(classes, dtype=exp_unary.dtype), np.empty(classes, dtype=exp_unary.dtype)
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]
-        change = raised.dtype.type(0)
+        change = exp_unary.dtype.type(0)
         for label in range(classes):
             at_end[label] = belief[j, label] / to_end[lo + e, label]
         for label in range(classes):
             at_start = belief[i, label] / to_start[lo + e, label]
-            told = raised.dtype.type(0)
+            at_label = exp_unary.dtype.type(0)
             for other in range(classes):
-                in_start = at_start * factors[e, label, other] * raised[j, other]
-                in_end = raised[i, label] * factors[e, label, other] * at_end[other]
+                in_start = at_start * factors[e, label, other] * exp_unary[j, other]
+                in_end = exp_unary[i, label] * factors[e, label, other] * at_end[other]
                 share_grad[j, other] += in_start
-                told += in_end
+                at_label += in_end
                 both[other] = in_start + in_end
-            share_grad[i, label] += told
+            share_grad[i, label] += at_label
             for other in range(classes):
                 change += both[other] * half[label, other]
                 half_grad[label, other] += both[other] * scale[lo + e]

@@ -11,15 +11,16 @@ from torch import Tensor
 
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
 from edgewise.inference.mrf import LARGEST
-from edgewise.kernels.adam import Adam, Steps, Weights
-from edgewise.kernels.dropout import NO_DROPOUT, Dropout
-from edgewise.kernels.stars import Field, piecewise_loss
+from edgewise.kernels.adam import Optimizer, Weights
+from edgewise.kernels.dropout import Dropout
+from edgewise.kernels.stars import Stars, piecewise_loss
 from edgewise.models.fitted import Fitted
-from edgewise.models.gcn import Convolution, backbone_trained
+from edgewise.models.gcn import backbone
+from edgewise.models.graph_pass import Network, TrainingRows
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Epoch, Log, Phase, checked_logits, copied, scores
+from edgewise.models.training import Epoch, Log, check_logits, copy_weights, scores
 from edgewise.posterior import Posterior
 from edgewise.validation import check_option
 
@@ -175,33 +176,34 @@ class EPFGNN(Model[FittedEPFGNN]):
         check_option("inference", self.inference, tuple(INFERENCES))
         _check_evidence(self.evidence)
 
-    def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
-        pretraining = Phase("pretraining", self.pretrain_epochs, self.pretrain_patience)
-        adam = Adam(self.learning_rate, self.weight_decay)
-        backbone = backbone_trained(task, self.hidden, self.dropout, seeds, pretraining, adam, log)
+    def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
+        gcn = backbone(self, self.pretrain_epochs, self.pretrain_patience)
+        pretrained = gcn.train_weights(task, seeds, "pretraining", log)
         draws = generator(seeds.initialisation, "epfgnn")
         classes = task.num_classes
         noise = torch.randn(classes, classes, generator=draws, dtype=torch.float64)
-        start = backbone | {
+        start = pretrained | {
             "coupling": ((noise + torch.eye(classes)) / classes).to(task.device, task.dtype),
             "edge_scale": torch.zeros(task.edge_index.shape[1], dtype=task.dtype, device=task.device),
         }
-        em = _Maximisation(self, task, Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn")), log)
-        pretrained = log.kept
+        dropout = Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn"))
+        rows = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
+        em = _ExpectationMaximization(self, task, Network(gcn.forward, rows, dropout), log)
+        kept_before = log.kept
         found = self._fitted(task, em, em.run(start), log)
         if self.schedule == "backbone" and found.is_coupled:
             # E steps chose by mean field; what is asked for may be another inference, so it has the last word.
             fallback = self._fitted(task, em, start, log)
             if _accuracy(found, task) < _accuracy(fallback, task):
-                return replace(fallback, history=replace(fallback.history, kept=pretrained))
+                return replace(fallback, history=replace(fallback.history, kept=kept_before))
         return found
 
-    def _fitted(self, task: Task, em: "_Maximisation", weights: Weights, log: Log) -> FittedEPFGNN:
+    def _fitted(self, task: Task, em: "_ExpectationMaximization", weights: Weights, log: Log) -> FittedEPFGNN:
         return FittedEPFGNN(
             self,
             weights,
             log.history(),
-            checked_logits(em.unary(weights), self.learning_rate, LARGEST),
+            check_logits(em.unary(weights), self.learning_rate, LARGEST),
             task.edge_index,
             weights["edge_scale"],
             _symmetric(weights["coupling"]),
@@ -220,78 +222,59 @@ def _accuracy(fitted: FittedEPFGNN, task: Task) -> float:
     return float((belief.argmax(1) == task.labels[task.val]).double().mean())
 
 
-def _symmetric(matrix: Float[Tensor, "classes classes"]) -> Float[Tensor, "classes classes"]:
-    return (matrix + matrix.T) / 2
+class _ExpectationMaximization:
+    """Expectation maximization on one task."""
 
-
-def _incident(nodes: Int[Tensor, " some"], field: Field, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the edges at some nodes: the place of the node among them, its neighbour, and the number of the edge."""
-    place = torch.full((num_nodes,), -1, device=nodes.device)
-    place[nodes] = torch.arange(len(nodes), device=nodes.device)
-    here, there = torch.cat([field.start, field.end]), torch.cat([field.end, field.start])
-    chosen = place[here] >= 0
-    return place[here[chosen]], there[chosen], chosen.nonzero().squeeze(1) % len(field.start)
-
-
-class _Maximisation:
-    """Expectation maximisation on one task."""
-
-    def __init__(self, model: EPFGNN, task: Task, dropout: Dropout, log: Log):
-        self._model, self._task, self._dropout, self._log = model, task, dropout, log
-        self._convolution = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
-        self._field = Field(task.edge_index, task.num_nodes)
+    def __init__(self, model: EPFGNN, task: Task, network: Network, log: Log):
+        self._model, self._task, self._network, self._log = model, task, network, log
+        self._stars = Stars(task.edge_index, task.num_nodes)
         self._labels = task.labels[task.val]
-        self._around_validation = _incident(task.val, self._field, task.num_nodes)
-        self._draw = 0
+        self._around_validation = _incident(task.val, task.edge_index, task.num_nodes)
 
     def unary(self, weights: Weights) -> Float[Tensor, "nodes classes"]:
         """Compute the logits of all nodes without dropout."""
         with torch.no_grad():
-            hidden = self._convolution.hidden(weights)
-            return self._convolution.learnt_logits(weights, hidden, NO_DROPOUT, 0)
+            return self._network.at(weights).without_dropout()
 
     def run(self, weights: Weights) -> Weights:
-        """Alternate until the validation accuracy stays where it is; give the weights with the best."""
+        """Alternate until the validation accuracy stays where it is; return the weights with the best."""
         model = self._model
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        steps = Adam(model.learning_rate, model.weight_decay).over(weights)
+        optimizer = model._adam.start(weights)
         q = self._task.clamp(self.unary(weights).softmax(1))
         backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
-        kept, waited = copied(weights), 0
+        kept, waited = copy_weights(weights), 0
         for _ in range(model.rounds):
-            best_step = self._maximise(weights, steps, q)
+            best_step = self._maximize(weights, optimizer, q)
             q, accuracy = self._expect(weights, q)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, kept, self._log.kept = accuracy, copied(weights), best_step
+                best, kept, self._log.kept = accuracy, copy_weights(weights), best_step
             if waited >= model.round_patience:
                 break
         return kept
 
-    def _maximise(self, weights: Weights, steps: Steps, q: Tensor) -> int:
+    def _maximize(self, weights: Weights, optimizer: Optimizer, q: Tensor) -> int:
         """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
         # The published code carries the best step over from round to round; on Cora that makes no difference.
-        best, best_step, waited, moment = -1.0, 0, 0, steps.moment()
-        hidden = self._convolution.hidden(weights)
+        best, best_step, waited, snapshot = -1.0, 0, 0, optimizer.snapshot()
+        logits = self._network.at(weights)
         for step in range(self._model.steps):
-            unary = self._convolution.learnt_logits(weights, hidden, self._dropout, self._draw)
-            coupling = _symmetric(weights["coupling"])
-            loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._field)
-            steps.take(loss)
-            self._draw += 1
-            hidden = self._convolution.hidden(weights)
+            unary, coupling = logits.with_dropout(), _symmetric(weights["coupling"])
+            loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._stars)
+            optimizer.step(loss)
+            logits = self._network.at(weights)
             with torch.no_grad():
-                logits = self._convolution.validated_logits(weights, hidden) + self._pull_on_validation(weights, q)
-                nll, accuracy = scores(logits, self._labels)
+                nll, accuracy = scores(logits.validation() + self._validation_pull(weights, q), self._labels)
             epoch = Epoch("EM", step + 1, self._model.steps, float(loss.detach()), nll, accuracy)
             self._log.write(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, best_step, moment = accuracy, self._log.epochs, steps.moment()
+                best, best_step, snapshot = accuracy, self._log.epochs, optimizer.snapshot()
             if waited >= self._model.step_patience:
                 break
-        steps.return_to(moment)
+        optimizer.restore(snapshot)
         return best_step
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
@@ -302,13 +285,28 @@ class _Maximisation:
 
     def _pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
         """Σ_j r_ij B q_j."""
-        scale, (start, end) = weights["edge_scale"].detach().unsqueeze(1), (self._field.start, self._field.end)
+        scale, (start, end) = weights["edge_scale"].detach().unsqueeze(1), self._task.edge_index
         around = torch.zeros_like(q).index_add(0, start, scale * q[end]).index_add(0, end, scale * q[start])
         return around @ _symmetric(weights["coupling"].detach())
 
-    def _pull_on_validation(self, weights: Weights, q: Tensor) -> Float[Tensor, "val classes"]:
-        """Do the same for validation nodes only."""
-        at, neighbour, edge = self._around_validation
-        told = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[neighbour]
-        around = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, at, told)
+    def _validation_pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "val classes"]:
+        """Σ_j r_ij B q_j of validation nodes."""
+        target, source, edge = self._around_validation
+        messages = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[source]
+        around = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, target, messages)
         return around @ _symmetric(weights["coupling"].detach())
+
+
+def _incident(
+    nodes: Int[Tensor, " some"], edge_index: Int[Tensor, "2 edges"], num_nodes: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the edges at some nodes: the place of the node among them, its neighbor, and the number of the edge."""
+    place = torch.full((num_nodes,), -1, device=nodes.device)
+    place[nodes] = torch.arange(len(nodes), device=nodes.device)
+    here, there = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    chosen = place[here] >= 0
+    return place[here[chosen]], there[chosen], chosen.nonzero().squeeze(1) % edge_index.shape[1]
+
+
+def _symmetric(matrix: Float[Tensor, "classes classes"]) -> Float[Tensor, "classes classes"]:
+    return (matrix + matrix.T) / 2

@@ -62,30 +62,30 @@ class Fitted(ABC):
         """Write hyper-parameters, weights, history and beliefs to a safetensors file."""
         tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
         tensors |= {name: getattr(self, name) for name in self.parts}
-        words = {
+        metadata = {
             "format": FORMAT,
             "model": self.model.name,
             "tensors": json.dumps({name: list(tensor.shape) for name, tensor in sorted(tensors.items())}),
             "hyperparameters": json.dumps(dataclasses.asdict(self.model)),
             "history": json.dumps(dataclasses.asdict(self.history)),
         }
-        write_tensors(path, tensors, words)
+        write_tensors(path, tensors, metadata)
 
     @staticmethod
     def load(path: Path | str) -> "Fitted":
         """Read what `save` wrote, onto the CPU; a model that is not of edgewise has to be imported before."""
-        tensors, words = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
-        return _remade(_model_named(words.get("model", ""), path), words, tensors, path)
+        tensors, metadata = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
+        return _rebuild(_find_model(metadata.get("model", ""), path), metadata, tensors, path)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
 
 
-def _model_named(name: str, path: Path | str) -> "type[Model[Any]]":
+def _find_model(name: str, path: Path | str) -> "type[Model[Any]]":
     """Find the model that a file names among all that are defined."""
     from edgewise.models.model import defined_models, known_models
 
-    known_models()  # imports all of this package
+    known_models()  # which imports all of this package
     known = defined_models()
     found = {where: kind for where, kind in known.items() if kind.name == name}
     if not found:
@@ -99,23 +99,23 @@ def _model_named(name: str, path: Path | str) -> "type[Model[Any]]":
     return next(iter(found.values()))
 
 
-def _remade(
-    kind: "type[Model[Any]]", words: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
+def _rebuild(
+    kind: "type[Model[Any]]", metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
 ) -> Fitted:
     weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
     parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
     try:
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
-        saved = json.loads(words["tensors"])
+        saved = json.loads(metadata["tensors"])
         if differing := sorted(name for name in saved | shapes if saved.get(name) != shapes.get(name)):
             raise ValueError(f"its tensors {differing} are not as they were saved")
-        model = kind(**json.loads(words["hyperparameters"]))
-        read = json.loads(words["history"])
+        model = kind(**json.loads(metadata["hyperparameters"]))
+        read = json.loads(metadata["history"])
         history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})
         return kind.fitted(model=model, weights=weights, history=history, **parts)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected a whole fitted {words['model']} in {path}, but it cannot be read: {error}."
+            f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}."
         ) from error
 
 

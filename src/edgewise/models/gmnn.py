@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -9,14 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.kernels.adam import Adam, Weights
+from edgewise.kernels.adam import Weights
 from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted
-from edgewise.models.gcn import Convolution, ConvolutionPasses, backbone_trained, convolution_weights, convolved
+from edgewise.models.gcn import GCN, backbone
+from edgewise.models.graph_pass import Network, TrainingRows, all_logits
 from edgewise.models.model import Model
-from edgewise.models.seeds import Seeds, dropout_key, generator
+from edgewise.models.seeds import Initializer, Seeds, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Log, Phase, checked_logits, trained
+from edgewise.models.training import Log, Phase, check_logits, train
 from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior
 from edgewise.validation import check_option
 
@@ -116,27 +118,29 @@ class GMNN(Model[FittedGMNN]):
         super().__post_init__()
         check_option("prediction", self.prediction, PREDICTIONS)
 
-    def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:
-        adam = Adam(self.learning_rate, self.weight_decay)
-        pretraining = Phase("pretraining", self.pretrain_epochs, self.pretrain_patience)
-        q = backbone_trained(task, self.hidden, self.dropout, seeds, pretraining, adam, log)
-        p = convolution_weights(
-            task.num_classes, self.hidden, task.num_classes, generator(seeds.initialisation, "gmnn p"), task
-        )
-        draws = generator(seeds.sampling, "gmnn")
-        features = Convolution(task, task.x, task.all_nodes, task.val.cpu().numpy())
+    @property
+    def _gcn(self) -> GCN:
+        """Both networks."""
+        return backbone(self, self.pretrain_epochs, self.pretrain_patience)
 
-        def improved(weights: Weights, convolution: Convolution, target: Tensor, step: str, turn: int) -> Weights:
+    def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:
+        gcn, draws = self._gcn, generator(seeds.sampling, "gmnn")
+        q = gcn.train_weights(task, seeds, "pretraining", log)
+        p_draw = Initializer(generator(seeds.initialisation, "gmnn p"), task.dtype, task.device)
+        p = gcn.initial_weights(task.num_classes, task.num_classes, p_draw)
+        features = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
+
+        def improve(weights: Weights, rows: TrainingRows, target: Tensor, step: str, turn: int) -> Weights:
             dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {turn}"))
-            passes = ConvolutionPasses(convolution, dropout, lambda logits: cross_entropy(logits, target))
-            return trained(weights, passes, task.labels[task.val], Phase(step, self.round_epochs, None), adam, log)
+            loss, phase = partial(cross_entropy, target=target), Phase(step, self.round_epochs, None)
+            network = Network(gcn.forward, rows, dropout)
+            return train(weights, network, loss, task.labels[task.val], phase, self._adam, log)
 
         for turn in range(self.rounds):
-            labels = drawn_labels(task, convolved(task, task.x, q), draws)
-            around = Convolution(task, labels, task.all_nodes, task.val.cpu().numpy())
-            p = improved(p, around, labels, "M step", turn)
-            target = task.clamp(convolved(task, labels, p).softmax(-1))
-            q = improved(q, features, target, "E step", turn)
+            labels = draw_labels(task, all_logits(gcn.forward, task, task.x, q), draws)
+            p = improve(p, TrainingRows(task, labels, task.all_nodes, gcn.hops), labels, "M step", turn)
+            target = task.clamp(all_logits(gcn.forward, task, labels, p).softmax(-1))
+            q = improve(q, features, target, "E step", turn)
         samples = self._sample_logits(task, q, p, draws)
         weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
         return FittedGMNN(self, weights, log.history(), samples)
@@ -144,22 +148,23 @@ class GMNN(Model[FittedGMNN]):
     def _sample_logits(
         self, task: Task, q: Weights, p: Weights, draws: torch.Generator
     ) -> Float[Tensor, "samples nodes classes"]:
-        """Let p make something of labels that are drawn from q, sample by sample."""
+        """Compute p's logits for labels that are drawn from q, sample by sample."""
         samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
-        logits = convolved(task, task.x, q)
+        forward = self._gcn.forward
+        logits = all_logits(forward, task, task.x, q)
         for sample in samples:
-            labels = drawn_labels(task, logits, draws)
-            sample.copy_(checked_logits(convolved(task, labels, p), self.learning_rate))
+            labels = draw_labels(task, logits, draws)
+            sample.copy_(check_logits(all_logits(forward, task, labels, p), self.learning_rate))
         return samples
 
 
-def drawn_labels(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Tensor:
+def draw_labels(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Tensor:
     """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
     chosen = draw_classes(logits.cpu().double().softmax(-1), draws).to(task.device)
     return task.clamp(one_hot(chosen, task.num_classes).to(task.dtype))
 
 
 def draw_classes(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
-    """Draw by inverting the distribution function: one uniform number a node, whatever the number of classes."""
+    """Draw by inverting the distribution function: one uniform number per node, whatever the number of classes."""
     below = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
     return (probs.cumsum(1)[:, :-1] <= below).sum(1)

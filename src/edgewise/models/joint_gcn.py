@@ -12,13 +12,14 @@ from edgewise.data.edges import connected_parts
 from edgewise.inference import PairwiseMRF
 from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, unaries
 from edgewise.inference.mrf import LARGEST
-from edgewise.kernels.adam import Adam, Weights
+from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
-from edgewise.models.gcn import backbone_trained, convolved
+from edgewise.models.gcn import backbone
+from edgewise.models.graph_pass import all_logits
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Log, Phase, checked_logits
+from edgewise.models.training import Log, check_logits
 from edgewise.posterior import PairwisePosterior, Posterior
 
 # Of log sharpness, power and strength: standard deviations around 0, for few labels or labels that are all alike.
@@ -120,7 +121,7 @@ class JointGCN(Model[FittedJointGCN]):
     name = "jointgcn"
     fitted = FittedJointGCN
 
-    def _trained(self, task: Task, seeds: Seeds, log: Log) -> FittedJointGCN:
+    def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedJointGCN:
         fold = held_out_folds(task, self.folds, generator(seeds.sampling, "folds"))
         networks = [self._network(task, fold, k, seeds, log) for k in range(self.folds)]
         logits, log_degree = torch.stack([network.logits for network in networks]).double(), _log_degree(task)
@@ -137,10 +138,10 @@ class JointGCN(Model[FittedJointGCN]):
         rest = task.train[fold != k]
         part = replace(task, train=rest if len(rest) else task.train)
         own = Seeds(*(generator(seed, f"network {k}").initial_seed() for seed in seeds))
-        phase = Phase(f"network {k + 1}", self.max_epochs, self.patience)
-        adam = Adam(self.learning_rate, self.weight_decay)
-        weights = backbone_trained(part, self.hidden, self.dropout, own, phase, adam, log)
-        return _Network(weights, checked_logits(convolved(task, task.x, weights), self.learning_rate, LARGEST))
+        gcn = backbone(self, self.max_epochs, self.patience)
+        weights = gcn.train_weights(part, own, f"network {k + 1}", log)
+        logits = all_logits(gcn.forward, task, task.x, weights)
+        return _Network(weights, check_logits(logits, self.learning_rate, LARGEST))
 
 
 class _Network(NamedTuple):

@@ -1,22 +1,27 @@
 """A model is its hyper-parameters: `fit` trains, changes nothing, and returns a fitted value."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
-from threading import Lock
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-import edgewise.models
-from edgewise.models.fitted import Fitted
-from edgewise.models.seeds import Seeds, as_seeds
-from edgewise.models.task import Directed, LabelledNodes, Task, prepared
-from edgewise.models.training import Log, OnEpoch
+from edgewise.kernels.adam import Adam, Weights
+from edgewise.kernels.dropout import Dropout
+from edgewise.models.fitted import Fitted, FittedClassifier
+from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_logits
+from edgewise.models.seeds import Initializer, Seeds, as_seeds, dropout_key, generator
+from edgewise.models.task import Directed, LabelledNodes, Task, prepare_task
+from edgewise.models.training import Log, OnEpoch, Phase, check_logits, one_thread, train
 from edgewise.validation import check_number, check_whole_number
+
+MAX_COUNT = 1 << 20  # of units, epochs, rounds, heads or samples
 
 F = TypeVar("F", bound=Fitted)
 
@@ -25,7 +30,8 @@ F = TypeVar("F", bound=Fitted)
 class Model(ABC, Generic[F]):
     """What all models have in common.
 
-    A subclass has a ``name`` of its own, by which `Fitted.load` finds it, wherever it is defined.
+    A subclass has a ``name`` of its own, by which the command line knows it and `Fitted.load` finds it, wherever it is
+    defined.
     """
 
     hidden: int = 64
@@ -37,11 +43,15 @@ class Model(ABC, Generic[F]):
     fitted: ClassVar[type[Fitted]]
 
     def __post_init__(self) -> None:
-        check_numbers(self)
-        for hyperparameter in fields(self):  # numbers of NumPy, and whole ones where others may be, become Python's own
-            if hyperparameter.type in (int, float):
-                value = hyperparameter.type(getattr(self, hyperparameter.name))
-                object.__setattr__(self, hyperparameter.name, value)
+        numbers = _number_fields(self)
+        for name, kind in numbers.items():
+            if kind is int:
+                check_whole_number(name, getattr(self, name), 1, MAX_COUNT)
+        check_number("dropout", self.dropout, least=0, below=1)
+        check_number("learning_rate", self.learning_rate, above=0)
+        check_number("weight_decay", self.weight_decay, least=0)
+        for name, kind in numbers.items():  # NumPy's numbers, and whole ones where others may be, become Python's own
+            object.__setattr__(self, name, kind(getattr(self, name)))
 
     def fit(
         self,
@@ -90,18 +100,67 @@ class Model(ABC, Generic[F]):
             If training diverges.
         """
         seeds, log = as_seeds(seed), Log(on_epoch)
-        task = prepared(data, split, directed=directed, num_classes=num_classes, device=device)
+        task = prepare_task(data, split, directed=directed, num_classes=num_classes, device=device)
         with (
-            _one_thread(),
+            one_thread(),
             torch.inference_mode(False),
             torch.enable_grad(),
             torch.autocast(task.device.type, enabled=False),
         ):
-            return self._trained(task, seeds, log)
+            return self._train(task, seeds, log)
+
+    @property
+    def _adam(self) -> Adam:
+        return Adam(self.learning_rate, self.weight_decay)
 
     @abstractmethod
-    def _trained(self, task: Task, seeds: Seeds, log: Log) -> F:
+    def _train(self, task: Task, seeds: Seeds, log: Log) -> F:
         """Train on what has been checked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classifier(Model[FittedClassifier]):
+    """A model that is a forward pass: it is trained by cross-entropy on training nodes, and stopped by validation.
+
+    A subclass has options of its own, a ``name``, `initial_weights` and `forward`. With ``hops``, how many steps the
+    forward pass looks, rows that no training or validation node needs are not computed.
+    """
+
+    max_epochs: int = 2000
+    patience: int = 100
+
+    hops: ClassVar[int | None] = None
+    fitted = FittedClassifier
+
+    @abstractmethod
+    def initial_weights(self, num_features: int, num_classes: int, draw: Initializer) -> Weights:
+        """Draw the weights that training begins with."""
+
+    @abstractmethod
+    def forward(self, weights: Weights, graph: GraphPass) -> Float[Tensor, "nodes classes"]:
+        """Compute logits."""
+
+    def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
+        weights = self.train_weights(task, seeds, "training", log)
+        logits = all_logits(self.forward, task, task.x, weights)
+        return FittedClassifier(self, weights, log.history(), check_logits(logits, self.learning_rate))
+
+    def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
+        """Train on the labels of training nodes, and return the weights that were kept."""
+        draw = Initializer(generator(seeds.initialisation, self.name), task.dtype, task.device)
+        weights = self.initial_weights(task.num_features, task.num_classes, draw)
+        rows = TrainingRows(task, task.x, task.train.cpu().numpy(), self.hops)
+        network = Network(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
+        labels = task.labels[task.train]
+        return train(
+            weights,
+            network,
+            lambda logits: cross_entropy(logits, labels),
+            task.labels[task.val],
+            Phase(phase, self.max_epochs, self.patience),
+            self._adam,
+            log,
+        )
 
 
 def known_models() -> dict[str, type[Model[Any]]]:
@@ -109,7 +168,7 @@ def known_models() -> dict[str, type[Model[Any]]]:
 
     A model needs no entry in a list: every module of the package is imported, and its models are found there.
     """
-    for module in iter_modules(edgewise.models.__path__):
+    for module in iter_modules([str(Path(__file__).parent)]):
         import_module(f"edgewise.models.{module.name}")
     own = [kind for path, kind in defined_models().items() if path.startswith("edgewise.models.")]
     return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
@@ -123,40 +182,10 @@ def defined_models() -> dict[str, type[Model[Any]]]:
     return {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if "name" in vars(kind)}
 
 
-_lock = Lock()
-_running = 0  # fits, side by side
-_before = 1  # torch's threads before the first of them
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them.
-
-    Each thread of Python has a number of its own, and new ones take the number that was set last. So each fit puts its
-    own back, and the last of several that ran side by side that of the first.
-    """
-    global _running, _before
-    own = torch.get_num_threads()
-    with _lock:
-        _before = own if _running == 0 else _before
-        _running += 1
-        torch.set_num_threads(1)
+def _number_fields(model: Model[Any]) -> dict[str, type]:
+    """Return which options are an int or a float. Under postponed annotations their types are strings."""
     try:
-        yield
-    finally:
-        with _lock:
-            _running -= 1
-            torch.set_num_threads(own if _running else _before)
-
-
-MOST = 1 << 20  # units, epochs, rounds, heads or samples
-
-
-def check_numbers(model: "Model[Any]") -> None:
-    """Refuse numbers that no network can be trained with: whole ones must be at least 1."""
-    for hyperparameter in fields(model):
-        if hyperparameter.type is int:
-            check_whole_number(hyperparameter.name, getattr(model, hyperparameter.name), 1, MOST)
-    check_number("dropout", model.dropout, least=0, below=1)
-    check_number("learning_rate", model.learning_rate, above=0)
-    check_number("weight_decay", model.weight_decay, least=0)
+        hints = get_type_hints(type(model))
+    except NameError:  # of an option whose type is imported for type checkers only
+        hints = {option.name: {"int": int, "float": float}.get(str(option.type)) for option in fields(model)}
+    return {option.name: hints[option.name] for option in fields(model) if hints[option.name] in (int, float)}

@@ -62,3 +62,18 @@ def glorot(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtyp
     bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
     drawn = torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
     return drawn.to(dtype)  # so that weights of both dtypes are the same, but for rounding
+
+
+class Initializer:
+    """Draws initial weights one after the other, of a dtype and on a device."""
+
+    def __init__(self, draws: torch.Generator, dtype: torch.dtype, device: torch.device):
+        self._draws, self._dtype, self._device = draws, dtype, device
+
+    def glorot(self, *shape: int) -> Tensor:
+        """Draw a matrix by `glorot`."""
+        return glorot(shape, self._draws, self._dtype).to(self._device)
+
+    def zeros(self, *shape: int) -> Tensor:
+        """Return zeros, for a bias."""
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)

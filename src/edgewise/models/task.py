@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from edgewise.data.edges import pair_keys
-from edgewise.kernels.dispatch import Crew
-from edgewise.kernels.sparse import Sparse
+from edgewise.kernels.dispatch import Threads
+from edgewise.kernels.sparse import SparseMatrix
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
@@ -106,7 +106,7 @@ def _check_finite(values: Float[Tensor, "rows ..."], nodes: Int[Tensor, " rows"]
 
 
 DIRECTED = ("refuse", "undirected")
-MOST_CLASSES = 1 << 20
+MAX_CLASSES = 1 << 20
 
 Directed = Literal["refuse", "undirected"]
 Nodes = NDArray[np.int64]
@@ -136,7 +136,7 @@ class Task:
     num_classes: int
     dtype: torch.dtype
     device: torch.device
-    crew: Crew  # who works on long loops
+    threads: Threads  # for long loops
 
     @property
     def num_nodes(self) -> int:
@@ -164,12 +164,12 @@ class Task:
         return averaging(self.neighbours)
 
     @cached_property
-    def averaging_all(self) -> Sparse:
+    def averaging_all(self) -> SparseMatrix:
         """Â, arranged for products."""
         return self.sparse(self.averaging)
 
     @cached_property
-    def features_all(self) -> Sparse:
+    def features_all(self) -> SparseMatrix:
         """Sparse features of all nodes, arranged for products."""
         return self.sparse(self.x)
 
@@ -178,16 +178,16 @@ class Task:
         rows[self.train] = one_hot(self.labels[self.train], self.num_classes).to(rows.dtype)
         return rows
 
-    def reached(self, nodes: Nodes) -> Nodes:
-        """Give nodes and their neighbours, in order."""
+    def reach(self, nodes: Nodes) -> Nodes:
+        """Return nodes and their neighbors, in order."""
         return np.unique(self.neighbours[nodes].indices).astype(np.int64)
 
-    def sparse(self, matrix: Any, learnt_rows: int | None = None) -> Sparse:
+    def sparse(self, matrix: Any, grad_rows: int | None = None) -> SparseMatrix:
         """Arrange a scipy matrix for this task's products."""
-        return Sparse.of(matrix, self.dtype, self.device, learnt_rows=learnt_rows, crew=self.crew)
+        return SparseMatrix.from_scipy(matrix, self.dtype, self.device, grad_rows=grad_rows, threads=self.threads)
 
 
-def prepared(
+def prepare_task(
     data: Any, split: LabelledNodes, *, directed: Directed, num_classes: int | None, device: torch.device | str
 ) -> Task:
     """Check a graph and its labels, and make a task of them."""
@@ -228,7 +228,7 @@ def prepared(
         classes,
         dtype,
         where,
-        Crew(torch.get_num_threads()),
+        Threads(torch.get_num_threads()),
     )
 
 
@@ -268,14 +268,14 @@ def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]
 
 def _num_classes(labels: Int[Tensor, " nodes"], num_classes: int | None) -> int:
     present = int(labels.max()) + 1
-    if present > MOST_CLASSES:
+    if present > MAX_CLASSES:
         raise ValueError(
-            f"Expected labels below {MOST_CLASSES}, but got {present - 1}. Number the classes: "
+            f"Expected labels below {MAX_CLASSES}, but got {present - 1}. Number the classes: "
             "y.unique(return_inverse=True)[1]."
         )
     if num_classes is None:
         return present
-    check_whole_number("num_classes", num_classes, 1, MOST_CLASSES)
+    check_whole_number("num_classes", num_classes, 1, MAX_CLASSES)
     if num_classes < present:
         raise ValueError(
             f"Expected at least {present} classes, for there is a label {present - 1}, but got {num_classes}."

@@ -1,10 +1,12 @@
-"""Training by Adam with a validation pass an epoch: what is kept, and when to stop."""
+"""Training by Adam with one validation pass per epoch: what is kept, and when to stop."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from time import perf_counter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -12,8 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgewise.kernels.adam import Adam, Weights
-
-Shared = TypeVar("Shared")
+from edgewise.models.graph_pass import Network
 
 
 class Epoch(NamedTuple):
@@ -133,19 +134,6 @@ class Log:
         return History(*curves, self.epochs, seconds, self.phases, self.kept)
 
 
-class Passes(Protocol, Generic[Shared]):
-    """A model's two passes, which share what lies before dropout."""
-
-    def shared(self, weights: Weights) -> Shared:
-        """Compute what the validation pass and the next training pass have in common."""
-
-    def loss(self, weights: Weights, shared: Shared, draw: int) -> Tensor:
-        """Compute the loss with dropout."""
-
-    def validation(self, weights: Weights, shared: Shared) -> Float[Tensor, "val classes"]:
-        """Compute the logits of validation nodes without dropout."""
-
-
 @dataclass(frozen=True)
 class Phase:
     """How long to train: at most so many epochs; with patience, until so many pass without an improvement."""
@@ -173,34 +161,40 @@ class Best:
         return better and surer
 
 
-def trained(
-    weights: Weights, passes: "Passes[Shared]", labels: Int[Tensor, " val"], phase: Phase, adam: Adam, log: Log
+def train(
+    weights: Weights,
+    network: Network,
+    loss_of: Callable[[Tensor], Tensor],
+    labels: Int[Tensor, " val"],
+    phase: Phase,
+    adam: Adam,
+    log: Log,
 ) -> Weights:
-    """Train, and give the weights that were kept; without patience, the last."""
+    """Train by a loss of logits, and return the weights that were kept; without patience, the last."""
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    steps, best, kept = adam.over(weights), Best(), copied(weights)
-    shared = passes.shared(weights)
+    optimizer, best, kept = adam.start(weights), Best(), copy_weights(weights)
+    logits = network.at(weights)
     for epoch in range(phase.max_epochs):
-        loss = passes.loss(weights, shared, epoch)
-        steps.take(loss)
-        shared = passes.shared(weights)
+        loss = loss_of(logits.with_dropout())
+        optimizer.step(loss)
+        logits = network.at(weights)
         with torch.no_grad():
-            nll, accuracy = scores(passes.validation(weights, shared), labels)
+            nll, accuracy = scores(logits.validation(), labels)
         log.write(
             Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate
         )
         if phase.patience is None or best.keeps(accuracy, nll):
-            kept, log.kept = weights if phase.patience is None else copied(weights), log.epochs
+            kept, log.kept = weights if phase.patience is None else copy_weights(weights), log.epochs
         if phase.patience is not None and best.waited >= phase.patience:
             break
-    return copied(kept)
+    return copy_weights(kept)
 
 
-def checked_logits(
-    logits: Float[Tensor, "nodes classes"], learning_rate: float, largest: float = math.inf
+def check_logits(
+    logits: Float[Tensor, "nodes classes"], learning_rate: float, max_size: float = math.inf
 ) -> Float[Tensor, "nodes classes"]:
     """Refuse logits that are not finite, or too large: those of nodes that training did not reach may overflow."""
-    bad = ~(logits.isfinite() & (logits.abs() <= largest)).all(1)
+    bad = ~(logits.isfinite() & (logits.abs() <= max_size)).all(1)
     if bool(bad.any()):
         node = int(bad.nonzero()[0])
         raise FloatingPointError(
@@ -211,11 +205,37 @@ def checked_logits(
 
 
 def scores(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> tuple[float, float]:
-    """Give NLL and accuracy."""
+    """Return NLL and accuracy."""
     nll, correct = cross_entropy(logits, labels), (logits.argmax(1) == labels).sum()
     return float(nll), int(correct) / len(labels)
 
 
-def copied(weights: Weights) -> Weights:
+def copy_weights(weights: Weights) -> Weights:
     """Copy weights without their gradient."""
     return {name: weight.detach().clone() for name, weight in weights.items()}
+
+
+_lock = Lock()
+_running = 0  # fits, side by side
+_before = 1  # torch's threads before the first of them
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them.
+
+    Each thread of Python has a number of its own, and new ones take the number that was set last. So each fit puts its
+    own back, and the last of several that ran side by side that of the first.
+    """
+    global _running, _before
+    own = torch.get_num_threads()
+    with _lock:
+        _before = own if _running == 0 else _before
+        _running += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _running -= 1
+            torch.set_num_threads(own if _running else _before)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, dropped, keep_by_tensors, keep_compiled
+from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, apply_dropout, keep_by_loops, keep_by_tensors
 from models.graphs import generator
 
 CPU = torch.device("cpu")
@@ -38,8 +38,8 @@ def test_words_are_those_of_splitmix64():
     assert splitmix64(SEED, 5) == WORDS
     levels = [word >> 16 * lane & 0xFFFF for word in WORDS for lane in range(4)]
     for place, level in enumerate(levels):
-        for keep in (keep_compiled, lambda *a: keep_by_tensors(*a, CPU)):
-            assert keep(20, SEED, level)[place] == 1 and keep(20, SEED, level + 1)[place] == 0
+        for keep in (keep_by_loops, keep_by_tensors):
+            assert keep(20, SEED, level, CPU)[place] == 1 and keep(20, SEED, level + 1, CPU)[place] == 0
 
 
 def test_draws_begin_at_words_of_the_key():
@@ -93,7 +93,7 @@ def test_scale_makes_up_for_the_share_that_is_kept(rate):
 def test_scale_of_one_half_is_two():
     assert Dropout(0.5, 0).scale == 2.0
     x = torch.full((1000,), 3.0)
-    assert set(dropped(x, Dropout(0.5, 0), 0).tolist()) == {0.0, 6.0}
+    assert set(apply_dropout(x, Dropout(0.5, 0), 0).tolist()) == {0.0, 6.0}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -104,18 +104,18 @@ def test_dropped_by_the_mask(dtype, rate, shape):
     keep = dropout.keep(x.numel(), 4, CPU).view(shape).bool()
     expected = torch.where(keep, x * dropout.scale, 0.0)
     loose = {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
-    torch.testing.assert_close(dropped(x, dropout, 4), expected, rtol=loose, atol=loose)
+    torch.testing.assert_close(apply_dropout(x, dropout, 4), expected, rtol=loose, atol=loose)
 
 
 def test_gradcheck():
     x = torch.randn(6, 5, generator=generator(2), dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: dropped(x, Dropout(0.5, 1), 0), x)
+    assert torch.autograd.gradcheck(lambda x: apply_dropout(x, Dropout(0.5, 1), 0), x)
 
 
 def test_rate_zero_does_nothing():
     x = torch.randn(6, 5, generator=generator(4))
     for dropout in (Dropout(0.0, 1), NO_DROPOUT):
-        assert dropped(x, dropout, 0) is x
+        assert apply_dropout(x, dropout, 0) is x
         assert dropout.keep(100, 0, CPU).all() and dropout.scale == 1.0
 
 
@@ -123,6 +123,6 @@ def test_rate_zero_does_nothing():
 def test_what_is_dropped_has_the_mean_of_what_was(rate):
     draws, dropout = 4000, Dropout(rate, 9)
     x = torch.linspace(-2, 2, 50, dtype=torch.float64)
-    mean = sum(dropped(x, dropout, draw) for draw in range(draws)) / draws
+    mean = sum(apply_dropout(x, dropout, draw) for draw in range(draws)) / draws
     error = x.abs() * math.sqrt(rate / (1 - rate) / draws)
     assert ((mean - x).abs() <= 4 * error + 1e-12).all()

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import edgewise as ew
-from edgewise.kernels import stars
+from edgewise.kernels import dispatch, stars
 from edgewise.kernels import stars as compiled_stars
-from edgewise.kernels.stars import Field, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
+from edgewise.kernels.stars import Stars, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
 from models.graphs import generator, random_edges
+from reference import layers
 from reference.enumeration import Enumeration, score
-from reference.layers import Stars
 
 CLOSE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
@@ -32,20 +32,20 @@ class Case(NamedTuple):
     def edges(self):
         return self.edge_index.T.tolist()
 
-    def field(self):
-        return Field(self.edge_index, len(self.unary))
+    def stars(self):
+        return Stars(self.edge_index, len(self.unary))
 
     def partitions(self):
-        return log_partitions(self.unary, self.scale, self.coupling, self.field())
+        return log_partitions(self.unary, self.scale, self.coupling, self.stars())
 
     def energy(self):
-        return expected_energy(self.unary, self.scale, self.coupling, self.q, self.field())
+        return expected_energy(self.unary, self.scale, self.coupling, self.q, self.stars())
 
     def loss(self):
-        return piecewise_loss(self.unary, self.scale, self.coupling, self.q, self.field())
+        return piecewise_loss(self.unary, self.scale, self.coupling, self.q, self.stars())
 
     def loops(self):
-        return Stars(self.unary.tolist(), self.edges, self.scale.tolist(), self.coupling.tolist())
+        return layers.Stars(self.unary.tolist(), self.edges, self.scale.tolist(), self.coupling.tolist())
 
 
 def random_case(seed, num_nodes=9, num_edges=10, num_classes=3, dtype=torch.float64, strength=1.0):
@@ -106,7 +106,7 @@ def test_the_piece_of_a_centre_is_the_likelihood_of_its_star(turn):
     unary = torch.randn(5, 3, generator=g, dtype=torch.float64, requires_grad=True)
     scale, free = (torch.randn(shape, generator=g, dtype=torch.float64) for shape in ((4,), (3, 3)))
     coupling = free + free.T
-    piece = log_partitions(unary, scale, coupling, Field(star.flip(0) if turn else star, 5))[0]
+    piece = log_partitions(unary, scale, coupling, Stars(star.flip(0) if turn else star, 5))[0]
     stars_of = torch.tensor([[5.0], [2.0], [2.0], [2.0], [2.0]], dtype=torch.float64)
     share = unary.detach() / stars_of
     couplings = [(r * coupling / 2).tolist() for r in scale]
@@ -138,7 +138,7 @@ def test_without_coupling_pieces_are_those_of_the_backbone():
     case = random_case(8)
     unary = case.unary.requires_grad_()
     case = case._replace(unary=unary, scale=torch.zeros_like(case.scale))
-    around, stars_of = torch.eye(9, dtype=torch.float64), case.field().stars
+    around, stars_of = torch.eye(9, dtype=torch.float64), case.stars().count
     for i, j in case.edges:
         around[i, j] = around[j, i] = 1
     assert torch.equal(stars_of, around.sum(0).long())
@@ -159,10 +159,10 @@ def test_compiled_loops_and_tensors_agree(dtype, num_classes, chunk, monkeypatch
     monkeypatch.setattr(compiled_stars, "CHUNK_ELEMENTS", chunk)
     case = random_case(9, 30, 80, num_classes, dtype, strength=0.5)
     parts = [part.clone().requires_grad_() for part in case[:3]]
-    got = log_partitions(*parts, case.field())
+    got = log_partitions(*parts, case.stars())
     # The same by the other path.
-    share, half = parts[0] / case.field().stars[:, None], parts[2] / 2
-    expected = log_partitions_by_tensors(share, parts[1], half, case.field())
+    share, half = parts[0] / case.stars().count[:, None], parts[2] / 2
+    expected = log_partitions_by_tensors(share, parts[1], half, case.stars())
     torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
     weight = torch.randn(30, generator=generator(1), dtype=dtype)
     grads = [symmetrised(torch.autograd.grad((out * weight).sum(), parts)) for out in (got, expected)]
@@ -190,7 +190,7 @@ def test_gradcheck(strength):
     assert (spread > stars.SAFE_RANGE) == (strength > 1)
 
     def loss(unary, scale, free):
-        return piecewise_loss(unary, scale, (free + free.T) / 2, case.q, case.field())
+        return piecewise_loss(unary, scale, (free + free.T) / 2, case.q, case.stars())
 
     assert torch.autograd.gradcheck(loss, parts)
 
@@ -219,9 +219,9 @@ def test_just_within_the_range_of_products(dtype, monkeypatch):
     expected = torch.tensor([case.loops().log_partition(node) for node in range(9)], dtype=dtype)
     torch.testing.assert_close(case.partitions(), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
     parts, wide = ([part.to(to).requires_grad_() for part in case[:3]] for to in (dtype, torch.float64))
-    got = torch.autograd.grad(log_partitions(*parts, case.field()).sum(), parts)
-    share = wide[0] / case.field().stars[:, None]
-    expected = torch.autograd.grad(log_partitions_by_tensors(share, wide[1], wide[2] / 2, case.field()).sum(), wide)
+    got = torch.autograd.grad(log_partitions(*parts, case.stars()).sum(), parts)
+    share = wide[0] / case.stars().count[:, None]
+    expected = torch.autograd.grad(log_partitions_by_tensors(share, wide[1], wide[2] / 2, case.stars()).sum(), wide)
     for ours, theirs in zip(symmetrised(got), symmetrised(expected), strict=True):
         # Exponents of up to 100 are rounded to 1e-5 in float32, or to 1e-14.
         loose = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
@@ -234,7 +234,7 @@ def test_large_couplings_that_differ_little(dtype, offset):
     """What all couplings have in common adds r · offset / 2 to each of the two stars of an edge."""
     unary = torch.tensor([[0.1, 0.2], [0.3, -0.4]], dtype=dtype)
     coupling, scale = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=dtype), torch.ones(1, dtype=dtype)
-    field = Field(torch.tensor([[0], [1]]), 2)
+    field = Stars(torch.tensor([[0], [1]]), 2)
     unary.requires_grad_()
     near, far = (log_partitions(unary, scale, shifted, field) for shifted in (coupling, coupling + offset))
     # Sums of 1e3 are rounded to 1e-4 in float32.
@@ -247,14 +247,14 @@ def test_large_couplings_that_differ_little(dtype, offset):
 def test_isolated_nodes():
     """Their piece is a softmax of their own unaries."""
     case = random_case(13)
-    assert case.field().stars[-2:].tolist() == [1, 1]
+    assert case.stars().count[-2:].tolist() == [1, 1]
     torch.testing.assert_close(case.partitions()[-2:], case.unary[-2:].logsumexp(1), rtol=0, atol=1e-14)
 
 
 def test_no_edges():
     case = random_case(14, num_edges=0)
     parts = [part.clone().requires_grad_() for part in case[:3]]
-    loss = piecewise_loss(*parts, case.q, case.field())
+    loss = piecewise_loss(*parts, case.q, case.stars())
     expected = (case.unary.logsumexp(1) - (case.q * case.unary).sum(1)).mean()
     torch.testing.assert_close(loss.detach(), expected, rtol=0, atol=1e-14)
     unary, scale, coupling = torch.autograd.grad(loss, parts)
@@ -266,7 +266,7 @@ def test_no_edges():
 def test_a_hub_keeps_what_differs_between_labels(way, monkeypatch):
     """100,000 messages of about log 7 each, which differ by far less than float32 can tell beside their sum."""
     if way == "tensors":
-        monkeypatch.setattr(stars, "runs_compiled", lambda device: False)
+        monkeypatch.setattr(dispatch, "runs_compiled", lambda device: False)
     generator = torch.Generator().manual_seed(0)
     leaves, classes = 100_000, 7
     edge_index = torch.stack([torch.zeros(leaves, dtype=torch.long), torch.arange(1, leaves + 1)])
@@ -274,7 +274,7 @@ def test_a_hub_keeps_what_differs_between_labels(way, monkeypatch):
     scale = 0.05 * torch.randn(leaves, generator=generator, dtype=torch.float64)
     coupling = torch.randn(classes, classes, generator=generator, dtype=torch.float64)
     coupling = coupling + coupling.T
-    field, hubs, grads = Field(edge_index, leaves + 1), [], []
+    field, hubs, grads = Stars(edge_index, leaves + 1), [], []
     for dtype in (torch.float64, torch.float32):
         parts = [part.to(dtype).requires_grad_() for part in (unary, scale, coupling)]
         hub = log_partitions(*parts, field)[0]

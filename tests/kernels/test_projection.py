@@ -4,14 +4,23 @@ import pytest
 import torch
 
 from edgewise.kernels import dispatch as compiled
-from edgewise.kernels.dispatch import Crew
+from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout
-from edgewise.kernels.projection import BLOCK, raised_product, raised_product_by_tensors
+from edgewise.kernels.projection import ROWS_PER_BLOCK, relu_dropout_matmul, relu_dropout_matmul_by_tensors
 from models.graphs import generator
 
 CPU = torch.device("cpu")
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
-SHAPES = [(5, 7, 3), (1, 1, 1), (40, 64, 7), (3, 65, 6), (9, 16, 1), (0, 4, 2), (BLOCK, 3, 2), (2 * BLOCK + 5, 8, 3)]
+SHAPES = [
+    (5, 7, 3),
+    (1, 1, 1),
+    (40, 64, 7),
+    (3, 65, 6),
+    (9, 16, 1),
+    (0, 4, 2),
+    (ROWS_PER_BLOCK, 3, 2),
+    (2 * ROWS_PER_BLOCK + 5, 8, 3),
+]
 
 
 def random_parts(rows, hidden, classes, dtype=torch.float64):
@@ -32,9 +41,9 @@ def test_product_and_gradients_by_torch(dtype, rate, shape):
     parts, weight = random_parts(*shape, dtype)
     dropout = Dropout(rate, 11)
     keep = dropout.keep(shape[0] * shape[1], 2, CPU).view(shape[:2])
-    raised = torch.where(keep.bool(), torch.relu(parts[0] + parts[1]) * dropout.scale, 0.0)
-    expected = with_gradients(raised @ parts[2], parts, weight)
-    got = with_gradients(raised_product(*parts, dropout, 2, Crew(1)), parts, weight)
+    active = torch.where(keep.bool(), torch.relu(parts[0] + parts[1]) * dropout.scale, 0.0)
+    expected = with_gradients(active @ parts[2], parts, weight)
+    got = with_gradients(relu_dropout_matmul(*parts, dropout, 2, Threads(1)), parts, weight)
     # Gradients of bias and weight are sums over rows.
     loose = CLOSE[dtype] * max(1.0, shape[0] ** 0.5 / 10)
     torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
@@ -44,8 +53,8 @@ def test_product_and_gradients_by_torch(dtype, rate, shape):
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.5])
 def test_tensors_do_what_compiled_loops_do(dtype, rate):
     parts, weight = random_parts(30, 9, 4, dtype)
-    got = with_gradients(raised_product(*parts, Dropout(rate, 5), 4, Crew(1)), parts, weight)
-    expected = with_gradients(raised_product_by_tensors(*parts, Dropout(rate, 5), 4), parts, weight)
+    got = with_gradients(relu_dropout_matmul(*parts, Dropout(rate, 5), 4, Threads(1)), parts, weight)
+    expected = with_gradients(relu_dropout_matmul_by_tensors(*parts, Dropout(rate, 5), 4, Threads(1)), parts, weight)
     torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
@@ -53,16 +62,16 @@ def test_tensors_do_what_compiled_loops_do(dtype, rate):
 def test_gradcheck(rate):
     parts, _ = random_parts(6, 5, 3)
     assert float((parts[0] + parts[1]).detach().abs().min()) > 1e-3  # away from the corner
-    assert torch.autograd.gradcheck(lambda *parts: raised_product(*parts, Dropout(rate, 1), 0, Crew(1)), parts)
+    assert torch.autograd.gradcheck(lambda *parts: relu_dropout_matmul(*parts, Dropout(rate, 1), 0, Threads(1)), parts)
 
 
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_threads_change_no_bit(dtype, rate, monkeypatch):
-    monkeypatch.setattr(compiled, "WORTH_SHARING", 0)
-    parts, weight = random_parts(3 * BLOCK + 7, 17, 5, dtype)
+    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 0)
+    parts, weight = random_parts(3 * ROWS_PER_BLOCK + 7, 17, 5, dtype)
     answers = [
-        with_gradients(raised_product(*parts, Dropout(rate, 3), 0, Crew(threads)), parts, weight)
+        with_gradients(relu_dropout_matmul(*parts, Dropout(rate, 3), 0, Threads(threads)), parts, weight)
         for threads in (1, 2, 3, 9)
     ]
     for others in answers[1:]:
@@ -72,12 +81,12 @@ def test_threads_change_no_bit(dtype, rate, monkeypatch):
 def test_a_literal_product():
     x, bias = torch.tensor([[1.0, -1.0], [0.0, 3.0]]), torch.tensor([0.5, -0.5])
     weight = torch.tensor([[1.0, 10.0], [2.0, 20.0]])
-    assert raised_product(x, bias, weight, NO_DROPOUT, 0, Crew(1)).tolist() == [[1.5, 15.0], [5.5, 55.0]]
+    assert relu_dropout_matmul(x, bias, weight, NO_DROPOUT, 0, Threads(1)).tolist() == [[1.5, 15.0], [5.5, 55.0]]
 
 
 def test_draws_differ():
     parts, _ = random_parts(20, 8, 2)
-    first, again, other = (raised_product(*parts, Dropout(0.5, 3), draw, Crew(1)) for draw in (0, 0, 1))
+    first, again, other = (relu_dropout_matmul(*parts, Dropout(0.5, 3), draw, Threads(1)) for draw in (0, 0, 1))
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
@@ -85,5 +94,5 @@ def test_draws_differ():
 def test_nan_comes_through(dropout):
     """Or a fit that diverges would not be noticed."""
     x = torch.tensor([[1.0, torch.nan], [1.0, 1.0]])
-    out = raised_product(x, torch.zeros(2), torch.ones(2, 3), dropout, 0, Crew(1))
+    out = relu_dropout_matmul(x, torch.zeros(2), torch.ones(2, 3), dropout, 0, Threads(1))
     assert out[0].isnan().all() and out[1].isfinite().all()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edgewise.kernels.adam import Adam, step_by_tensors, step_compiled
+from edgewise.kernels.adam import Adam, step_by_loops, step_by_tensors
 
 
 def bowl(weights):
@@ -22,10 +22,10 @@ def weights(dtype):
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
 def test_as_torch_does(dtype, near, decay):
     ours, theirs = weights(dtype), weights(dtype)
-    steps = Adam(0.01, decay).over(ours)
+    steps = Adam(0.01, decay).start(ours)
     optimiser = torch.optim.Adam(list(theirs.values()), lr=0.01, weight_decay=decay)
     for _ in range(100):
-        steps.take(bowl(ours))
+        steps.step(bowl(ours))
         optimiser.zero_grad()
         bowl(theirs).backward()
         optimiser.step()
@@ -37,7 +37,7 @@ def test_tensors_do_what_the_compiled_loop_does():
     generator = torch.Generator().manual_seed(1)
     parts = [torch.rand(7, 3, generator=generator, dtype=torch.float64) for _ in range(4)]
     loop, tensors = ([part.clone() for part in parts] for _ in range(2))
-    step_compiled(*loop, 0.02, 0.5, 1e-3)
+    step_by_loops(*loop, 0.02, 0.5, 1e-3)
     step_by_tensors(*tensors, 0.02, 0.5, 1e-3)
     for one, other in zip(loop, tensors, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-14, atol=0)
@@ -46,16 +46,16 @@ def test_tensors_do_what_the_compiled_loop_does():
 
 def test_what_comes_after_a_return_is_what_came_before():
     ours = weights(torch.float32)
-    steps = Adam(0.01, 5e-4).over(ours)
+    steps = Adam(0.01, 5e-4).start(ours)
     for _ in range(3):
-        steps.take(bowl(ours))
-    moment, curves = steps.moment(), []
+        steps.step(bowl(ours))
+    snapshot, curves = steps.snapshot(), []
     for _ in range(2):
-        steps.return_to(moment)
+        steps.restore(snapshot)
         curves.append([])
         for _ in range(4):
             loss = bowl(ours)
             curves[-1].append(float(loss.detach()))
-            steps.take(loss)
+            steps.step(loss)
     assert curves[0] == curves[1]
     assert len(set(curves[0])) == 4
