@@ -195,7 +195,9 @@ class _Network:
     def factors(self, weights: Learned, dropout: Dropout, epoch: int) -> Float[Tensor, "chosen 1"]:
         """Compute t of the chosen nodes."""
         hidden = (self.averaged @ weights["weight_1"] + weights["bias_1"]).relu()
-        exponent = sparse_matmul(self.last, apply_dropout(hidden, dropout, epoch) @ weights["weight_2"]) + weights["bias_2"]
+        exponent = (
+            sparse_matmul(self.last, apply_dropout(hidden, dropout, epoch) @ weights["weight_2"]) + weights["bias_2"]
+        )
         return torch.logaddexp(exponent, torch.full_like(exponent, math.log(1.1)))
 
 
