@@ -1,10 +1,9 @@
 import json
 import math
 import re
-import shutil
 from base64 import b64encode
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -20,17 +19,9 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READI
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import score_cell
+from pages.browser import Opener, chromium
 from paper.made_up_runs import HOSTILE, N_BINS, made_up_results, with_hostile_text
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 DASH = "(line) => getComputedStyle(line).strokeDasharray"
 LARGEST = 1_500_000  # bytes, with all runs of the paper
@@ -136,14 +127,8 @@ def test_the_page_has_a_shape_for_each_marker(html: str) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.skip("Chromium is not installed, and the page is tested in it: apt-get install chromium.")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install .[dev]")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=FLAGS, timeout=180_000)
-        yield browser
-        browser.close()
+    with chromium() as started:
+        yield started
 
 
 def calibrated_results() -> Results:
@@ -168,34 +153,6 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     return {name: (folder / f"{name}.html").as_uri() for name in PAGES}
 
 
-@dataclass
-class Opener:
-    """Opens pages in one tab, or in another of its own, and remembers what they complained of and asked for."""
-
-    browser: Any
-    files: dict[str, str]
-    complaints: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.tab = self.new_tab()
-
-    def new_tab(self, **options: Any) -> Any:
-        page = self.browser.new_context(reduced_motion="reduce", **options).new_page()
-        page.set_default_timeout(40_000)
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self.requests.append(request.url))
-        return page
-
-    def __call__(self, name: str = "whole", address: str = "", width: int = 1280, scheme: str = "light") -> Any:
-        self.tab.goto("about:blank")  # another fragment alone would not load the page again
-        self.tab.set_viewport_size({"width": width, "height": 900})
-        self.tab.emulate_media(media="screen", color_scheme=scheme)
-        self.tab.goto(self.files[name] + address)
-        return self.tab
-
-
 @pytest.fixture(scope="module")
 def opener(browser: Any, files: dict[str, str]) -> Opener:
     return Opener(browser, files)
@@ -206,9 +163,7 @@ def opened(opener: Opener) -> Iterator[Opener]:
     opener.complaints.clear()
     opener.requests.clear()
     yield opener
-    # Whatever a test did, the page stayed silent and asked for nothing but itself.
-    assert opener.complaints == []
-    assert {url.split("#")[0] for url in opener.requests} <= {"about:blank", "data:,", *opener.files.values()}
+    opener.check_silence()  # whatever a test did
 
 
 def shown_rows(page: Any, table: str) -> list[list[str]]:
