@@ -24,6 +24,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 import edgewise as ew
+from edgewise.calibration import known_calibrators
 from edgewise.cli import app
 from edgewise.cli import options as progress_bar
 from edgewise.cli.app import COMMANDS
@@ -438,7 +439,7 @@ assert not upper, upper
 """
 
 
-@pytest.mark.parametrize("name", ["evaluate", "predict"])
+@pytest.mark.parametrize("name", ["evaluate", "calibrate", "predict"])
 def test_commands_of_the_library_import_neither_sweep_nor_paper(name: str, tmp_path: Path) -> None:
     args = {"evaluate": evaluate_args, "calibrate": calibrate_args, "predict": predict_args}[name](tmp_path)
     if name == "evaluate":
@@ -450,9 +451,10 @@ def test_commands_of_the_library_import_neither_sweep_nor_paper(name: str, tmp_p
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("package", "known"), [("models", known_models)])
+@pytest.mark.parametrize(("package", "known"), [("models", known_models), ("calibration", known_calibrators)])
 def test_names_in_help_are_those_of_the_library(package: str, known: Callable[[], dict[str, type]]) -> None:
-    assert names_in(package) == tuple(sorted(known()))
+    own = (name for name, kind in known().items() if kind.__module__.startswith(f"edgewise.{package}."))
+    assert names_in(package) == tuple(sorted(own))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("two\nlines")])

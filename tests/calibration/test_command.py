@@ -48,6 +48,25 @@ def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
         assert f"temperature {parameters['temperature']:.4g}" in result.stdout
 
 
+def test_training_nodes_may_be_left_out(case, saved, tmp_path):
+    named = [word for name in ("logits", "labels", "edges", "val") for word in (f"--{name}", saved[name])]
+    result = run("calibrate", *named, "--calibrator", "temperature", "--out", tmp_path / "a.npy")
+    assert result.exit_code == 0, result.output
+    expected = ew.TemperatureScaling().fit(case.logits, case.data, SimpleNamespace(val=case.split.val)).posterior()
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected.node.numpy())
+
+
+def test_a_saved_calibrator_is_a_belief_too(case, saved, tmp_path):
+    calibrated = ew.TemperatureScaling().fit(case.logits, case.data, case.split)
+    calibrated.save(tmp_path / "calibrated.safetensors")
+    calibrated.posterior().save(tmp_path / "posterior.safetensors")
+    printed = [
+        run("evaluate", "--probs", tmp_path / name, "--labels", saved["labels"], "--edges", saved["edges"]).stdout
+        for name in ("calibrated.safetensors", "posterior.safetensors")
+    ]
+    assert "nodewise" in printed[0] and printed[0] == printed[1]
+
+
 def test_probabilities_are_as_good_as_logits(saved, tmp_path):
     first, second = tmp_path / "first.npy", tmp_path / "second.npy"
     for given, out in (("logits", first), ("probs", second)):
@@ -98,7 +117,7 @@ def test_a_trained_model_is_calibrated_and_then_scored_and_predicted(case, saved
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--calibrator", "warmth"], "Expected --calibrator to be one of temperature, vector, ensemble"),
+        (["--calibrator", "warmth"], "Expected --calibrator to be one of cagcn, ensemble, gats"),
         (["--out", "calibrated.csv"], "Expected --out to end in .safetensors or .npy, but got calibrated.csv."),
         (["--probs", "probs.npy"], "Expected either --probs or --logits: what to calibrate."),
         (["--features", "labels.npy"], "to hold features (nodes, features), but got shape (60,)."),

@@ -118,7 +118,7 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
 
 
 def read_belief(path: Path) -> "Posterior":
-    """Read the posterior in a file, which knows how its inference ended."""
+    """Read the posterior in a file: of probabilities, of a posterior, of a fitted model or of a fitted calibrator."""
     from edgewise.files import inputs
     from edgewise.posterior import Posterior, as_posterior
 
@@ -126,16 +126,17 @@ def read_belief(path: Path) -> "Posterior":
         probs = inputs.read_probs(path)
         with complaints_name(probs=path):
             return as_posterior(probs)
-    if not _is_fitted(path):
-        with complaints_name(probs=path):
-            return Posterior.load(path)
-    from edgewise.models import Fitted
-
-    with complaints_name(probs=path):
-        fitted = Fitted.load(path)
-    with warnings.catch_warnings():
+    with complaints_name(probs=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Inference of")  # commands print it themselves
-        return fitted.posterior()
+        if (format_name := _format_of(path)).startswith("edgewise fitted"):
+            from edgewise.models import Fitted
+
+            return Fitted.load(path).posterior()
+        if format_name.startswith("edgewise calibrated"):
+            from edgewise.calibration import Calibrated
+
+            return Calibrated.load(path).posterior()
+        return Posterior.load(path)
 
 
 def convergence_warnings(*beliefs: object) -> list[str]:
@@ -144,13 +145,14 @@ def convergence_warnings(*beliefs: object) -> list[str]:
     return [f"convergence: {ended.advice}" for ended in dict.fromkeys(found) if ended is not None and not ended]
 
 
-def _is_fitted(path: Path) -> bool:
+def _format_of(path: Path) -> str:
+    """Return what a safetensors file says that it holds."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():  # a pipe would be waited for
-        return False
+        return ""
     try:
         with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get("format")).startswith("edgewise fitted")
+            return str((file.metadata() or {}).get("format"))
     except (SafetensorError, OSError):  # said in words by whoever reads it
-        return False
+        return ""
