@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from edgewise.inference import PairwiseMRF, exact_marginals, max_product, propagation, sum_product
+from edgewise.inference.fixed_point import Stopping
 from edgewise.inference.messages import log_max, log_sum, node_totals
-from edgewise.kernels import message_loops as compiled_messages
-from edgewise.kernels.message_loops import LANES, run_compiled
+from edgewise.inference.propagation import run_compiled, run_tensors
+from edgewise.kernels import message_loops
+from edgewise.kernels.message_loops import LANES
 from inference.fields import Field, cycle, generator, random_field, random_graph
 
 RULES = {"sum": log_sum, "max": log_max}
@@ -15,15 +17,10 @@ RULES = {"sum": log_sum, "max": log_max}
 CLOSE = {torch.float32: 5e-5, torch.float64: 1e-12}
 
 
-@pytest.fixture
-def by_tensors(monkeypatch):
-    monkeypatch.setattr(propagation, "COMPILED_WORK", 1 << 62)
-    return propagation._run
-
-
-def assert_equal_runs(by_tensors, mrf, rule, max_sweeps=5, damping=0.0, tolerance=0.0, close=None):
-    got, verdict = run_compiled(mrf, rule, max_sweeps, damping, tolerance)
-    expected, expected_verdict = by_tensors(mrf, RULES[rule], max_sweeps, damping, tolerance)
+def assert_equal_runs(mrf, rule, max_sweeps=5, damping=0.0, tolerance=0.0, close=None):
+    stopping = Stopping(max_sweeps, damping, tolerance)
+    got, verdict = run_compiled(mrf, RULES[rule], stopping)
+    expected, expected_verdict = run_tensors(mrf, RULES[rule], stopping)
     loose = close or CLOSE[mrf.unary.dtype]
     assert got.dtype == expected.dtype and got.shape == expected.shape
     torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
@@ -54,7 +51,7 @@ def couplings(kind, num_edges, num_classes, g):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 10, 33])
 @pytest.mark.parametrize("rule", ["sum", "max"])
-def test_all_kinds_of_couplings(by_tensors, dtype, num_classes, rule):
+def test_all_kinds_of_couplings(dtype, num_classes, rule):
     g = generator(num_classes)
     num_nodes, num_edges = (40, 100) if num_classes < 33 else (8, 12)
     edge_index = random_graph(num_nodes, num_edges, g)
@@ -79,12 +76,12 @@ def test_all_kinds_of_couplings(by_tensors, dtype, num_classes, rule):
         # Sums of ±1e4 are rounded to 1e-3 or 1e-12, at each of up to ten neighbours, in each sweep.
         close = {torch.float32: 5e-2, torch.float64: 1e-9}[dtype] if wide else None
         for damping in (0.0, 0.4):
-            assert_equal_runs(by_tensors, mrf, rule, max_sweeps=3, damping=damping, close=close)
+            assert_equal_runs(mrf, rule, max_sweeps=3, damping=damping, close=close)
 
 
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_hubs_of_more_than_64_neighbours(by_tensors, rule, dtype):
+def test_hubs_of_more_than_64_neighbours(rule, dtype):
     """Slots of a hub fill several rows of lanes; those of small nodes share one; some nodes have none."""
     g = generator(5)
     for degrees in ([LANES - 1], [LANES], [LANES + 1], [200, 3, 130]):
@@ -93,26 +90,26 @@ def test_hubs_of_more_than_64_neighbours(by_tensors, rule, dtype):
         edge_index = torch.cat([torch.stack([start, end]), torch.tensor([[500], [2 * len(degrees)]])], dim=1)
         num_nodes = 510
         mrf = random_field(edge_index, num_nodes, 3, g, kind="per edge", dtype=dtype).mrf()
-        assert_equal_runs(by_tensors, mrf, rule)
+        assert_equal_runs(mrf, rule)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_convergence_is_told_alike(by_tensors, dtype):
+def test_convergence_is_judged_alike(dtype):
     g = generator(6)
     mrf = random_field(random_graph(60, 120, g), 60, 3, g, strength=0.4, dtype=dtype).mrf()
     small = {torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
-    verdict, expected = assert_equal_runs(by_tensors, mrf, "sum", max_sweeps=500, tolerance=small)
+    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=500, tolerance=small)
     assert verdict.converged and abs(verdict.sweeps - expected.sweeps) <= 1 and verdict.advice == ""
-    verdict, expected = assert_equal_runs(by_tensors, mrf, "sum", max_sweeps=4, tolerance=small)
+    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=4, tolerance=small)
     assert not verdict.converged and verdict.sweeps == 4 and verdict.advice == expected.advice
 
 
 @pytest.mark.parametrize("kind", ["shared", "per edge", "scaled"])
-def test_batches(by_tensors, kind):
+def test_batches(kind):
     g = generator(7)
     mrf = random_field(random_graph(30, 60, g), 30, 3, g, kind=kind, batch=(4,), strength=0.3, num_known=3).mrf()
-    assert_equal_runs(by_tensors, mrf, "sum")
-    verdict, expected = assert_equal_runs(by_tensors, mrf, "sum", max_sweeps=300, tolerance=1e-12, close=1e-11)
+    assert_equal_runs(mrf, "sum")
+    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=300, tolerance=1e-12, close=1e-11)
     assert verdict.converged and verdict.sweeps == expected.sweeps
 
 
@@ -127,7 +124,7 @@ def test_threads_change_no_bit(rule, damping, dtype):
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            answers.append(run_compiled(field.mrf(), rule, 20, damping, 0.0))
+            answers.append(run_compiled(field.mrf(), RULES[rule], Stopping(20, damping, 0.0)))
     finally:
         torch.set_num_threads(before)
     for messages, verdict in answers[1:]:
@@ -138,22 +135,22 @@ def test_messages_are_finite_and_at_most_zero():
     g = generator(9)
     field = random_field(random_graph(50, 120, g), 50, 4, g, kind="per edge", dtype=torch.float32)
     field.pairwise.mul_(1e4)
-    messages, _ = run_compiled(field.mrf(), "sum", 20, 0.0, 0.0)
+    messages, _ = run_compiled(field.mrf(), log_sum, Stopping(20, 0.0, 0.0))
     assert messages.isfinite().all() and (messages.amax(-1) == 0).all()
 
 
-def test_a_single_scaled_edge(by_tensors):
+def test_a_single_scaled_edge():
     unary = torch.tensor([[0.3, 0.0], [0.0, 1.0]], dtype=torch.float64)
     mrf = PairwiseMRF(unary, torch.tensor([[0], [1]]), torch.eye(2), edge_scale=torch.tensor([3.0]))
-    assert_equal_runs(by_tensors, mrf, "sum")
+    assert_equal_runs(mrf, "sum")
 
 
-def test_the_cavity_of_a_hub_keeps_its_digits(by_tensors):
+def test_the_cavity_of_a_hub_keeps_its_digits():
     pulls = 3 * torch.randn(10_000, generator=generator(12))
     unary = torch.zeros(20_001, 2)
     unary[1:10_001, 0], unary[10_001:, 1] = pulls, pulls  # in balance
     edge_index = torch.stack([torch.zeros(20_000, dtype=torch.long), torch.arange(1, 20_001)])
-    assert_equal_runs(by_tensors, PairwiseMRF(unary, edge_index, 2.0 * torch.eye(2)), "sum", max_sweeps=2)
+    assert_equal_runs(PairwiseMRF(unary, edge_index, 2.0 * torch.eye(2)), "sum", max_sweeps=2)
 
 
 def buffers(values):
@@ -171,7 +168,7 @@ def test_vector_exponentials(dtype):
     values = np.concatenate([grid, near, positive, [0.0]]).astype(dtype)
     expected = np.exp(values.astype(np.float64))
     got = values.copy()
-    compiled_messages._exp(got, *buffers(got), len(got))
+    message_loops._exp(got, *buffers(got), len(got))
     error = np.abs(got.astype(np.float64) - expected) / expected
     assert error.max() <= 1.1 * np.finfo(dtype).eps
     assert got[-1] == 1.0
@@ -180,7 +177,7 @@ def test_vector_exponentials(dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_vector_exponentials_of_what_underflows_are_tiny_but_positive(dtype):
     values = np.array([-np.inf, -1e30, -1e4, -709.0, -np.inf, 0.0], dtype=dtype)
-    compiled_messages._exp(values, *buffers(values), 5)
+    message_loops._exp(values, *buffers(values), 5)
     assert (values[:5] > 0).all() and (values[:5] <= 4 * np.finfo(dtype).tiny).all()
     assert values[5] == 0.0  # beyond num nothing is touched
 
@@ -194,7 +191,7 @@ def test_vector_logarithms(dtype):
     values = np.concatenate([wide, around_one, [1.0, 2.0, 0.5, info.tiny]]).astype(dtype)
     got = values.copy()
     integers = np.int32 if dtype == np.float32 else np.int64
-    compiled_messages._log(got, got.view(integers), np.zeros(len(got), dtype=integers), len(got))
+    message_loops._log(got, got.view(integers), np.zeros(len(got), dtype=integers), len(got))
     expected = np.log(values.astype(np.float64))
     error = np.abs(got.astype(np.float64) - expected) / np.maximum(np.abs(expected), 1e-30)
     assert error[expected != 0].max() <= 2.2 * info.eps
@@ -208,7 +205,7 @@ def counted(monkeypatch):
         calls.append(args[1])
         return run_compiled(*args)
 
-    monkeypatch.setattr(compiled_messages, "run_compiled", spy)
+    monkeypatch.setattr(propagation, "run_compiled", spy)
     return calls
 
 
@@ -217,10 +214,10 @@ def test_large_fields_take_the_compiled_path(monkeypatch):
     g = generator(10)
     large = random_field(random_graph(300, 11_000, g), 300, 2, g, strength=0.01, dtype=torch.float32)
     compiled, convergence = sum_product(large.mrf())
-    assert calls == ["sum"] and convergence.converged
+    assert calls == [log_sum] and convergence.converged
     max_product(large.mrf())
-    assert calls == ["sum", "max"]
-    monkeypatch.setattr(propagation, "COMPILED_WORK", 1 << 62)
+    assert calls == [log_sum, log_max]
+    monkeypatch.setattr(propagation, "MIN_COMPILED_WORK", 1 << 62)
     assert torch.allclose(sum_product(large.mrf())[0].node, compiled.node, atol=1e-4)
     assert len(calls) == 2
 
@@ -238,7 +235,7 @@ def test_gradients_are_those_of_the_tensors(monkeypatch):
     field = random_field(random_graph(12, 20, g), 12, 3, g, strength=0.4)
     gradients = []
     for work in (0, 1 << 62):
-        monkeypatch.setattr(propagation, "COMPILED_WORK", work)
+        monkeypatch.setattr(propagation, "MIN_COMPILED_WORK", work)
         unary = field.unary.clone().requires_grad_()
         node = sum_product(Field(unary, field.edge_index, field.pairwise).mrf())[0].node
         gradients.append(torch.autograd.grad(node[:, 0].square().sum(), unary)[0])
@@ -248,7 +245,7 @@ def test_gradients_are_those_of_the_tensors(monkeypatch):
 @pytest.mark.parametrize("strength", [14.0, 29.0, 31.0, 44.0, 60.0, 99.0])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_ranges_at_which_the_method_changes(strength, scaled, dtype, by_tensors):
+def test_ranges_at_which_the_method_changes(strength, scaled, dtype):
     """Fields that sit on the smallest entries of exp(T): just below and above where products would underflow."""
     strength = strength if dtype == torch.float32 else 10 * strength
     edge_index = torch.stack([torch.arange(40), torch.arange(1, 41)])
@@ -257,9 +254,9 @@ def test_ranges_at_which_the_method_changes(strength, scaled, dtype, by_tensors)
     pairwise = torch.full((3, 3), strength, dtype=dtype)
     pairwise[0], pairwise[:, 0] = -strength, -strength / 2
     scale = torch.linspace(-1, 1, 40, dtype=dtype) if scaled else None
-    assert_equal_runs(by_tensors, PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", max_sweeps=5)
+    assert_equal_runs(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", max_sweeps=5)
     exact = in_float64(unary, edge_index, pairwise, scale)
-    got = run_compiled(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", 60, 0.0, 0.0)[0]
+    got = run_compiled(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), log_sum, Stopping(60, 0.0, 0.0))[0]
     believed = node_totals(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), got).softmax(-1)
     torch.testing.assert_close(believed, exact, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-9)
 

@@ -75,7 +75,7 @@ def test_extreme_fields(infer):
 
 @pytest.mark.parametrize("infer", [sum_product, max_product])
 def test_extreme_fields_in_compiled_loops(infer, monkeypatch):
-    monkeypatch.setattr(propagation, "COMPILED_WORK", 0)
+    monkeypatch.setattr(propagation, "MIN_COMPILED_WORK", 0)
     for seed in range(32):
         mrf, evidence = extreme(seed)
         if mrf.num_edges:

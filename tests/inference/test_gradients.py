@@ -5,8 +5,7 @@ import torch
 from torch.autograd import gradcheck as torch_gradcheck
 
 from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
-from edgewise.inference.messages import log_sum, silent, sweep
-from edgewise.inference.propagation import as_posterior
+from edgewise.inference.messages import log_sum, posterior_from_messages, sweep, zero_messages
 from edgewise.posterior import MixturePosterior, PairwisePosterior
 from inference.fields import KINDS, cycle, generator, random_field, random_graph, random_tree
 
@@ -115,10 +114,10 @@ def test_the_implicit_gradient_is_that_of_many_sweeps(kind):
         scale = leaves[2] if len(leaves) > 2 else None
         mrf = PairwiseMRF(leaves[0], field.edge_index, leaves[1], edge_scale=scale, evidence=field.evidence)
         if unrolled:
-            messages = silent(mrf)
+            messages = zero_messages(mrf)
             for _ in range(300):
                 messages = sweep(mrf, messages, log_sum)
-            posterior = as_posterior(mrf, messages)
+            posterior = posterior_from_messages(mrf, messages)
         else:
             posterior, convergence = sum_product(mrf)
             assert convergence.converged

@@ -86,7 +86,7 @@ REFUSALS = [
     ({"pairwise": torch.eye(2, dtype=torch.float64) * 1e300}, "the largest pairwise inf"),
     ({"unary": torch.full((3, 2), -2e30)}, "but the largest unary is 2e+30"),
     # what scales must be
-    ({"edge_scale": torch.ones(3)}, "Expected edge_scale of shape (2,), one factor an edge, but got shape (3,)."),
+    ({"edge_scale": torch.ones(3)}, "Expected edge_scale of shape (2,), one factor per edge, but got shape (3,)."),
     ({"edge_scale": torch.ones(2, 1)}, "but got shape (2, 1)."),
     ({"edge_scale": torch.tensor([1.0, torch.nan])}, "the largest edge_scale nan"),
     ({"edge_scale": torch.tensor([1.0, torch.inf])}, "the largest edge_scale inf"),

@@ -1,4 +1,4 @@
-"""The Bethe free energy: what belief propagation minimises."""
+"""The Bethe free energy: what belief propagation minimizes."""
 
 import torch
 from jaxtyping import Float
@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from edgewise.inference.messages import Messages, edges_at_once, node_totals
-from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.solver import check_field
+from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.posterior import PairwisePosterior
 
 
@@ -32,7 +31,7 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
     >>> round(float(bethe_free_energy(chain, sum_product(chain)[0])), 4)  # a tree: -log(2 (1 + e²)²)
     -4.947
     """
-    check_field(mrf)
+    check_mrf(mrf)
     if not isinstance(posterior, PairwisePosterior) or not torch.equal(posterior.edge_index, mrf.edge_index):
         raise ValueError(
             f"Expected the posterior that sum_product gave for this field, but got {posterior!r}, of another kind or "
@@ -40,7 +39,7 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
         )
     messages = posterior.messages.detach()
     shape = (*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes)
-    if messages.shape != shape or not _belong(mrf, messages, posterior.node.detach()):
+    if messages.shape != shape or not _are_consistent(mrf, messages, posterior.node.detach()):
         raise ValueError(
             "Expected the posterior that sum_product gave for this field, but its beliefs are those of another field, "
             "or were not made of messages. Pass the two together: bethe_free_energy(mrf, sum_product(mrf)[0])."
@@ -48,28 +47,28 @@ def bethe_free_energy(mrf: PairwiseMRF, posterior: PairwisePosterior) -> Float[T
     return free_energy_of_messages(mrf, messages)
 
 
-def _belong(mrf: PairwiseMRF, messages: Messages, node: Tensor) -> bool:
+def _are_consistent(mrf: PairwiseMRF, messages: Messages, node: Tensor) -> bool:
     with torch.no_grad():
         believed = node_totals(mrf, messages).softmax(-1)
     return bool(((believed - node).abs() < 1e-3).all())
 
 
 def free_energy_of_messages(mrf: PairwiseMRF, messages: Messages) -> Float[Tensor, "*batch"]:
-    """Give F as a function of any messages."""
+    """Compute F from any messages."""
     edge_index = mrf.edge_index
     totals = node_totals(mrf, messages)
     degree = torch.bincount(edge_index.flatten(), minlength=mrf.num_nodes).double()
     energy = ((degree - 1) * totals.logsumexp(-1)).sum(-1)
     step = edges_at_once(mrf, mrf.num_classes**2)
     for lo in range(0, mrf.num_edges, step):
-        part = slice(lo, lo + step)
-        fields = totals[..., edge_index[:, part], :] - messages[..., part, :].double()
-        energy = energy - checkpoint(_log_sum_of_edges, mrf, part, fields, use_reentrant=False)
+        some = slice(lo, lo + step)
+        cavity = totals[..., edge_index[:, some], :] - messages[..., some, :].double()
+        energy = energy - checkpoint(_sum_of_log_z, mrf, some, cavity, use_reentrant=False)
     return energy
 
 
-def _log_sum_of_edges(mrf: PairwiseMRF, part: slice, fields: Float[Tensor, "*batch 2 some classes"]) -> Tensor:
+def _sum_of_log_z(mrf: PairwiseMRF, some: slice, cavity: Float[Tensor, "*batch 2 some classes"]) -> Tensor:
     """Σ_e log Z_e; computed again for a gradient, since it needs (edges, classes, classes)."""
-    at_start, at_end = fields.unbind(-3)
-    joint = at_start.unsqueeze(-1) + at_end.unsqueeze(-2) + mrf.coupling(part).double()
+    at_start, at_end = cavity.unbind(-3)
+    joint = at_start.unsqueeze(-1) + at_end.unsqueeze(-2) + mrf.coupling(some).double()
     return joint.flatten(-2).logsumexp(-1).sum(-1)

@@ -4,10 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.inference.fixed_point import SETTLED, attach
+from edgewise.inference.fixed_point import Stopping, iterate, with_gradient
 from edgewise.inference.messages import edges_at_once
-from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.solver import check_field, check_options, checked_tolerance, verdict
+from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.posterior import Convergence, IndependentPosterior
 
 
@@ -27,44 +26,42 @@ def mean_field(
     >>> posterior.node[0].tolist(), convergence.converged
     ([0.0, 1.0], True)
     """
-    check_field(mrf)
-    check_options(max_sweeps, damping)
-    small_enough = checked_tolerance(tolerance, mrf.unary.dtype)
-    residuals: list[float] = []
+    check_mrf(mrf)
+    stopping = Stopping.checked(max_sweeps, damping, tolerance, mrf.unary.dtype)
     with torch.no_grad():
-        field = mrf.detach()
-        q = field.unary.softmax(-1)
-        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > small_enough):
-            following = mean_field_sweep(field, q)
-            residuals.append(float((following - q).abs().max()) if q.numel() else 0.0)
-            q = q.lerp(following, 1.0 - damping)
-    convergence = verdict(residuals, small_enough, damping)
-    if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
-        q = attach(lambda marginals: mean_field_sweep(mrf, marginals), q, damping)
-    elif mrf.requires_grad:
-        q = mrf.unary.softmax(-1)
-        for _ in residuals:
-            q = q.lerp(mean_field_sweep(mrf, q), 1.0 - damping)
+        constant = mrf.detach()
+        q, convergence = iterate(
+            lambda old: mean_field_sweep(constant, old), constant.unary.softmax(-1), _largest_change, stopping
+        )
+    if mrf.requires_grad:
+        q = with_gradient(lambda old: mean_field_sweep(mrf, old), mrf.unary.softmax(-1), q, convergence, damping)
     return IndependentPosterior(q, convergence=convergence), convergence
+
+
+def _largest_change(old: Tensor, new: Tensor) -> float:
+    return float((new - old).abs().max()) if new.numel() else 0.0
 
 
 def mean_field_sweep(
     mrf: PairwiseMRF, q: Float[Tensor, "*batch nodes classes"]
 ) -> Float[Tensor, "*batch nodes classes"]:
-    """Update all nodes at once; sums over neighbours are float64."""
+    """q_i ← softmax(U_i + Σ_j T_ij q_j) for all nodes at once; sums over neighbors are float64."""
     fields = mrf.unary.double()
     start, end = mrf.edge_index
     step = edges_at_once(mrf, mrf.num_classes if mrf.is_shared else mrf.num_classes**2)
     for lo in range(0, mrf.num_edges, step):
-        part = slice(lo, lo + step)
-        fields = fields.index_add(-2, start[part], _pull(mrf, q[..., end[part], :], part, backward=True))
-        fields = fields.index_add(-2, end[part], _pull(mrf, q[..., start[part], :], part, backward=False))
+        some = slice(lo, lo + step)
+        # T has a row for each label of the start and a column for each label of the end.
+        coupling = mrf.pairwise if mrf.is_shared else mrf.pairwise[..., some, :, :]
+        fields = fields.index_add(-2, start[some], _expected(mrf, coupling.mT, q[..., end[some], :], some))
+        fields = fields.index_add(-2, end[some], _expected(mrf, coupling, q[..., start[some], :], some))
     return fields.softmax(-1).to(q.dtype)
 
 
-def _pull(mrf: PairwiseMRF, q: Float[Tensor, "*batch some classes"], part: slice, backward: bool) -> Tensor:
-    """Σ_l q(l) s T(l, m) in float64, with T turned round for messages that run against the edge."""
-    coupling = (mrf.pairwise if mrf.is_shared else mrf.pairwise[..., part, :, :]).double()
-    coupling = coupling.transpose(-1, -2) if backward else coupling
-    pulled = q.double() @ coupling.squeeze(-3) if mrf.is_shared else (q.double().unsqueeze(-2) @ coupling).squeeze(-2)
-    return pulled if mrf.edge_scale is None else pulled * mrf.edge_scale[..., part, None].double()
+def _expected(
+    mrf: PairwiseMRF, coupling: Float[Tensor, "*batch c classes classes"], q: Tensor, some: slice
+) -> Float[Tensor, "*batch some classes"]:
+    """Σ_l q(l) s T(l, m) in float64."""
+    coupling, q = coupling.double(), q.double()
+    expected = q @ coupling.squeeze(-3) if mrf.is_shared else (q.unsqueeze(-2) @ coupling).squeeze(-2)
+    return expected if mrf.edge_scale is None else expected * mrf.edge_scale[..., some, None].double()

@@ -12,6 +12,8 @@ from torch import Tensor
 from edgewise.data.edges import check_listed_once
 from edgewise.validation import ArrayLike, as_tensor, checked_edges, dense_tensor
 
+MAX_POTENTIAL = 1e30  # sums of larger potentials could overflow float32
+
 
 @dataclass(frozen=True, init=False, eq=False)
 class PairwiseMRF:
@@ -53,17 +55,17 @@ class PairwiseMRF:
         edge_scale: ArrayLike | None = None,
         evidence: Mapping[int, int] | None = None,
     ):
-        potentials = checked_unary(dense_tensor(unary, "unary"))
+        potentials = _checked_unary(dense_tensor(unary, "unary"))
         *batch, nodes, classes = potentials.shape
-        edges = checked_edge_list(as_tensor(edge_index, "edge_index").to(potentials.device), nodes)
+        edges = _checked_edge_list(as_tensor(edge_index, "edge_index").to(potentials.device), nodes)
         num_edges = edges.shape[1]
-        couplings = floating(dense_tensor(pairwise, "pairwise"), "pairwise").to(potentials)
-        couplings = checked_pairwise(couplings, batch, num_edges, classes)
+        couplings = _floating(dense_tensor(pairwise, "pairwise"), "pairwise").to(potentials)
+        couplings = _checked_pairwise(couplings, batch, num_edges, classes)
         scale = None
         if edge_scale is not None:
-            scale = checked_scale(dense_tensor(edge_scale, "edge_scale").to(potentials), batch, num_edges)
-        check_size(potentials, couplings, scale)
-        object.__setattr__(self, "unary", clamped(potentials, {} if evidence is None else evidence))
+            scale = _checked_scale(dense_tensor(edge_scale, "edge_scale").to(potentials), batch, num_edges)
+        _check_size(potentials, couplings, scale)
+        object.__setattr__(self, "unary", _clamp(potentials, {} if evidence is None else evidence))
         object.__setattr__(self, "edge_index", edges)
         object.__setattr__(self, "pairwise", couplings)
         object.__setattr__(self, "edge_scale", scale)
@@ -113,13 +115,13 @@ class PairwiseMRF:
         return possible.sum(-1) == 1
 
     def coupling(self, edges: Int[Tensor, " some"] | slice) -> Float[Tensor, "*batch some classes classes"]:
-        """Give s_e T_e of some edges."""
+        """s_e T_e of some edges."""
         one_for_many = self.is_shared and self.num_edges != 1
         some = self.pairwise if one_for_many else self.pairwise[..., edges, :, :]
         return some if self.edge_scale is None else some * self.edge_scale[..., edges, None, None]
 
     def detach(self) -> "PairwiseMRF":
-        """Give the same field without a gradient."""
+        """Return the same field without a gradient."""
         scale = None if self.edge_scale is None else self.edge_scale.detach()
         return _unchecked(self.unary.detach(), self.edge_index, self.pairwise.detach(), scale)
 
@@ -136,11 +138,14 @@ def _unchecked(unary: Tensor, edge_index: Tensor, pairwise: Tensor, edge_scale: 
     return mrf
 
 
-LARGEST = 1e30  # sums of larger potentials could overflow float32
+def check_mrf(mrf: object) -> None:
+    """Refuse what is no field."""
+    if not isinstance(mrf, PairwiseMRF):
+        raise ValueError(f"Expected a PairwiseMRF, but got {type(mrf).__name__}. Make one: ew.PairwiseMRF(unary, …).")
 
 
-def floating(tensor: Tensor, name: str) -> Tensor:
-    """Check that a tensor holds numbers that inference computes in."""
+def _floating(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor is float32 or float64, which inference computes in."""
     if tensor.dtype not in (torch.float32, torch.float64):
         raise ValueError(
             f"Expected {name} to hold float32 or float64 log-potentials, but got dtype {tensor.dtype}. "
@@ -149,13 +154,13 @@ def floating(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
+def _checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
     """Check that each node has a possible label, and no potential that is NaN or too good."""
     if unary.ndim not in (2, 3) or unary.shape[-1] == 0 or (unary.ndim == 3 and len(unary) == 0):
         raise ValueError(
             f"Expected unary of shape (nodes, classes), or (batch, nodes, classes), but got shape {tuple(unary.shape)}."
         )
-    values = floating(unary, "unary").detach()
+    values = _floating(unary, "unary").detach()
     # NaN fails every comparison.
     bad = ~((values < torch.inf).all(-1) & (values > -torch.inf).any(-1))
     if bool(bad.any()):
@@ -170,7 +175,7 @@ def checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
     return unary
 
 
-def checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+def _checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     """Check that each edge connects two nodes, and is listed once."""
     edges = checked_edges(edge_index, num_nodes).long()
     loop = edges[0] == edges[1]
@@ -184,10 +189,10 @@ def checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edge
     return edges
 
 
-def checked_pairwise(
+def _checked_pairwise(
     pairwise: Tensor, batch: list[int], num_edges: int, num_classes: int
 ) -> Float[Tensor, "*batch couplings classes classes"]:
-    """Check the shape of couplings, and give them that of the batch: one coupling, or one an edge."""
+    """Check the shape of couplings, and expand them to the batch: one coupling, or one per edge."""
     square = (num_classes, num_classes)
     allowed = {square: (1, *square), (1, *square): (1, *square), (num_edges, *square): (num_edges, *square)}
     allowed |= {(*batch, 1, *square): (1, *square), (*batch, num_edges, *square): (num_edges, *square)}
@@ -201,30 +206,31 @@ def checked_pairwise(
     return pairwise.reshape(*(batch if pairwise.ndim == 4 else ()), *allowed[shape]).expand(*batch, *allowed[shape])
 
 
-def checked_scale(edge_scale: Tensor, batch: list[int], num_edges: int) -> Float[Tensor, "*batch edges"]:
-    """Check that there is a factor for each edge, and give them the shape of the batch."""
+def _checked_scale(edge_scale: Tensor, batch: list[int], num_edges: int) -> Float[Tensor, "*batch edges"]:
+    """Check that there is a factor for each edge, and expand them to the batch."""
     if tuple(edge_scale.shape) not in ((num_edges,), (*batch, num_edges)):
         raise ValueError(
-            f"Expected edge_scale of shape ({num_edges},), one factor an edge, but got shape {tuple(edge_scale.shape)}."
+            f"Expected edge_scale of shape ({num_edges},), one factor per edge, but got shape "
+            f"{tuple(edge_scale.shape)}."
         )
     return edge_scale.expand(*batch, num_edges)
 
 
-def check_size(unary: Tensor, pairwise: Tensor, edge_scale: Tensor | None) -> None:
+def _check_size(unary: Tensor, pairwise: Tensor, edge_scale: Tensor | None) -> None:
     """Refuse what is not finite, or so large that a sum might not be."""
     scale = torch.ones(1) if edge_scale is None else edge_scale.detach()
     finite = unary.detach()[unary.detach() > -torch.inf]
     largest = [float(part.abs().max()) if part.numel() else 0.0 for part in (finite, pairwise.detach(), scale)]
-    if not np.isfinite(largest).all() or max(largest[0], largest[1] * max(1.0, largest[2])) > 1.001 * LARGEST:
+    if not np.isfinite(largest).all() or max(largest[0], largest[1] * max(1.0, largest[2])) > 1.001 * MAX_POTENTIAL:
         raise ValueError(
-            f"Expected finite couplings and scales, and potentials up to {LARGEST:.0e}, but the largest unary is "
+            f"Expected finite couplings and scales, and potentials up to {MAX_POTENTIAL:.0e}, but the largest unary is "
             f"{largest[0]:.3g}, the largest pairwise {largest[1]:.3g} and the largest edge_scale {largest[2]:.3g}. "
             "To forbid a pair of labels a coupling of -1e4 is enough."
         )
 
 
-def clamped(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int, int]) -> Tensor:
-    """Leave a node with evidence the one label that it is known to have."""
+def _clamp(unary: Float[Tensor, "*batch nodes classes"], evidence: Mapping[int, int]) -> Tensor:
+    """Forbid all labels of a node but the one that it is known to have."""
     if not isinstance(evidence, Mapping):
         raise ValueError(
             f"Expected evidence as a dict of node: label, but got {type(evidence).__name__}. Of labels y of the nodes "

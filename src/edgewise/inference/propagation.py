@@ -1,15 +1,26 @@
 """Loopy belief propagation: sum-product for marginals, max-product for the most likely labels."""
 
+from collections.abc import Sequence
+
 import torch
 
-from edgewise.inference.fixed_point import SETTLED, attach
-from edgewise.inference.messages import Messages, Rule, largest_change, log_max, log_sum, node_totals, silent, sweep
-from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.solver import check_field, check_options, checked_tolerance, verdict
+from edgewise.inference.fixed_point import Stopping, iterate, judge, with_gradient
+from edgewise.inference.messages import (
+    MATRIX_RANGE,
+    Messages,
+    Rule,
+    largest_change,
+    log_max,
+    log_sum,
+    posterior_from_messages,
+    sweep,
+    zero_messages,
+)
+from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.kernels.dispatch import runs_compiled
 from edgewise.posterior import Convergence, PairwisePosterior
 
-COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
+MIN_COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
 
 
 def sum_product(
@@ -17,7 +28,8 @@ def sum_product(
 ) -> tuple[PairwisePosterior, Convergence]:
     """Infer marginals of nodes and edges by belief propagation: exact on trees, an approximation where there are loops.
 
-    In each sweep every node tells each neighbour μ_{i→j}(m) = log Σ_l exp(T(l, m) + U_i(l) + Σ_{k≠j} μ_{k→i}(l)).
+    In each sweep every node i sends to each neighbor j the message
+    μ_{i→j}(m) = log Σ_l exp(T(l, m) + U_i(l) + Σ_{k≠j} μ_{k→i}(l)).
 
     Parameters
     ----------
@@ -37,7 +49,7 @@ def sum_product(
         The marginals of nodes and the joints of edges. Gradients flow to the potentials: at a fixed point by the
         implicit function theorem, else through the sweeps.
     Convergence
-        Whether it converged, after how many sweeps, and what to do if it did not.
+        Whether it converged, after how many sweeps, and what to do if it did not; also ``posterior.convergence``.
 
     Examples
     --------
@@ -46,7 +58,8 @@ def sum_product(
     >>> [round(p, 4) for p in posterior.node[:, 1].tolist()], convergence.converged
     ([1.0, 0.8808, 0.79], True)
     """
-    return _propagated(mrf, log_sum, max_sweeps, damping, tolerance)
+    check_mrf(mrf)
+    return _propagate(mrf, log_sum, Stopping.checked(max_sweeps, damping, tolerance, mrf.unary.dtype))
 
 
 def max_product(
@@ -64,51 +77,53 @@ def max_product(
     >>> posterior.node.argmax(1).tolist()
     [1, 1, 1]
     """
-    return _propagated(mrf, log_max, max_sweeps, damping, tolerance)
+    check_mrf(mrf)
+    return _propagate(mrf, log_max, Stopping.checked(max_sweeps, damping, tolerance, mrf.unary.dtype))
 
 
-def _propagated(
-    mrf: PairwiseMRF, rule: Rule, max_sweeps: int, damping: float, tolerance: float | None
-) -> tuple[PairwisePosterior, Convergence]:
-    check_field(mrf)
-    check_options(max_sweeps, damping)
+def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[PairwisePosterior, Convergence]:
     with torch.no_grad():
-        small_enough = checked_tolerance(tolerance, mrf.unary.dtype)
-        messages, convergence = _run(mrf.detach(), rule, max_sweeps, damping, small_enough)
-    if mrf.requires_grad and convergence.converged and convergence.residual <= SETTLED:
-        messages = attach(lambda told: sweep(mrf, told, rule), messages, damping)
-    elif mrf.requires_grad:
-        messages = silent(mrf)
-        for _ in range(convergence.sweeps):
-            messages = messages.lerp(sweep(mrf, messages, rule), 1.0 - damping)
-    return as_posterior(mrf, messages, convergence), convergence
+        run = run_compiled if _pays_to_compile(mrf, stopping) else run_tensors
+        messages, convergence = run(mrf.detach(), rule, stopping)
+    if mrf.requires_grad:
+        messages = with_gradient(
+            lambda old: sweep(mrf, old, rule), zero_messages(mrf), messages, convergence, stopping.damping
+        )
+    return posterior_from_messages(mrf, messages, convergence), convergence
 
 
-def as_posterior(mrf: PairwiseMRF, messages: Messages, convergence: Convergence) -> PairwisePosterior:
-    """Give the beliefs that messages leave behind."""
-    field = mrf if mrf.requires_grad else mrf.detach()
-    return PairwisePosterior(
-        node_totals(field, messages),
-        field.edge_index,
-        messages,
-        field.pairwise,
-        field.edge_scale,
-        convergence=convergence,
-    )
+def _pays_to_compile(mrf: PairwiseMRF, stopping: Stopping) -> bool:
+    work = 2 * mrf.num_edges * mrf.num_classes * min(stopping.max_sweeps, 100)  # of each field
+    return runs_compiled(mrf.unary.device) and work >= MIN_COMPILED_WORK
 
 
-def _run(
-    mrf: PairwiseMRF, rule: Rule, max_sweeps: int, damping: float, tolerance: float
-) -> tuple[Messages, Convergence]:
-    messages = silent(mrf)
-    work = 2 * mrf.num_edges * mrf.num_classes * min(max_sweeps, 100)  # of each field
-    if runs_compiled(mrf.unary.device) and work >= COMPILED_WORK:
-        from edgewise.kernels.message_loops import run_compiled
+def run_tensors(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[Messages, Convergence]:
+    """Sweep with tensors until all fields of a batch converge."""
+    return iterate(lambda old: sweep(mrf, old, rule), zero_messages(mrf), largest_change, stopping)
 
-        return run_compiled(mrf, "max" if rule is log_max else "sum", max_sweeps, damping, tolerance)
-    residuals: list[float] = []
-    while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
-        told = sweep(mrf, messages, rule)
-        residuals.append(largest_change(messages, told))
-        messages = messages.lerp(told, 1.0 - damping)
-    return messages, verdict(residuals, tolerance, damping)
+
+def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[Messages, Convergence]:
+    """Sweep in compiled loops until each field of a batch converges by itself."""
+    from edgewise.kernels.message_loops import LOG_MAX, log_sum_method, run_sweeps, sort_by_target
+
+    slots = sort_by_target(mrf.edge_index.numpy(), mrf.num_nodes)
+    unary = mrf.unary.reshape(-1, mrf.num_nodes, mrf.num_classes).contiguous().numpy()
+    couplings = mrf.pairwise.reshape(len(unary), -1, mrf.num_classes, mrf.num_classes).contiguous().numpy()
+    scale = mrf.unary.new_ones(len(unary), 1) if mrf.edge_scale is None else mrf.edge_scale
+    scales = scale.reshape(len(unary), -1).numpy()
+    messages = mrf.unary.new_empty(len(unary), 2 * mrf.num_edges, mrf.num_classes)
+    verdicts = []
+    for b, field in enumerate(zip(unary, couplings, scales, strict=True)):
+        method = LOG_MAX if rule is log_max else log_sum_method(*field[1:], MATRIX_RANGE[mrf.unary.dtype])
+        sorted_messages, residuals = run_sweeps(
+            *field, slots, method, stopping.max_sweeps, stopping.damping, stopping.tolerance
+        )
+        messages[b, torch.from_numpy(slots.order)] = torch.from_numpy(sorted_messages)
+        verdicts.append(judge(residuals, stopping))
+    return messages.reshape(*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes), _worst(verdicts)
+
+
+def _worst(verdicts: Sequence[Convergence]) -> Convergence:
+    """Judge a batch by the field that is furthest from converging."""
+    worst = max(verdicts, key=lambda one: (not one.converged, one.residual))
+    return Convergence(worst.converged, max(one.sweeps for one in verdicts), worst.residual, worst.advice)

@@ -1,87 +1,84 @@
-"""Belief propagation in compiled loops: what `edgewise.inference.messages` does with tensors, in one pass a sweep.
+"""Belief propagation in compiled loops: one pass per sweep. The plain twin is `edgewise.inference.messages.sweep`.
 
-Messages lie in the order of the nodes that receive them ("slots"), so a node reads all that it hears in one go, forms
-its cavities and writes what it tells to the slots of its neighbours. 64 messages go side by side through vector
-instructions, whatever the number of classes. A second pass, over whole arrays, damps and finds the largest change.
+Messages lie in the order of the nodes that receive them ("slots"), so a node reads all its incoming messages in one go,
+forms its cavities and writes its outgoing messages to the slots of its neighbors. 64 messages go side by side through
+vector instructions, whatever the number of classes. A second pass, over whole arrays, damps and finds the largest
+change.
 
 All of it is in one file because compiled loops that call each other must be: what is kept of them on disk is thrown
 away only when their own file changes (see `edgewise.kernels.dispatch`).
 """
 
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from jaxtyping import Int
 from numpy.typing import NDArray
-from torch import Tensor
 
-from edgewise.inference.messages import MATRIX_RANGE, Messages
-from edgewise.inference.mrf import PairwiseMRF
-from edgewise.inference.solver import verdict
 from edgewise.kernels.dispatch import compiled, in_slices, other_threads, vectorized
-from edgewise.posterior import Convergence
 
 Array = NDArray[Any]
 
 LANES = 64
-# What a node does to tell: multiply by exp(T), or by exp(s T) of each edge, or go term by term in logarithms.
+# How a message is computed from a cavity: as a product with exp(T), with exp(s T) of each edge, or term by term in
+# logarithms.
 PRODUCT, SCALED_PRODUCT, LOG_SUM, LOG_MAX = range(4)
 
 
 class Slots(NamedTuple):
-    """Directed edges in the order of their receivers."""
+    """Directed edges in the order of their targets."""
 
     first: Array  # (N + 1,) where the slots of each node begin
     reverse: Array  # (2E,) the slot of the message that runs the other way
     edge: Array  # (2E,) the edge
-    forward: Array  # (2E,) whether the receiver is the edge's start, so that its own message runs along the edge
+    forward: Array  # (2E,) whether the target is the edge's start, so that its own message runs along the edge
     order: Array  # (2E,) the place of each slot's message among those into starts, then into ends
 
 
 class Potentials(NamedTuple):
-    """What the sweeps of one field need to know of it."""
+    """The log-potentials of one field."""
 
     unary: Array  # (N, C)
     couplings: Array  # (1 or E, C, C)
     scale: Array  # (1 or E,)
-    matrix: Array  # exp(T) where nodes tell by a matrix product
+    matrix: Array  # exp(T) for the method PRODUCT, else empty
 
 
 class Lanes(NamedTuple):
     """Room for 64 messages side by side, class by class; ``bits`` are the same memory as integers."""
 
-    field: Array
-    told: Array
-    told_bits: Array
+    cavity: Array
+    message: Array
+    message_bits: Array
     term: Array
     term_bits: Array
     spare: Array
     spare_bits: Array
 
 
-def lanes_for(classes: int, dtype: np.dtype[Any]) -> Lanes:
-    """Make room."""
+def new_lanes(classes: int, dtype: np.dtype[Any]) -> Lanes:
+    """Allocate the room."""
     bits = np.zeros((4, classes * LANES), dtype=np.int32 if dtype == np.float32 else np.int64)
-    field, told, term, spare = bits.view(dtype)
-    return Lanes(field, told, bits[1], term, bits[2], spare, bits[3])
+    cavity, message, term, spare = bits.view(dtype)
+    return Lanes(cavity, message, bits[1], term, bits[2], spare, bits[3])
 
 
-def slots_of(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Slots:
-    """Sort the two directions of all edges by receiver."""
-    num_edges = edge_index.shape[1]
-    start, end = edge_index.numpy()
+def sort_by_target(edge_index: Array, num_nodes: int) -> Slots:
+    """Sort the two directions of all edges by the node that receives."""
+    start, end = edge_index
+    num_edges = len(start)
     first = np.zeros(num_nodes + 1, dtype=np.int64)
     reverse, edge, order = np.empty((3, 2 * num_edges), dtype=np.int64)
     forward = np.empty(2 * num_edges, dtype=np.bool_)
-    _place(start, end, first, reverse, edge, forward, order)
+    _fill_slots(start, end, first, reverse, edge, forward, order)
     return Slots(first, reverse, edge, forward, order)
 
 
 @compiled
-def _place(start: Array, end: Array, first: Array, reverse: Array, edge: Array, forward: Array, order: Array) -> None:
-    """Count the slots of each node, then give each edge one at its start and one at its end."""
+def _fill_slots(
+    start: Array, end: Array, first: Array, reverse: Array, edge: Array, forward: Array, order: Array
+) -> None:
+    """Count the slots of each node, then assign each edge one at its start and one at its end."""
     for e in range(len(start)):
         first[start[e] + 1] += 1
         first[end[e] + 1] += 1
@@ -98,73 +95,54 @@ def _place(start: Array, end: Array, first: Array, reverse: Array, edge: Array, 
         order[at_start], order[at_end] = e, e + len(start)
 
 
-def run_compiled(
-    mrf: PairwiseMRF, rule: Literal["sum", "max"], max_sweeps: int, damping: float, tolerance: float
-) -> tuple[Messages, Convergence]:
-    """Sweep each field of a batch until it converges."""
-    slots = slots_of(mrf.edge_index, mrf.num_nodes)
-    fields = mrf.unary.reshape(-1, mrf.num_nodes, mrf.num_classes).contiguous().numpy()
-    couplings = mrf.pairwise.reshape(len(fields), -1, mrf.num_classes, mrf.num_classes).contiguous().numpy()
-    scales = np.ones((len(fields), 1)) if mrf.edge_scale is None else mrf.edge_scale.reshape(len(fields), -1).numpy()
-    messages = mrf.unary.new_empty(len(fields), 2 * mrf.num_edges, mrf.num_classes)
-    verdicts = []
-    for b, field in enumerate(fields):
-        told, residuals = _run_one(
-            field, couplings[b], scales[b].astype(field.dtype), slots, rule, max_sweeps, damping, tolerance
-        )
-        messages[b, torch.from_numpy(slots.order)] = torch.from_numpy(told)
-        verdicts.append(verdict(residuals, tolerance, damping))
-    worst = max(verdicts, key=lambda one: (not one.converged, one.residual))
-    sweeps = max(one.sweeps for one in verdicts)
-    shape = (*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes)
-    return messages.reshape(shape), Convergence(worst.converged, sweeps, worst.residual, worst.advice)
+def log_sum_method(couplings: Array, scale: Array, matrix_range: float) -> int:
+    """Choose how to compute log Σ_l exp(h(l) + s T(l, m)).
+
+    ``matrix_range`` is how far couplings may lie apart for a product with exp(s T) to lose nothing.
+    """
+    if len(couplings) == 1 and len(scale) == 1 and scale[0] == 1.0 and np.ptp(couplings) <= matrix_range:
+        return PRODUCT
+    if len(couplings) == 1 and 2 * np.abs(couplings).max() * np.abs(scale).max(initial=0.0) <= matrix_range:
+        return SCALED_PRODUCT
+    return LOG_SUM
 
 
-def _run_one(
+def run_sweeps(
     unary: Array,
     couplings: Array,
     scale: Array,
     slots: Slots,
-    rule: Literal["sum", "max"],
+    method: int,
     max_sweeps: int,
     damping: float,
     tolerance: float,
 ) -> tuple[Array, list[float]]:
+    """Sweep one field from zero messages until none changes by more than the tolerance.
+
+    Returns the messages (2E, C) in the order of ``slots`` and the residual of each sweep.
+    """
     num_slots, classes = len(slots.edge), unary.shape[1]
     old, new = np.zeros((2, num_slots * classes), dtype=unary.dtype)
-    method, matrix = _method(couplings, scale, rule)
+    matrix = np.exp(couplings[0] - couplings.max()) if method == PRODUCT else couplings[0, :0]
     potentials, keep = Potentials(unary, couplings, scale, matrix), unary.dtype.type(damping)
 
-    def tell(lo: int, hi: int, heard: Array, told: Array) -> None:
+    def send(lo: int, hi: int, incoming: Array, outgoing: Array) -> None:
         nodes = np.searchsorted(slots.first[:-1], (lo, hi if hi < num_slots else num_slots + 1))
-        _sweep(method, nodes[0], nodes[1], slots, potentials, lanes_for(classes, unary.dtype), heard, told)
+        _sweep(method, nodes[0], nodes[1], slots, potentials, new_lanes(classes, unary.dtype), incoming, outgoing)
 
     residuals: list[float] = []
     with other_threads() as others:
         while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
-            in_slices(partial(tell, heard=old, told=new), num_slots, others)
-            changes = in_slices(partial(_settle, old=old, new=new, keep=keep), len(new), others)
+            in_slices(partial(send, incoming=old, outgoing=new), num_slots, others)
+            changes = in_slices(partial(_damp, old=old, new=new, keep=keep), len(new), others)
             residuals.append(float(max(changes)))
             old, new = new, old
     return old.reshape(num_slots, classes), residuals
 
 
-def _method(couplings: Array, scale: Array, rule: Literal["sum", "max"]) -> tuple[int, Array]:
-    """Choose how nodes tell, and give exp(T) where they do so by a matrix product."""
-    widest = MATRIX_RANGE[torch.float32 if couplings.dtype == np.float32 else torch.float64]
-    nothing = couplings[0, :0]
-    if rule == "max":
-        return LOG_MAX, nothing
-    if len(couplings) == 1 and len(scale) == 1 and scale[0] == 1.0 and np.ptp(couplings) <= widest:
-        return PRODUCT, np.exp(couplings[0] - couplings.max())
-    if len(couplings) == 1 and 2 * np.abs(couplings).max() * np.abs(scale).max(initial=0.0) <= widest:
-        return SCALED_PRODUCT, nothing
-    return LOG_SUM, nothing
-
-
 @vectorized
-def _settle(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
-    """Keep a share of the old messages, and give the largest change before that."""
+def _damp(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
+    """Keep a share of the old messages, and return the largest change before that."""
     largest = np.zeros(LANES, dtype=old.dtype)
     one = old.dtype.type(1.0)
     whole = lo + (hi - lo) // LANES * LANES
@@ -193,10 +171,10 @@ def _sweep(
     old: Array,
     new: Array,
 ) -> None:
-    """Let nodes tell their neighbours what they believe without what these told them."""
+    """Compute the messages that some nodes send to their neighbors."""
     first, reverse, edge, forward, _ = slots
     unary, couplings, scale, matrix = potentials
-    field, told, told_bits, term, _, spare, spare_bits = lanes
+    cavity, message, message_bits, term, _, spare, spare_bits = lanes
     classes = unary.shape[1]
     totals = np.empty((LANES, classes))
     lane_edge = np.zeros(LANES, dtype=np.int64)
@@ -226,30 +204,30 @@ def _sweep(
                     at += 1
                 row, place = at - from_node, (slot + lane) * classes
                 for c in range(classes):
-                    field[c * LANES + lane] = totals[row, c] - old[place + c]
+                    cavity[c * LANES + lane] = totals[row, c] - old[place + c]
                 along[lane] = 1 if forward[slot + lane] else 0
-            _shift_to_zero(field, classes)
+            _shift_to_zero(cavity, classes)
             if method == PRODUCT:
-                _exp(field, spare, spare_bits, classes * LANES)
-                _multiply(matrix, along, field, told, classes)
-                _log(told, told_bits, spare_bits, classes * LANES)
+                _exp(cavity, spare, spare_bits, classes * LANES)
+                _multiply(matrix, along, cavity, message, classes)
+                _log(message, message_bits, spare_bits, classes * LANES)
             else:
                 for lane in range(num):
                     lane_edge[lane] = edge[slot + lane]
                     lane_scale[lane] = scale[lane_edge[lane] if len(scale) > 1 else 0]
             if method == SCALED_PRODUCT:
-                _exp(field, spare, spare_bits, classes * LANES)
-                _multiply_scaled(couplings, lane_scale, along, field, told, term, spare, spare_bits)
-                _log(told, told_bits, spare_bits, classes * LANES)
+                _exp(cavity, spare, spare_bits, classes * LANES)
+                _multiply_scaled(couplings, lane_scale, along, cavity, message, term, spare, spare_bits)
+                _log(message, message_bits, spare_bits, classes * LANES)
             elif method == LOG_SUM:
                 _log_sum(couplings, lane_edge, lane_scale, along, lanes)
             elif method == LOG_MAX:
-                _log_max(couplings, lane_edge, lane_scale, along, field, told, term)
-            _shift_to_zero(told, classes)
+                _log_max(couplings, lane_edge, lane_scale, along, cavity, message, term)
+            _shift_to_zero(message, classes)
             for lane in range(num):
                 place = reverse[slot + lane] * classes
                 for c in range(classes):
-                    new[place + c] = told[c * LANES + lane]
+                    new[place + c] = message[c * LANES + lane]
 
 
 @vectorized
@@ -342,38 +320,38 @@ def _fill(
 
 @vectorized
 def _log_max(
-    couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, field: Array, told: Array, term: Array
+    couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, cavity: Array, message: Array, term: Array
 ) -> None:
     """max_l h(l) + s T(l, m)."""
     classes = couplings.shape[1]
     for m in range(classes):
         for lane in range(LANES):
-            told[m * LANES + lane] = -np.inf
+            message[m * LANES + lane] = -np.inf
         for c in range(classes):
             _fill(couplings, c, m, lane_edge, lane_scale, along, term, 0)
             for lane in range(LANES):
-                value = term[lane] + field[c * LANES + lane]
-                told[m * LANES + lane] = value if value > told[m * LANES + lane] else told[m * LANES + lane]
+                value = term[lane] + cavity[c * LANES + lane]
+                message[m * LANES + lane] = value if value > message[m * LANES + lane] else message[m * LANES + lane]
 
 
 @vectorized
 def _log_sum(couplings: Array, lane_edge: Array, lane_scale: Array, along: Array, lanes: Lanes) -> None:
-    """Give log Σ_l exp(h(l) + s T(l, m)), from the largest term on: right for couplings of any size."""
-    field, told, _, term, term_bits, spare, spare_bits = lanes
+    """Compute log Σ_l exp(h(l) + s T(l, m)), shifted by the largest term: right for couplings of any size."""
+    cavity, message, _, term, term_bits, spare, spare_bits = lanes
     classes = couplings.shape[1]
-    _log_max(couplings, lane_edge, lane_scale, along, field, told, term)
+    _log_max(couplings, lane_edge, lane_scale, along, cavity, message, term)
     for m in range(classes):
         for c in range(classes):
             _fill(couplings, c, m, lane_edge, lane_scale, along, term, c * LANES)
             for lane in range(LANES):
-                term[c * LANES + lane] += field[c * LANES + lane] - told[m * LANES + lane]
+                term[c * LANES + lane] += cavity[c * LANES + lane] - message[m * LANES + lane]
         _exp(term, spare, spare_bits, classes * LANES)
         for c in range(1, classes):
             for lane in range(LANES):
                 term[lane] += term[c * LANES + lane]
         _log(term, term_bits, spare_bits, LANES)
         for lane in range(LANES):
-            told[m * LANES + lane] += term[lane]
+            message[m * LANES + lane] += term[lane]
 
 
 @vectorized

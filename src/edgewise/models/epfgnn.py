@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
-from edgewise.inference.mrf import LARGEST
+from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.adam import Optimizer, Weights
 from edgewise.kernels.dropout import Dropout
 from edgewise.kernels.stars import Stars, piecewise_loss
@@ -203,7 +203,7 @@ class EPFGNN(Model[FittedEPFGNN]):
             self,
             weights,
             log.history(),
-            check_logits(em.unary(weights), self.learning_rate, LARGEST),
+            check_logits(em.unary(weights), self.learning_rate, MAX_POTENTIAL),
             task.edge_index,
             weights["edge_scale"],
             _symmetric(weights["coupling"]),

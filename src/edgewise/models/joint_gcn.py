@@ -11,7 +11,7 @@ from torch import Tensor
 from edgewise.data.edges import connected_parts
 from edgewise.inference import PairwiseMRF
 from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, unaries
-from edgewise.inference.mrf import LARGEST
+from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
@@ -141,7 +141,7 @@ class JointGCN(Model[FittedJointGCN]):
         gcn = backbone(self, self.max_epochs, self.patience)
         weights = gcn.train_weights(part, own, f"network {k + 1}", log)
         logits = all_logits(gcn.forward, task, task.x, weights)
-        return _Network(weights, check_logits(logits, self.learning_rate, LARGEST))
+        return _Network(weights, check_logits(logits, self.learning_rate, MAX_POTENTIAL))
 
 
 class _Network(NamedTuple):
