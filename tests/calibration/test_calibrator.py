@@ -22,7 +22,7 @@ from edgewise import (
 from edgewise.calibration.calibration_input import minimize
 from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.metrics import evaluate
-from edgewise.models import GCN
+from edgewise.models.gcn import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior
 
 CALIBRATORS = [

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from edgewise.models import GCN
 from edgewise.models.fitted import FittedClassifier
+from edgewise.models.gcn import GCN
 from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS, READINGS
 from edgewise.sweep import run as recipes
 from edgewise.sweep.plan import DATASETS, KNOWN_DATASETS, TYPICAL_SECONDS, Plan, datasets_in_order

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
-from edgewise import models
+import edgewise as ew
 from edgewise.metrics import evaluate
 from edgewise.paper import study, study_predictors
 from edgewise.paper import study as study_plan
@@ -232,7 +232,7 @@ def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
     brief = {"GCN": {"max_epochs": 9}, "GAT": {"max_epochs": 9}, "GMNN": {"pretrain_epochs": 9, "round_epochs": 9}}
     brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
     for name, epochs in brief.items():
-        monkeypatch.setattr(study_predictors, name, partial(getattr(models, name), **epochs))
+        monkeypatch.setattr(study_predictors, name, partial(getattr(ew, name), **epochs))
     rows = study_graph(key()._replace(homophily=0.8), list(LEARNT))
     assert [found.predictor for found in rows] == list(LEARNT)
     assert all(0.0 < found.scores["edge_kl"] < 10.0 for found in rows)

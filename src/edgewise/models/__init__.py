@@ -1,14 +1,12 @@
-"""Models of node labels: frozen hyper-parameters, whose fit() returns a fitted value, which gives a Posterior."""
+"""Models of node labels: frozen hyper-parameters, whose fit() returns a fitted value, which gives a Posterior.
 
-from edgewise.models.epfgnn import EPFGNN
+Each model has a file of its own, and no list of them is kept: `known_models` finds them.
+"""
+
+from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
-from edgewise.models.gat import GAT
-from edgewise.models.gcn import GCN
-from edgewise.models.gmnn import GMNN
-from edgewise.models.joint_gcn import JointGCN
-from edgewise.models.model import known_models
-from edgewise.models.seeds import Seeds
-from edgewise.models.training import Epoch, History
-from edgewise.models.wrap import wrap
+from edgewise.models.graph_pass import GraphPass
+from edgewise.models.model import Classifier, Model, known_models
+from edgewise.models.seeds import Initializer
 
-__all__ = ["EPFGNN", "GAT", "GCN", "GMNN", "Epoch", "Fitted", "History", "JointGCN", "Seeds", "known_models", "wrap"]
+__all__ = ["Classifier", "Fitted", "GraphPass", "Initializer", "Model", "Weights", "known_models"]

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.kernels.adam import Weights
-from edgewise.models.training import History
+from edgewise.models.graph_pass import all_logits
+from edgewise.models.task import Directed, prepare_graph
+from edgewise.models.training import History, one_thread
 from edgewise.posterior import IndependentPosterior, Posterior
 
 if TYPE_CHECKING:
@@ -136,3 +138,28 @@ class FittedClassifier(Fitted):
     def posterior(self) -> IndependentPosterior:
         """Give softmax(logits) for each node, independent of the others."""
         return IndependentPosterior(self.logits.softmax(-1))
+
+    def apply(self, data: Any, *, directed: Directed = "refuse") -> "FittedClassifier":
+        """Return the same weights with the logits of another graph, or of one that has changed.
+
+        Parameters
+        ----------
+        data
+            A torch_geometric Data, or anything with ``x``, of as many features as in training, and ``edge_index``.
+        directed
+            What to do with edges that are listed in one direction, as in ``fit``.
+
+        Examples
+        --------
+        >>> import edgewise as ew
+        >>> import torch
+        >>> data = ew.load_dataset("cora")
+        >>> fitted = ew.GCN(max_epochs=2).fit(data, ew.make_splits(data.y)[0])
+        >>> fitted.apply(data.subgraph(torch.arange(100))).posterior()
+        IndependentPosterior(nodes=100, classes=7)
+        """
+        weight = next(iter(self.weights.values()))
+        graph = prepare_graph(data, directed=directed, dtype=weight.dtype, device=weight.device)
+        model: Any = self.model  # a Classifier
+        with one_thread():
+            return replace(self, logits=all_logits(model.forward, graph, graph.x, self.weights))

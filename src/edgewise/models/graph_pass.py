@@ -19,7 +19,7 @@ from edgewise.kernels.attention import Neighborhoods, attend
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.projection import relu_dropout_matmul
 from edgewise.kernels.sparse import KeptEntries, SparseMatrix, sparse_matmul
-from edgewise.models.task import Features, Nodes, Task
+from edgewise.models.task import Features, Graph, Nodes, Task
 
 Forward = Callable[[Weights, "GraphPass"], Tensor]
 
@@ -38,12 +38,14 @@ class GraphPass:
     def average_features(self, weight: Float[Tensor, "features hidden"]) -> Float[Tensor, "rows hidden"]:
         """Â X W, in the order that is quickest."""
         self._step()
+        self._check_features(weight)
         return self._average_features(weight)
 
     def project_features(
         self, weight: Float[Tensor, "features hidden"], dropout: bool = False
     ) -> Float[Tensor, "rows hidden"]:
         """X W; if asked for, with dropout on X."""
+        self._check_features(weight)
         x = self._field.features
         if isinstance(x, Tensor):
             return (self.dropout(x) if dropout else x) @ weight
@@ -71,7 +73,7 @@ class GraphPass:
         self, h: Float[Tensor, "rows hidden"], bias: Float[Tensor, " hidden"], weight: Float[Tensor, "hidden width"]
     ) -> Float[Tensor, "rows width"]:
         """dropout(max(0, H + b)) W, in one operation."""
-        return relu_dropout_matmul(h, bias, weight, self._draws.dropout, self._draws.next(), self._field.task.threads)
+        return relu_dropout_matmul(h, bias, weight, self._draws.dropout, self._draws.next(), self._field.graph.threads)
 
     def logits(self, forward: Forward, weights: Weights) -> Float[Tensor, "nodes classes"]:
         """Run a forward pass, and return the rows of the wanted nodes."""
@@ -94,11 +96,15 @@ class GraphPass:
         self._hop = None if hop is None else hop - 1
         return hop
 
+    def _check_features(self, weight: Tensor) -> None:
+        if (num := self._field.num_features) != len(weight):
+            raise ValueError(f"Expected x with {len(weight)} features, as in training, but got {num}.")
+
     def _kept(self, num: int) -> KeptEntries | None:
         dropout = self._draws.dropout
         if dropout.rate == 0.0:
             return None
-        return KeptEntries(dropout.keep(num, self._draws.next(), self._field.task.device), dropout.scale)
+        return KeptEntries(dropout.keep(num, self._draws.next(), self._field.graph.device), dropout.scale)
 
 
 class Draws:
@@ -116,63 +122,68 @@ class Draws:
 class ReceptiveField:
     """Some nodes, and for each hop the nodes that lie within so many steps of them; without hops, always all."""
 
-    def __init__(self, task: Task, x: Features, nodes: Nodes, hops: int | None):
-        self.task, self.hops, self._x, self._nodes = task, hops, x, nodes
+    def __init__(self, graph: Graph, x: Features, nodes: Nodes, hops: int | None):
+        self.graph, self.hops, self._x, self._nodes = graph, hops, x, nodes
         self._levels, self._averaging = [nodes], dict[int, SparseMatrix]()
         self._neighborhoods = dict[int | None, Neighborhoods]()
 
     def within(self, steps: int | None) -> Nodes:
         """Return the nodes within so many steps, in order."""
         if steps is None:
-            return self.task.all_nodes
+            return self.graph.all_nodes
         while len(self._levels) <= steps:
-            self._levels.append(self.task.reach(self._levels[-1]))
+            self._levels.append(self.graph.reach(self._levels[-1]))
         return self._levels[steps]
 
     def averaging(self, hop: int | None) -> SparseMatrix:
         """Return Â from the nodes within ``hop`` steps to those within one less."""
-        if hop is None or len(self.within(hop - 1)) == self.task.num_nodes:
-            return self.task.averaging_all
+        if hop is None or len(self.within(hop - 1)) == self.graph.num_nodes:
+            return self.graph.averaging_all
         if hop not in self._averaging:
             rows, columns = self.within(hop - 1), self.within(hop)
-            self._averaging[hop] = self.task.sparse(self.task.averaging[rows][:, columns])
+            self._averaging[hop] = self.graph.sparse(self.graph.averaging[rows][:, columns])
         return self._averaging[hop]
 
     def neighborhoods(self, hop: int | None) -> Neighborhoods:
         """Return who is averaged for the nodes within one step less than ``hop``."""
         if hop not in self._neighborhoods:
             targets, sources = self.within(None if hop is None else hop - 1), self.within(hop)
-            adjacent = self.task.neighbours[targets]
+            adjacent = self.graph.neighbours[targets]
             places = np.searchsorted(sources, adjacent.indices), np.searchsorted(sources, targets)
             self._neighborhoods[hop] = Neighborhoods.from_arrays(
-                adjacent.indptr, *places, len(sources), self.task.device, self.task.threads
+                adjacent.indptr, *places, len(sources), self.graph.device, self.graph.threads
             )
         return self._neighborhoods[hop]
+
+    @property
+    def num_features(self) -> int:
+        """How many features a node has."""
+        return int(self._x.shape[1])
 
     @cached_property
     def features(self) -> SparseMatrix | Tensor:
         """X of all nodes that are reached."""
         nodes = self.within(self.hops)
         if isinstance(self._x, Tensor):
-            return self._x if len(nodes) == self.task.num_nodes else self._x[self._index(nodes)]
-        return self.task.features_all if len(nodes) == self.task.num_nodes else self.task.sparse(self._x[nodes])
+            return self._x if len(nodes) == self.graph.num_nodes else self._x[self._index(nodes)]
+        return self.graph.features_all if len(nodes) == self.graph.num_nodes else self.graph.sparse(self._x[nodes])
 
     def select(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "nodes width"]:
         """Return the rows of the wanted nodes, from those that a forward pass ends with."""
         return rows if self.hops is not None or len(self._nodes) == len(rows) else rows[self._index(self._nodes)]
 
     def _index(self, nodes: Nodes) -> Tensor:
-        return torch.from_numpy(nodes).to(self.task.device)
+        return torch.from_numpy(nodes).to(self.graph.device)
 
 
-def all_logits(forward: Forward, task: Task, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
+def all_logits(forward: Forward, graph: Graph, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
     """Run a forward pass over all nodes, without dropout and without a gradient."""
-    field = ReceptiveField(task, x, task.all_nodes, None)
+    field = ReceptiveField(graph, x, graph.all_nodes, None)
 
     def average_features(weight: Tensor) -> Tensor:
-        averaging = task.averaging_all
+        averaging = graph.averaging_all
         if not isinstance(x, Tensor):
-            return averaging.matmul(task.features_all.matmul(weight))
+            return averaging.matmul(graph.features_all.matmul(weight))
         if x.shape[1] < weight.shape[1]:
             return averaging.matmul(x) @ weight
         return averaging.matmul(x @ weight)

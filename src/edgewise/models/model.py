@@ -187,5 +187,7 @@ def _number_fields(model: Model[Any]) -> dict[str, type]:
     try:
         hints = get_type_hints(type(model))
     except NameError:  # of an option whose type is imported for type checkers only
-        hints = {option.name: {"int": int, "float": float}.get(str(option.type)) for option in fields(model)}
+        hints = {
+            option.name: {"int": int, "float": float}.get(str(option.type), option.type) for option in fields(model)
+        }
     return {option.name: hints[option.name] for option in fields(model) if hints[option.name] in (int, float)}

@@ -1,4 +1,4 @@
-"""What a model is trained on: a graph, its features, and the labels it may see; checked once, at the door."""
+"""What a model is trained on: a graph, its features, and the labels it may see; checked once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,13 +46,13 @@ def averaging(neighbours: Any) -> Any:
     return csr_array((value, neighbours.indices, neighbours.indptr), shape=neighbours.shape)
 
 
-DENSE = 0.3  # share of non-zeros from which on a dense product is quicker
+MIN_DENSE_SHARE = 0.3  # of non-zeros, from which on a dense product is quicker
 
 Features = Any  # scipy's csr_array, which ships no types, or a dense tensor
 
 
 def checked_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
-    """Give features as they are multiplied quickest: by rows of non-zeros if there are few."""
+    """Return features as they are multiplied quickest: by rows of non-zeros if there are few."""
     from scipy.sparse import coo_array, csr_array
 
     if isinstance(x, Tensor) and x.layout != torch.strided:
@@ -71,7 +71,7 @@ def checked_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
     array = dense.numpy()
     filled = array != 0
     counts = filled.sum(1)
-    if counts.sum() > DENSE * array.size:
+    if counts.sum() > MIN_DENSE_SHARE * array.size:
         return dense, dense.dtype
     where = np.flatnonzero(filled)
     first = np.concatenate([np.zeros(1, dtype=np.int64), counts.cumsum()])
@@ -124,16 +124,12 @@ class LabelledNodes(Protocol):
         """The nodes whose labels tell when to stop."""
 
 
-@dataclass(frozen=True, eq=False)
-class Task:
-    """A graph with features, and labels of the nodes that train and validate."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Graph:
+    """A graph with features, as a forward pass needs it."""
 
     x: Features
     edge_index: Int[Tensor, "2 edges"]  # each undirected edge once, no self-loops
-    labels: Int[Tensor, " nodes"]  # -1 wherever the model must not look
-    train: Int[Tensor, " train"]
-    val: Int[Tensor, " val"]
-    num_classes: int
     dtype: torch.dtype
     device: torch.device
     threads: Threads  # for long loops
@@ -155,7 +151,7 @@ class Task:
 
     @cached_property
     def neighbours(self) -> Any:
-        """A + I as a scipy matrix: each node is its own neighbour."""
+        """A + I as a scipy matrix: each node is its own neighbor."""
         return neighbours(self.edge_index, self.num_nodes)
 
     @cached_property
@@ -173,35 +169,35 @@ class Task:
         """Sparse features of all nodes, arranged for products."""
         return self.sparse(self.x)
 
-    def clamp(self, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
-        """Give training nodes, in place, the one label that they are known to have."""
-        rows[self.train] = one_hot(self.labels[self.train], self.num_classes).to(rows.dtype)
-        return rows
-
     def reach(self, nodes: Nodes) -> Nodes:
         """Return nodes and their neighbors, in order."""
         return np.unique(self.neighbours[nodes].indices).astype(np.int64)
 
     def sparse(self, matrix: Any, grad_rows: int | None = None) -> SparseMatrix:
-        """Arrange a scipy matrix for this task's products."""
+        """Arrange a scipy matrix for products with this graph's tensors."""
         return SparseMatrix.from_scipy(matrix, self.dtype, self.device, grad_rows=grad_rows, threads=self.threads)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Task(Graph):
+    """A graph, and labels of the nodes that train and validate."""
+
+    labels: Int[Tensor, " nodes"]  # -1 wherever the model must not look
+    train: Int[Tensor, " train"]
+    val: Int[Tensor, " val"]
+    num_classes: int
+
+    def clamp(self, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
+        """Set the rows of training nodes, in place, to the one label that they are known to have."""
+        rows[self.train] = one_hot(self.labels[self.train], self.num_classes).to(rows.dtype)
+        return rows
 
 
 def prepare_task(
     data: Any, split: LabelledNodes, *, directed: Directed, num_classes: int | None, device: torch.device | str
 ) -> Task:
     """Check a graph and its labels, and make a task of them."""
-    for name in ("x", "edge_index", "y"):
-        if getattr(data, name, None) is None:
-            raise ValueError(
-                f"Expected data with x, edge_index and y, but {type(data).__name__} has no {name}. "
-                "Pass a torch_geometric Data, or anything that has these three."
-            )
-    if getattr(data, "edge_weight", None) is not None:
-        raise ValueError(
-            "Expected a graph without weights, for these models take all edges alike, but data has edge_weight. To "
-            "train without them set data.edge_weight = None."
-        )
+    _check_parts(data, ("x", "edge_index", "y"))
     check_option("directed", directed, DIRECTED)
     where = _device(device)
     x, dtype = checked_features(data.x)
@@ -214,22 +210,50 @@ def prepare_task(
             "train & ~val."
         )
     classes = _num_classes(labels, num_classes)
-    edges = checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), len(labels)).long()
-    edges = undirected_edges(edges, directed, len(labels))
-    seen = torch.where(train | val, labels, -1)
-    if isinstance(x, Tensor):
-        x = x.to(where)
     return Task(
-        x,
-        edges.to(where),
-        seen.to(where),
-        train.nonzero().squeeze(1).to(where),
-        val.nonzero().squeeze(1).to(where),
-        classes,
-        dtype,
-        where,
-        Threads(torch.get_num_threads()),
+        x=_on_device(x, dtype, where),
+        edge_index=_edges(data, directed, len(labels)).to(where),
+        labels=torch.where(train | val, labels, -1).to(where),
+        train=train.nonzero().squeeze(1).to(where),
+        val=val.nonzero().squeeze(1).to(where),
+        num_classes=classes,
+        dtype=dtype,
+        device=where,
+        threads=Threads(torch.get_num_threads()),
     )
+
+
+def prepare_graph(data: Any, *, directed: Directed, dtype: torch.dtype, device: torch.device) -> Graph:
+    """Check a graph to which a trained model is applied; it needs no labels."""
+    _check_parts(data, ("x", "edge_index"))
+    check_option("directed", directed, DIRECTED)
+    x, _ = checked_features(data.x)
+    edges = _edges(data, directed, x.shape[0]).to(device)
+    threads = Threads(torch.get_num_threads())
+    return Graph(x=_on_device(x, dtype, device), edge_index=edges, dtype=dtype, device=device, threads=threads)
+
+
+def _check_parts(data: Any, names: tuple[str, ...]) -> None:
+    for name in names:
+        if getattr(data, name, None) is None:
+            raise ValueError(
+                f"Expected data with {', '.join(names[:-1])} and {names[-1]}, but {type(data).__name__} has no {name}. "
+                f"Pass a torch_geometric Data, or anything that has these {'two' if len(names) == 2 else 'three'}."
+            )
+    if getattr(data, "edge_weight", None) is not None:
+        raise ValueError(
+            "Expected a graph without weights, for these models take all edges alike, but data has edge_weight. To "
+            "train without them set data.edge_weight = None."
+        )
+
+
+def _edges(data: Any, directed: Directed, num_nodes: int) -> Int[Tensor, "2 edges"]:
+    edges = checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), num_nodes).long()
+    return undirected_edges(edges, directed, num_nodes)
+
+
+def _on_device(x: Features, dtype: torch.dtype, device: torch.device) -> Features:
+    return x.to(device, dtype) if isinstance(x, Tensor) else x
 
 
 def _device(device: torch.device | str) -> torch.device:

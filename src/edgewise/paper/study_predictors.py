@@ -14,11 +14,12 @@ from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.data import Split
 from edgewise.inference import sum_product
 from edgewise.metrics import evaluate
-from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
-from edgewise.models.epfgnn import FittedEPFGNN
+from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
 from edgewise.models.fitted import FittedClassifier
-from edgewise.models.gmnn import FittedGMNN
-from edgewise.models.joint_gcn import FittedJointGCN
+from edgewise.models.gat import GAT
+from edgewise.models.gcn import GCN
+from edgewise.models.gmnn import GMNN, FittedGMNN
+from edgewise.models.joint_gcn import FittedJointGCN, JointGCN
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 from edgewise.simulation import SyntheticGraph
 

@@ -13,8 +13,12 @@ from typing import Any
 from edgewise.calibration import Calibrator, known_calibrators
 from edgewise.data import Split
 from edgewise.metrics import evaluate
-from edgewise.models import EPFGNN, GAT, GCN, GMNN, JointGCN
+from edgewise.models.epfgnn import EPFGNN
 from edgewise.models.fitted import Fitted, FittedClassifier
+from edgewise.models.gat import GAT
+from edgewise.models.gcn import GCN
+from edgewise.models.gmnn import GMNN
+from edgewise.models.joint_gcn import JointGCN
 from edgewise.models.model import Model
 from edgewise.paper.misplaced_evidence import posterior_with_misplaced_evidence
 from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS

@@ -1,0 +1,161 @@
+"""What a model of one's own needs, and that a third layer is a change of one file."""
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from torch_geometric.nn import GCNConv
+
+import edgewise as ew
+from edgewise.models import Classifier, known_models
+from models.blocks import blocks, split_of
+
+DATA = blocks()
+SPLIT = split_of(DATA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreeLayers(ew.GCN):
+    """Â ReLU(Â ReLU(Â X W₁ + b₁) W₂ + b₂) W₃ + b₃."""
+
+    name = "three_layers"
+    hops = 3
+
+    def initial_weights(self, num_features, num_classes, draw):
+        weights = super().initial_weights(num_features, self.hidden, draw)
+        return weights | {"weight_3": draw.glorot(self.hidden, num_classes), "bias_3": draw.zeros(num_classes)}
+
+    def forward(self, weights, graph):
+        w = weights
+        hidden = graph.average_features(w["weight_1"])
+        hidden = graph.average(graph.relu_dropout_matmul(hidden, w["bias_1"], w["weight_2"]))
+        hidden = graph.average(graph.relu_dropout_matmul(hidden, w["bias_2"], w["weight_3"]))
+        return hidden + w["bias_3"]
+
+
+def three_layers_by_pyg(weights, data):
+    h = data.x
+    for k in (1, 2, 3):
+        weight = weights[f"weight_{k}"]
+        layer = GCNConv(*weight.shape)
+        with torch.no_grad():
+            layer.lin.weight.copy_(weight.T)
+            layer.bias.copy_(weights[f"bias_{k}"])
+        h = layer(h.relu() if k > 1 else h, data.edge_index)
+    return h.detach()
+
+
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("hops", [3, None])
+def test_a_third_layer(hops, dense, monkeypatch):
+    monkeypatch.setattr(ThreeLayers, "hops", hops)
+    data = blocks(dense=dense)
+    split = split_of(data)
+    fitted = ThreeLayers(hidden=8, max_epochs=1, patience=9, dropout=0.0).fit(data, split, seed=3)
+    logits = three_layers_by_pyg(fitted.weights, data)
+    torch.testing.assert_close(fitted.logits, logits, rtol=1e-4, atol=1e-5)
+    # What was validated after the epoch were these weights, on the rows that validation nodes need.
+    expected = float(cross_entropy(logits[split.val], data.y[split.val]))
+    assert fitted.history.val_loss == pytest.approx([expected], rel=1e-5)
+
+
+def test_cut_rows_and_all_rows_train_alike(monkeypatch):
+    """Without dropout, which depends on the rows that are computed."""
+    model = ThreeLayers(hidden=8, max_epochs=15, dropout=0.0)
+    cut = model.fit(DATA, SPLIT, seed=1)
+    monkeypatch.setattr(ThreeLayers, "hops", None)
+    everyone = model.fit(DATA, SPLIT, seed=1)
+    np.testing.assert_allclose(cut.history.loss, everyone.history.loss, rtol=1e-4)
+    np.testing.assert_allclose(cut.history.val_loss, everyone.history.val_loss, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("hops", "times"), [(2, "more often"), (4, "3 times")])
+def test_a_forward_pass_that_looks_further_than_it_says_is_refused(hops, times, monkeypatch):
+    monkeypatch.setattr(ThreeLayers, "hops", hops)
+    with pytest.raises(TypeError, match=rf"over {hops} hops, but it looks at neighbors {times}.*Set the model's hops"):
+        ThreeLayers(hidden=8, max_epochs=1).fit(DATA, SPLIT)
+
+
+POSTPONED = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+import edgewise as ew
+if TYPE_CHECKING:
+    from nowhere import Unknown
+Count = int
+
+@dataclass(frozen=True, kw_only=True)
+class Postponed(ew.GCN):
+    layers: Count = 2
+    slope: float = 1
+    name = "postponed"
+
+@dataclass(frozen=True, kw_only=True)
+class Unresolved(ew.GCN):
+    layers: int = 2
+    slope: float = 1
+    other: Unknown = None
+    name = "unresolved"
+"""
+
+
+@pytest.mark.parametrize("name", ["Postponed", "Unresolved"])
+def test_integer_options_are_checked_under_postponed_annotations(name, monkeypatch):
+    module = ModuleType("postponed_models")
+    monkeypatch.setitem(sys.modules, "postponed_models", module)
+    exec(compile(POSTPONED, "postponed_models", "exec", dont_inherit=True), module.__dict__)
+    kind = getattr(module, name)
+    with pytest.raises(ValueError, match=r"layers to be a whole number from 1 to \d+, but got 1\.5"):
+        kind(layers=1.5)
+    with pytest.raises(ValueError, match="hidden to be a whole number"):
+        kind(hidden=0)
+    made = kind(layers=np.int64(3), slope=2)
+    assert type(made.layers) is int and type(made.slope) is float
+
+
+def test_known_models_are_those_of_the_package_by_name():
+    known = known_models()
+    assert list(known) == ["epfgnn", "gat", "gcn", "gmnn", "jointgcn"]  # and none of this file
+    assert all(kind.name == name and getattr(ew, kind.__name__) is kind for name, kind in known.items())
+    assert issubclass(known["gcn"], Classifier)
+
+
+PREDICTIONS = {
+    ew.GCN(max_epochs=2): ["product"],
+    ew.GMNN(pretrain_epochs=2, round_epochs=2, samples=2): ["averaged_logits", "mixture_product", "mixture"],
+    ew.EPFGNN(pretrain_epochs=2, rounds=1, steps=2): ["mean_field", "sum_product"],
+    ew.EPFGNN(pretrain_epochs=2, rounds=1, steps=2, schedule="published"): [
+        "published_mean_field",
+        "published_sum_product",
+    ],
+    ew.JointGCN(max_epochs=2, folds=2): ["joint"],
+}
+
+
+@pytest.mark.parametrize(("model", "names"), PREDICTIONS.items(), ids=lambda value: getattr(value, "name", ""))
+def test_predictions_have_the_names_of_results(model, names):
+    predictions = model.fit(DATA, SPLIT).predictions()
+    assert list(predictions) == names
+    for predict in predictions.values():
+        assert predict().node.shape == (90, 3)
+
+
+@pytest.mark.parametrize("model", [ew.GCN(hidden=8, max_epochs=5), ew.GAT(hidden=8, heads=2, max_epochs=5)])
+@pytest.mark.parametrize("dense", [False, True])
+def test_apply_to_the_same_and_to_a_changed_graph(model, dense):
+    data = blocks(dense=dense)
+    fitted = model.fit(data, split_of(data))
+    unlabelled = SimpleNamespace(x=data.x, edge_index=data.edge_index)
+    assert torch.equal(fitted.apply(unlabelled).logits, fitted.logits)
+    assert torch.equal(fitted.apply(unlabelled).posterior().node, fitted.posterior().node)
+    alone = fitted.apply(SimpleNamespace(x=data.x[:5].double(), edge_index=torch.empty(2, 0, dtype=torch.long)))
+    same = fitted.apply(SimpleNamespace(x=data.x, edge_index=torch.empty(2, 0, dtype=torch.long)))
+    torch.testing.assert_close(alone.logits, same.logits[:5], rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(same.logits, fitted.logits)
+    with pytest.raises(ValueError, match=rf"{data.x.shape[1]} features.*but got {data.x.shape[1] - 1}"):
+        fitted.apply(SimpleNamespace(x=data.x[:, 1:], edge_index=data.edge_index))
