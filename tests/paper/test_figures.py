@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 
 from edgewise.paper.figures import draw_errors, draw_reliability_grid, write_figures
 from edgewise.paper.results import Results
-from edgewise.plots.style import GREY
+from edgewise.plots.style import GRAY
 
 
 def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
@@ -77,5 +77,5 @@ def test_a_model_that_the_paper_does_not_know_is_drawn_in_gray() -> None:
     gcn, sage = errors.axes[0].collections
     assert (gcn.get_label(), sage.get_label()) == ("gcn", "sage")
     assert len(sage.get_offsets()) == 3
-    assert mpl.colors.same_color(sage.get_facecolor(), mpl.colors.to_rgba(GREY, 0.6))
+    assert mpl.colors.same_color(sage.get_facecolor(), mpl.colors.to_rgba(GRAY, 0.6))
     plt.close("all")

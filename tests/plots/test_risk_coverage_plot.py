@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.decisions import risk_coverage, selective
-from edgewise.plots import risk_coverage_plot as risk_coverage_figure
-from edgewise.plots.risk_coverage_plot import plot_risk_coverage
+from edgewise.plots.risk_coverage_plot import MAX_POINTS, curve_points, plot_risk_coverage
 
 mpl.use("Agg")
 
@@ -36,8 +35,8 @@ def test_the_area_under_the_drawn_steps_is_the_aurc():
 
 def test_a_long_curve_is_thinned_but_keeps_its_shape():
     curve = random_curve(50_000)
-    x, y = risk_coverage_figure.curve_points(curve)
-    assert len(x) <= risk_coverage_figure.MOST_POINTS
+    x, y = curve_points(curve)
+    assert len(x) <= MAX_POINTS
     assert x[-1] == 1.0
     assert float(np.diff(x, prepend=0) @ y) == pytest.approx(curve.aurc, abs=1e-3)
 

@@ -58,7 +58,7 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
-    """Draw a row of reliability diagrams for each model: runs in grey, mean and mean ± std in blue."""
+    """Draw a row of reliability diagrams for each model: runs in gray, mean and mean ± std in blue."""
     models = [model for model in results.models if results.views(reading, dataset, model, "nodewise")]
     fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
     *rows, bottom = np.array(
@@ -133,7 +133,7 @@ def _say_empty(ax: Axes) -> None:
 
 
 def _finish(ax: Axes, dataset: str, across_name: str) -> None:
-    """Give both axes the same scale from zero, and a line where the two errors are equal."""
+    """Put both axes on the same scale from zero, and a line where the two errors are equal."""
     limit = max(ax.get_xlim()[1], ax.get_ylim()[1])
     ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{across_name}, percent", aspect="equal")
     ax.set_title(dataset, loc="left", fontsize="medium")

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from edgewise.data.pyg_files import HETEROPHILOUS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
-from edgewise.plots.style import BLUE, GREEN, GREY, OCHRE, PURPLE, VERMILION
+from edgewise.plots.style import BLUE, GRAY, GREEN, OCHRE, PURPLE, VERMILION
 from edgewise.sweep.runs import SAME_LABEL
 
 
@@ -57,7 +57,7 @@ def calibrated_row(model: str) -> str:
 def row_style(row: str) -> RowStyle:
     """Return the style of a row; without one above it is gray: a circle, or a star if it is calibrated."""
     is_calibrated = row == calibrated_row(row.split(" ")[0])
-    return ROW_STYLES.get(row, RowStyle(row, GREY, "*", "2 3") if is_calibrated else RowStyle(row, GREY))
+    return ROW_STYLES.get(row, RowStyle(row, GRAY, "*", "2 3") if is_calibrated else RowStyle(row, GRAY))
 
 
 def row_styles_css(rows: Iterable[str]) -> str:

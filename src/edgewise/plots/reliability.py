@@ -1,4 +1,4 @@
-"""Reliability diagrams in one call; saving is the caller's."""
+"""Reliability diagrams: panels drawn in axes, and all of them in one call; saving is the caller's."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.plots.reliability_panels import EVENT, Floats, Panel, Runs, mean_and_std, prepare_reliability
-from edgewise.plots.style import BLUE, GREY, ORANGE, SKY, legend_entries
+from edgewise.plots.style import BLUE, GRAY, ORANGE, SKY, legend_entries
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ INSIDE = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
 
 
 def draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
-    """Draw a bar for each filled bin, on a scale up to the highest share of all panels; give the axes of the strip."""
+    """Draw a bar for each filled bin, on a scale up to the highest share of all panels; return the strip's axes."""
     strip_ax = ax.inset_axes(strip.bounds)
     filled = panel.num_filled > 0
     left, right = panel.boundaries[:-1][filled], panel.boundaries[1:][filled]
     width = np.maximum(right - left - 0.015, (right - left) / 2)
     # The outline lets a share of almost nothing be seen.
-    strip_ax.bar((left + right) / 2, panel.share[filled], width, color=GREY, edgecolor=GREY, linewidth=0.8)
+    strip_ax.bar((left + right) / 2, panel.share[filled], width, color=GRAY, edgecolor=GRAY, linewidth=0.8)
     strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
     # The count of one bin makes counts of all shares.
     fullest = int(panel.mean_count.argmax())
@@ -57,7 +57,7 @@ def draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
 
 
 def _round_share(limit: float) -> float:
-    """Give the largest 1, 2 or 5 times a power of ten within a limit."""
+    """Return the largest 1, 2 or 5 times a power of ten within a limit."""
     power = 10.0 ** math.floor(math.log10(limit))
     return max(digit * power for digit in (1, 2, 5) if digit * power <= limit)
 
@@ -138,7 +138,7 @@ def _draw_nothing(ax: Axes, panel: Panel) -> None:
 
 
 def _draw_lines(ax: Axes, panel: Panel) -> None:
-    ax.plot((0, 1), (0, 1), color=GREY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
+    ax.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
     if len(panel.count) == 1:
         _draw_gaps(ax, panel)
         _draw_mean(ax, panel, label="filled bin")
@@ -153,13 +153,13 @@ def _draw_gaps(ax: Axes, panel: Panel) -> None:
     confidence, accuracy = panel.confidence[0], panel.accuracy[0]
     # At the mean confidence and not as wide as the bin: so each bar starts on the diagonal, however wide the bin is.
     width = 0.6 / len(confidence)
-    for label, colour, chosen in (  # blue and orange stay apart in grey print too
+    for label, color, chosen in (  # blue and orange stay apart in gray print too
         ("gap: over-confident", ORANGE, accuracy < confidence),
         ("gap: under-confident", BLUE, accuracy > confidence),
     ):
         if chosen.any():
             x, gap = confidence[chosen], (accuracy - confidence)[chosen]
-            ax.bar(x, gap, width, bottom=x, color=colour, alpha=0.6, linewidth=0, zorder=1, label=label)
+            ax.bar(x, gap, width, bottom=x, color=color, alpha=0.6, linewidth=0, zorder=1, label=label)
 
 
 def _draw_runs(ax: Axes, panel: Panel) -> None:
@@ -169,7 +169,7 @@ def _draw_runs(ax: Axes, panel: Panel) -> None:
         ax.plot(
             confidence,
             accuracy,
-            color=GREY,
+            color=GRAY,
             alpha=0.4,
             linewidth=0.6,
             marker=".",
@@ -187,13 +187,13 @@ def _alone(values: Floats) -> NDArray[np.bool_]:
 
 
 def _blue(ax: Axes) -> str:
-    """Give the blue of the mean: the lighter one on a dark ground."""
+    """Return the blue of the mean: the lighter one on a dark ground."""
     return SKY if sum(_ground(ax)) < 1.5 else BLUE
 
 
 def _ground(ax: Axes) -> tuple[float, float, float]:
-    """Give the colour behind the lines; axes and figure may both be transparent, then paper is likely."""
-    opaque = [colour for colour in (ax.get_facecolor(), ax.figure.get_facecolor()) if to_rgba(colour)[3] > 0]
+    """Return the color behind the lines; axes and figure may both be transparent, then paper is likely."""
+    opaque = [color for color in (ax.get_facecolor(), ax.figure.get_facecolor()) if to_rgba(color)[3] > 0]
     return to_rgb(opaque[0]) if opaque else (1.0, 1.0, 1.0)
 
 
@@ -251,9 +251,9 @@ def plot_reliability(
     ----------
     evaluations
         One evaluation: accuracy against confidence in each filled bin, and its gap to the diagonal of perfect
-        calibration. Many: each run in grey, their mean and mean ± std in blue.
+        calibration. Many: each run in gray, their mean and mean ± std in blue.
     ax
-        Axes to draw in, one a view; the strip that shows each bin's share of the elements is then inside them. By
+        Axes to draw in, one per view; the strip that shows each bin's share of the elements is then inside them. By
         default a new figure, whose size follows the font size of the style in use.
     views
         A view or several; "same_label" is one of them if the evaluations have it.
@@ -263,7 +263,7 @@ def plot_reliability(
     Returns
     -------
     tuple[Figure, NDArray[object_]]
-        The figure, and its axes, one a view.
+        The figure, and its axes, one per view.
 
     Examples
     --------
@@ -317,7 +317,7 @@ def _draw_legend(fig: Figure, axes: NDArray[np.object_]) -> Legend:
 
 
 def _fit_height(fig: Figure, axes: NDArray[np.object_], around: Sequence[Artist]) -> None:
-    """Give the figure the height that its square panels need; matplotlib lays out within a height, but finds none."""
+    """Set the figure to the height that its square panels need; matplotlib lays out within a height, but finds none."""
     fig.draw_without_rendering()
     panels = Bbox.union([ax.get_tightbbox() for ax in axes])
     heights = [panels.height, *(artist.get_window_extent().height for artist in around)]

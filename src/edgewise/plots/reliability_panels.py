@@ -1,4 +1,4 @@
-"""The numbers of a reliability diagram, one panel a view."""
+"""The numbers of a reliability diagram, one panel per view; reliability.py draws them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ class Panel:
 
 
 def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -> list[Panel]:
-    """Give the numbers of one panel a view.
+    """Compute the numbers of one panel per view.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
 
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
-    """Give mean and population std over the runs that have a value."""
+    """Compute mean and population std over the runs that have a value."""
     # Masked arrays, because np.nanmean warns of a bin that is empty in all runs.
     known = np.ma.masked_invalid(values)
     mean, std = np.ma.asarray(known.mean(axis=0)), np.ma.asarray(known.std(axis=0))

@@ -1,4 +1,4 @@
-"""Risk-coverage curves in one call; saving is the caller's."""
+"""Risk-coverage curves: the points of a curve, and all curves drawn in one call; saving is the caller's."""
 
 from collections.abc import Mapping
 
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import PercentFormatter
 
 from edgewise.decisions import RiskCoverage, Selective
-from edgewise.plots.style import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY
+from edgewise.plots.style import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY
 
 Points = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
-COLOURS = (BLUE, ORANGE, SKY, GREY, GREEN, PURPLE)
-MOST_POINTS = 2000
-EARLY = 0.05  # of the coverage: risks of so few elements jump, and do not set the scale
+COLORS = (BLUE, ORANGE, SKY, GRAY, GREEN, PURPLE)
+MAX_POINTS = 2000
+MIN_COVERAGE = 0.05  # risks of fewer elements jump, and do not set the scale
 
 
 def plot_risk_coverage(
@@ -55,14 +55,14 @@ def plot_risk_coverage(
         fig = ax.figure.figure if isinstance(ax.figure, SubFigure) else ax.figure
     highest = 0.0
     for k, (name, curve) in enumerate(named.items()):
-        colour = COLOURS[k % len(COLOURS)]
+        color = COLORS[k % len(COLORS)]
         coverage, risk = curve_points(curve)
         if not curve.count:
-            ax.plot([], [], color=colour, label=f"{name}: none")
+            ax.plot([], [], color=color, label=f"{name}: none")
             continue
-        ax.plot(coverage, risk, color=colour, drawstyle="steps-pre", label=_label(name, curve))
-        ax.plot(*best_points(curve), color=colour, linewidth=1.0, linestyle=":")
-        highest = max(highest, float(risk[coverage >= EARLY].max()))
+        ax.plot(coverage, risk, color=color, drawstyle="steps-pre", label=_label(name, curve))
+        ax.plot(*best_points(curve), color=color, linewidth=1.0, linestyle=":")
+        highest = max(highest, float(risk[coverage >= MIN_COVERAGE].max()))
     ax.set(xlabel="coverage: share that is decided", ylabel="risk: share of errors in it", xlim=(0, 1))
     ax.set_ylim(0, min(1.0, 1.2 * highest) if highest else 1.0)
     for axis in (ax.xaxis, ax.yaxis):
@@ -90,16 +90,16 @@ def _label(name: str, curve: RiskCoverage) -> str:
 
 
 def curve_points(curve: RiskCoverage) -> Points:
-    """Give the points of a curve; of very many some thousand that are spread over the coverage."""
+    """Return the points of a curve; of very many only some, spread over the coverage."""
     coverage, risk = curve.coverage, curve.risk
-    if len(coverage) <= MOST_POINTS:
+    if len(coverage) <= MAX_POINTS:
         return coverage, risk
-    places = np.unique(np.searchsorted(coverage, np.linspace(0, 1, MOST_POINTS)).clip(max=len(coverage) - 1))
+    places = np.unique(np.searchsorted(coverage, np.linspace(0, 1, MAX_POINTS)).clip(max=len(coverage) - 1))
     return coverage[places], risk[places]
 
 
 def best_points(curve: RiskCoverage) -> Points:
-    """Give the curve of an order in which all errors come last: no risk up to them, then 1 - right / selected."""
+    """Return the curve of an order in which all errors come last: no risk up to them, then 1 - right / selected."""
     right = 1.0 - curve.full_risk
     coverage = np.linspace(right, 1.0, 200)
     return np.append(0.0, coverage), np.append(0.0, 1.0 - right / np.maximum(coverage, 1e-12))
