@@ -9,14 +9,13 @@ from time import perf_counter
 
 import speed_page
 
-from edgewise.paper.formatting import duration
-from edgewise.sweep.plan import Plan
-from edgewise.sweep.runs import Run
+from edgewise.paper.recipes import RECIPES, paper_plan
+from edgewise.sweep.progress import duration
+from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources
-from edgewise.workers.jobs import Job
-from edgewise.workers.local import available_cores, run_locally
+from edgewise.workers import Failure, LocalProcesses, available_cores
 
-PAPER = Plan()
+PAPER = paper_plan()
 
 
 def main() -> None:
@@ -25,17 +24,18 @@ def main() -> None:
     speed_page.add_option(parser)
     page = parser.parse_args().page
     workers = available_cores()
-    cells = Plan(splits=1, folds=1, inits=1)
+    cells = paper_plan(splits=1, folds=1, inits=1)
     each = PAPER.size // cells.size
     print(f"One run of each cell, {workers} at a time; a cell of the paper is {each} runs.\n")
     print(f"{'':18}{'seconds':>10}{'epochs':>10}{'cell, one core':>18}")
     started, work = perf_counter(), 0.0
-    for outcome in run_locally(cells.runs(), Job(Sources(), cells.splits), workers):
-        if not isinstance(outcome, Run):
-            raise SystemExit(f"{outcome.key} failed: {outcome.error}")
-        work += outcome.seconds
-        name = " ".join(outcome.key.cell)
-        print(f"{name:18}{outcome.seconds:10.1f}{outcome.epochs:10}{duration(each * outcome.seconds):>18}", flush=True)
+    for outcome in LocalProcesses(workers).execute(Runner(Sources(), cells.splits, RECIPES), cells.runs()):
+        if isinstance(outcome, Failure):
+            raise SystemExit(f"{outcome.job} failed: {outcome.error}")
+        run = outcome.result
+        work += run.seconds
+        name = " ".join(run.key.cell)
+        print(f"{name:18}{run.seconds:10.1f}{run.epochs:10}{duration(each * run.seconds):>18}", flush=True)
     print(f"\nThis took {duration(perf_counter() - started)}.")
     estimate = f"The paper, {PAPER.size} runs: about {duration(each * work / workers)} on {workers} cores."
     print(estimate)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import MODELS, READINGS
 from edgewise.paper.report import write_tables
 from edgewise.paper.results import Results, read_sources
 from edgewise.paper.structured_verdicts import verdicts
-from edgewise.sweep.plan import DATASETS
-from edgewise.sweep.run import calibrators_of, hyperparameters
+from edgewise.paper.recipes import RECIPES
+from edgewise.sweep.plan import calibrators_of, hyperparameters
 
 DOCS = Path(__file__).parents[1] / "docs"
 TEXT = (DOCS / "calibration.md").read_text(encoding="utf-8")
@@ -28,7 +29,7 @@ def test_every_run_is_there_with_calibrators_as_this_version_has_them(results: R
             runs = [run for run in results.of(dataset, model) if "structured" in run.predictions]
             assert len(runs) == 75
             (stored,) = {run.key.hyperparameters for run in runs}  # without calibrators that are newer than the runs
-            assert stored == hyperparameters(model, calibrators_of(stored))
+            assert stored == hyperparameters(model, RECIPES, tuple(calibrators_of(stored)))
 
 
 def test_tables_are_those_of_the_runs(results: Results, tmp_path: Path) -> None:

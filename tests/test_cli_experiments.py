@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from edgewise import workers
 from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
-from edgewise.workers import local
-from edgewise.workers.jobs import Failure, Job, Outcome, attempt
-from experiments.tiny import write_planetoid
+from edgewise.workers import Failure, JobOutcome
+from edgewise.workers.outcomes import attempt
 from paper.made_up_runs import made_up_results
+from sweep.tiny import write_planetoid
 from test_cli import run
 
 FILES = ["report.html", "tables.csv", "tables.md", "tables.tex"]
@@ -37,13 +38,18 @@ def test_a_failing_run_is_told_the_rest_goes_on_and_the_next_command_does_what_i
 ) -> None:
     luck = {"is_bad": True}
 
-    def run_here(keys: Sequence[RunKey], job: Job, workers: int) -> Iterator[Outcome]:
-        """Do runs one after the other in this process; other tests look at processes."""
-        for key in keys:
-            fails = luck["is_bad"] and key.fold == 0
-            yield Failure(key, "Traceback …\nValueError: no luck") if fails else attempt(job, key)
+    class Here:
+        """Does runs one after the other in this process; other tests look at processes."""
 
-    monkeypatch.setattr(local, "run_locally", run_here)
+        def __init__(self, count: int):
+            self.count = count
+
+        def execute(self, function: object, keys: Sequence[RunKey], check: object) -> Iterator[JobOutcome]:
+            for key in keys:
+                fails = luck["is_bad"] and key.fold == 0
+                yield Failure(key, "Traceback …\nValueError: no luck") if fails else attempt(function, key)
+
+    monkeypatch.setattr(workers, "LocalProcesses", Here)
     first = reproduce(tmp_path, tiny, "--models", "gcn", "--folds", 2)
     assert first.exit_code == 1, first.output
     assert "2 runs (1 split, 2 folds, 1 init for each cell), 0 done" in first.output

@@ -29,8 +29,8 @@ ELSEWHERE = {
     r"make demo": "tests/test_examples.py runs its script",
     r"make (bench|data)": "takes many minutes, or a network",
     r"(python -m )?pip install .*": "tests/test_wheel.py installs the wheel",
-    r"ray (start|stop).*": "tests/experiments/test_cluster.py starts and kills nodes of a cluster",
-    r"edgewise study --out docs/study": "minutes; tests/experiments/test_study.py does a small one",
+    r"ray (start|stop).*": "tests/sweep/test_ray.py starts and kills nodes of a cluster",
+    r"edgewise study --out docs/study": "minutes; tests/paper/test_study.py does a small one",
     r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py make the tables of the docs again",
 }
 ONE_RUN = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"  # of the hundreds of a sweep

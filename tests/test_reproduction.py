@@ -11,10 +11,11 @@ from edgewise.paper.readings import MODELS
 from edgewise.paper.report import time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import score_cell
-from edgewise.sweep.plan import DATASETS, TYPICAL_SECONDS, Plan
-from edgewise.sweep.run import perform
+from edgewise.paper.published import DATASETS
+from edgewise.paper.recipes import RECIPES, paper_plan
+from edgewise.sweep.progress import TYPICAL_SECONDS
+from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources
-from edgewise.workers.jobs import Job, task_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 TABLE = DOCS / "reproduction" / "runs.parquet"
@@ -33,14 +34,14 @@ def text() -> str:
 
 def test_every_run_of_the_paper_is_there_once(results: Results) -> None:
     # Their hyper-parameters are part of keys: whoever changes a default has to do the runs again.
-    assert sorted(run.key for run in results.runs) == sorted(Plan().runs())
+    assert sorted(run.key for run in results.runs) == sorted(paper_plan().runs())
     assert results.failures == {}
 
 
 def test_graphs_and_splits_are_the_bundled_ones(results: Results) -> None:
     found = {(task.dataset, task.split): task.fingerprint for task in results.tasks}
     for dataset in ("cora", "citeseer"):
-        rows = task_of(Job(Sources(), 5), dataset).rows()
+        rows = Sources().load(dataset, 5).rows()
         assert {(row.dataset, row.split): row.fingerprint for row in rows}.items() <= found.items()
 
 
@@ -83,8 +84,8 @@ def test_typical_seconds_are_those_of_the_runs(results: Results) -> None:
 
 def test_a_run_is_done_again_with_the_same_numbers(results: Results) -> None:
     """To the last bit on the same kind of machine; on others rounding may take training another way, but not far."""
-    key = next(key for key in Plan(("cora",), ("gmnn",), 1, 1, 1).runs())
-    again = perform(key, task_of(Job(Sources(), 1), "cora"))
+    key = next(key for key in paper_plan(("cora",), ("gmnn",), 1, 1, 1).runs())
+    again = Runner(Sources(), 1, RECIPES)(key)
     (before,) = (run for run in results.runs if run.key == key)
     for name, prediction in again.predictions.items():
         for view in VIEWS:

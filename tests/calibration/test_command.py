@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.sweep.run import BY_NAME
+from edgewise.calibration import known_calibrators
 from test_cli import run
 
 MASKS = ("train", "val")
@@ -30,12 +30,12 @@ def calibrate(saved: dict[str, Path], given: str, *more: object):
     return run("calibrate", *named, *more)
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize("name", known_calibrators())
 def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
     out = tmp_path / "calibrated.safetensors"
     result = calibrate(saved, "logits", "--calibrator", name, "--features", saved["features"], "--out", out)
     assert result.exit_code == 0, result.output
-    calibrated = BY_NAME[name].fit(case.logits, case.data, case.split)
+    calibrated = known_calibrators()[name]().fit(case.logits, case.data, case.split)
     posterior, parameters = calibrated.posterior(), calibrated.parameters
     found = ew.Posterior.load(out)
     assert type(found) is type(posterior)

@@ -19,7 +19,7 @@ from edgewise.files import arrays as memory
 from edgewise.files.arrays import FileProblem
 from edgewise.files.inputs import read_id_pairs, read_names, read_probs
 from edgewise.paper.results import Results
-from edgewise.paper.study import SCORES, TRUTH, Row, StudyPlan, append_rows, read_rows
+from edgewise.paper.study import SCORES, TRUTH, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from hard_use.inputs import EDGES, PROBS
@@ -63,7 +63,7 @@ def store(path: Path) -> None:
 
 def study(path: Path) -> None:
     scores = dict.fromkeys((*SCORES, *TRUTH), 0.5)
-    append_rows(path, [Row(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
+    write_rows(path, [StudyRow(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
 
 
 # By the name of the file: what writes a sound one, and what reads it.

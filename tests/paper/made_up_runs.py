@@ -9,10 +9,9 @@ from zlib import crc32
 import numpy as np
 
 from edgewise.data.statistics import DatasetStatistics
-from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
+from edgewise.paper.published import DATASETS, PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.paper.readings import MODELS, READINGS, STARTED_FROM, Source
 from edgewise.paper.results import Results
-from edgewise.sweep.plan import DATASETS
 from edgewise.sweep.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
 from edgewise.sweep.store import CommandRow, TaskRow
 

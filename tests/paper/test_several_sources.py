@@ -11,8 +11,7 @@ from edgewise.cli import app
 from edgewise.paper.page import results_page
 from edgewise.paper.report import time_line
 from edgewise.paper.results import Results, merge, read_sources
-from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.run import hyperparameters
+from edgewise.sweep.plan import CALIBRATORS_ENTRY, hyperparameters
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
@@ -38,7 +37,7 @@ def named(results: Results) -> dict[str, list[str]]:
 
 
 def test_entries_are_named_as_runs_name_them() -> None:
-    assert CALIBRATORS_ENTRY in json.loads(hyperparameters("gcn", ("temperature",)))[-1]
+    assert CALIBRATORS_ENTRY in json.loads(hyperparameters("gcn", {}, ("temperature",)))[-1]
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection
 
 from edgewise.paper.study_predictors import LEARNT, PREDICTORS
 from edgewise.paper.study_report import SCORE_NAMES, agreement, chosen, draw_study, write_study_figure
-from experiments.made_up_study import row
+from paper.made_up_study import row
 
 mpl.use("Agg")
 

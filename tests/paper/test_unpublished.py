@@ -11,7 +11,6 @@ from rich.console import Console
 
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
-from edgewise.sweep.reproduce import Progress
 from paper.made_up_runs import made_up_results
 
 mpl.use("Agg")
@@ -28,7 +27,7 @@ from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import score_rows, statistics_rows, statistics_score
 from edgewise.paper.text_tables import printed_rows, table_latex, table_text
-from edgewise.sweep.live import SweepDisplay, plan_text
+from edgewise.sweep.progress import Progress, SweepDisplay, plan_text
 
 OTHERS = ("texas", "roman-empire", "synthetic-0.1")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,10 +15,10 @@ from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS
 
 if TYPE_CHECKING:
     from edgewise.sweep.plan import Plan
-    from edgewise.sweep.reproduce import Progress
-    from edgewise.sweep.runs import RunKey
+    from edgewise.sweep.progress import Progress
+    from edgewise.sweep.runs import Run, RunKey
     from edgewise.sweep.sources import Sources
-    from edgewise.workers.jobs import Outcome
+    from edgewise.workers import JobOutcome, Workers
 
 REPRODUCE_EXAMPLES = """\b
 Examples:
@@ -32,9 +31,9 @@ Examples:
 
 
 def _known_datasets() -> Sequence[str]:
-    from edgewise.sweep.plan import KNOWN_DATASETS
+    from edgewise.data.datasets import DATASET_NAMES
 
-    return KNOWN_DATASETS
+    return DATASET_NAMES
 
 
 app = new_command()
@@ -107,9 +106,10 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run the experiments of the paper, or what is missing of them, and report."""
-    from edgewise.sweep.plan import DATASETS, Plan
+    from edgewise.paper.published import DATASETS
+    from edgewise.paper.recipes import paper_plan
     from edgewise.sweep.sources import Sources
-    from edgewise.workers.local import available_cores
+    from edgewise.workers import LocalProcesses, RayCluster, available_cores
 
     if ray and workers:
         raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
@@ -117,25 +117,27 @@ def reproduce(
         raise ValueError("Expected --fitted or --ray, but got both. Leave --fitted out: nodes of Ray share no folder.")
     usual = 1 if quick else 5
     sizes = usual if splits is None else splits, folds, usual if inits is None else inits
-    plan = Plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes, listed(calibrators))
+    plan = paper_plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes, listed(calibrators))
     given = as_given({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(given["data_root"], given["splits_dir"])
-    count = None if ray else workers or available_cores()
+    pool = RayCluster(ray) if ray else LocalProcesses(workers or available_cores())
     if dry_run:
-        from edgewise.sweep.live import plan_text
-        from edgewise.sweep.reproduce import planned
+        from edgewise.sweep.progress import plan_text
+        from edgewise.sweep.run import planned
 
-        typer.echo(plan_text(planned(plan, out, count)))
+        typer.echo(plan_text(planned(plan, out, pool.count)))
         return
     if fitted is not None:
         make_folder(fitted, "--fitted")
-    failures = _run(plan, out, sources, count, ray, fitted)
+    if isinstance(pool, RayCluster):
+        pool.check_address()
+    failures = _run(plan, out, sources, pool, fitted)
     typer.echo()
     show_report(out, out)
     for key, error in failures.items():
         complain(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:
-        from edgewise.paper.formatting import counted
+        from edgewise.sweep.progress import counted
 
         runs = counted(len(failures), "run")
         complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
@@ -143,31 +145,22 @@ def reproduce(
 
 
 def _run(
-    plan: "Plan", out: Path, sources: "Sources", workers: int | None, ray: str | None, fitted: Path | None
+    plan: "Plan", out: Path, sources: "Sources", workers: "Workers", fitted: Path | None
 ) -> "Mapping[RunKey, str]":
     """Do the missing runs, and show how far they are; give those that failed."""
     from rich.console import Console
 
-    from edgewise.sweep.live import SweepDisplay, plan_text
-    from edgewise.sweep.reproduce import Execute
-    from edgewise.sweep.reproduce import reproduce as run
-    from edgewise.workers.local import run_locally
-
-    execute: Execute = partial(run_locally, workers=workers or 1)
-    if ray:
-        from edgewise.workers.cluster import check_address, run_on_ray
-
-        check_address(ray)
-        execute = partial(run_on_ray, address=ray)
+    from edgewise.sweep.progress import SweepDisplay, plan_text
+    from edgewise.sweep.run import run_sweep
 
     try:
         with ExitStack() as while_running:
 
-            def begin(progress: "Progress") -> Callable[["Outcome"], None]:
+            def begin(progress: "Progress") -> Callable[["JobOutcome[RunKey, Run]"], None]:
                 typer.echo(plan_text(progress) + "\n")
                 return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
 
-            return run(plan, out, sources, execute, workers, begin, f"ray {ray}" if ray else "", fitted).failures
+            return run_sweep(plan, out, sources, workers, begin, fitted).failures
     except KeyboardInterrupt:  # told when the display is gone, which would write over it
         complain("Finished runs are safe; start the same command again to go on.")
         raise

@@ -23,7 +23,10 @@ app = new_command()
 
 @app.command(short_help="Compare calibration with the truth.", epilog=STUDY_EXAMPLES)
 def study(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of study.csv; rows that are there are not redone.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="Folder of the study; what is there is not redone."),
+    ],
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="How many graphs of each sort; else 3, with --quick 1.")
     ] = None,
@@ -37,14 +40,14 @@ def study(
 ) -> None:
     """Draw graphs whose true joints are known, and tell whether a lower calibration error means nearer to the truth."""
     from edgewise.paper.study import StudyPlan, run_study
-    from edgewise.workers.local import available_cores
+    from edgewise.workers import LocalProcesses, available_cores
 
     usual_nodes, usual_seeds = (300, 1) if quick else (1000, 3)
     sizes = usual_nodes if nodes is None else nodes, usual_seeds if seeds is None else seeds
     plan = StudyPlan(*sizes, quick=quick)
     make_folder(out, "--out")
     try:
-        rows = run_study(plan, out, workers or available_cores(), _tell)
+        rows = run_study(plan, out, LocalProcesses(workers or available_cores()), _tell)
     except KeyboardInterrupt:
         complain("Finished graphs are safe; start the same command again to go on.")
         raise

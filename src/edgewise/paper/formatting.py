@@ -8,6 +8,8 @@ from types import MappingProxyType
 from edgewise.data.pyg_files import HETEROPHILOUS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.plots.style import BLUE, GRAY, GREEN, OCHRE, PURPLE, VERMILION
+from edgewise.sweep.progress import counted as counted
+from edgewise.sweep.progress import duration as duration
 from edgewise.sweep.runs import SAME_LABEL
 
 
@@ -137,22 +139,3 @@ def signed(value: float, digits: int = 2) -> str:
 def listed(parts: Sequence[str]) -> str:
     """Write several things one after the other, with "and" before the last."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
-def counted(count: int, name: str) -> str:
-    """Write a number of things, in the plural but for one."""
-    return f"{count} {name}{'' if count == 1 else 's'}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time as people say it.
-
-    >>> duration(42), duration(95), duration(4000)
-    ('42 s', '1 min 35 s', '1 h 06 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

@@ -25,6 +25,7 @@ from edgewise.paper.formatting import (
 )
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_PUBLISHED, READINGS, Source, same_in_both_readings
+from edgewise.paper.recipes import paper_plan
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
     CALIBRATOR_SCORES,
@@ -44,7 +45,7 @@ from edgewise.paper.score_rows import (
 )
 from edgewise.paper.structured_verdicts import verdict_summary, verdicts
 from edgewise.paper.text_tables import printed_rows
-from edgewise.sweep.plan import CALIBRATORS_ENTRY, Plan
+from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
 from edgewise.sweep.sources import SIZE_IN_WORDS
 from edgewise.version import __version__
@@ -80,13 +81,13 @@ def _part(name: str) -> str:
 def _texts(results: Results) -> dict[str, object]:
     """Return what the summary says."""
     runs, keys = results.runs, [run.key for run in results.runs]
-    cells = Counter({(dataset, model): 0 for dataset in Plan().datasets for model in Plan().models})
+    cells = Counter({(dataset, model): 0 for dataset in paper_plan().datasets for model in paper_plan().models})
     cells.update(key.cell for key in keys if key.cell in cells)
     return {
         "version": __version__,
         "tally": tally_line(results),
         "num_runs": len(runs),
-        "num_planned": Plan().size,
+        "num_planned": paper_plan().size,
         "num_of_paper": cells.total(),
         "num_cells": len(cells),
         "missing": [cell for cell, count in cells.items() if not count],

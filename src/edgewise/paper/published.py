@@ -20,10 +20,12 @@ PUBLISHED_DATASETS: Mapping[str, DatasetStatistics] = MappingProxyType(
     }
 )
 
-Scores = Mapping[str, Mapping[str, MeanStd]]  # by metric, then by view
+DATASETS = tuple(PUBLISHED_DATASETS)
+
+PublishedScores = Mapping[str, Mapping[str, MeanStd]]  # by metric, then by view
 
 
-def _scores(**percent: tuple[tuple[float, float], ...]) -> Scores:
+def _scores(**percent: tuple[tuple[float, float], ...]) -> PublishedScores:
     """Take mean and std of each view for each metric, in percent as printed."""
     return MappingProxyType(
         {
@@ -36,7 +38,7 @@ def _scores(**percent: tuple[tuple[float, float], ...]) -> Scores:
 
 
 # By dataset, then by model: mean and population std over 75 runs.
-PUBLISHED_SCORES: Mapping[str, Mapping[str, Scores]] = MappingProxyType(
+PUBLISHED_SCORES: Mapping[str, Mapping[str, PublishedScores]] = MappingProxyType(
     {
         "cora": {
             "gcn": _scores(

@@ -1,9 +1,10 @@
-"""What can be run and shown: rows of the tables in two readings of the paper, predictions, and calibrators.
+"""Two readings of the paper: which prediction of which model is a row of its tables, and what predictions mean.
 
-This is where names are added. It imports nothing that takes time, as help texts are made of it.
+Models and calibrators that are not named here are run and shown too: after those that are, in the order in which they
+are found. This file imports nothing that takes time, as help texts are made of it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -40,8 +41,27 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
 )
 
 
+def rows_of(reading: str, found: Mapping[str, Collection[str]]) -> dict[str, Source]:
+    """Return the rows of a reading, given the predictions that were found of each model.
+
+    A model that the paper does not know has a row as defined: of its first prediction.
+
+    >>> list(rows_of(AS_DEFINED, {"gcn": ["product"], "mlp": ["product"]}))[-1]
+    'mlp'
+    """
+    known = {source.model for rows in READINGS.values() for source in rows.values()}
+    others = {model: Source(model, next(iter(names))) for model, names in found.items() if model not in known and names}
+    return {**READINGS[reading], **(others if reading == AS_DEFINED else {})}
+
+
+def calibrators_in_order(names: Iterable[str]) -> list[str]:
+    """Put names of calibrators in the order of the tables; others follow as they come."""
+    place = {name: number for number, name in enumerate(CALIBRATORS)}
+    return sorted(dict.fromkeys(names), key=lambda name: place.get(name, len(place)))
+
+
 def _models(*readings: str) -> tuple[str, ...]:
-    """Give the models of readings, each once, in the order of their rows."""
+    """Return the models of readings, each once, in the order of their rows."""
     return tuple(dict.fromkeys(source.model for reading in readings for source in READINGS[reading].values()))
 
 
@@ -50,13 +70,13 @@ KNOWN_MODELS = _models(*READINGS)
 
 
 def same_in_both_readings() -> list[str]:
-    """Give the rows of the tables that both readings take from the same prediction."""
+    """Return the rows of the tables that both readings take from the same prediction."""
     one, *others = READINGS.values()
     return [row for row, source in one.items() if all(other.get(row) == source for other in others)]
 
 
 def changed_rows() -> list[str]:
-    """Give the rows of the tables that both readings have, and take from different predictions."""
+    """Return the rows of the tables that both readings have, and take from different predictions."""
     same = same_in_both_readings()
     return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
 
@@ -79,7 +99,7 @@ MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "from labels that were held out",
     }
 )
-STARTED_FROM = "product"  # the prediction that is calibrated, so that a model is which has it
+STARTED_FROM = "product"  # the prediction that is calibrated, so models that have it can be
 CALIBRATED_MODELS = tuple(
     model for model in KNOWN_MODELS if any(Source(model, STARTED_FROM) in rows.values() for rows in READINGS.values())
 )

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, READINGS, STARTED_FROM, Source
-from edgewise.sweep.plan import CALIBRATORS_ENTRY, datasets_in_order
+from edgewise.sweep.plan import CALIBRATORS_ENTRY
+from edgewise.sweep.progress import datasets_in_order
 from edgewise.sweep.run_table import read_run_table
 from edgewise.sweep.runs import Run, RunKey, ViewResult
 from edgewise.sweep.store import FILE_NAME, CommandRow, Store, TaskRow

@@ -1,21 +1,22 @@
-"""Which synthetic graphs a study looks at."""
+"""A study on synthetic graphs whose true joints are known: which graphs, what is done with each, and its rows."""
 
 import csv
 import io
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from multiprocessing import active_children, get_context
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple, cast
 
-from edgewise.paper.study_predictors import SCORES
+from edgewise.data import make_splits
+from edgewise.files.output import replace_file
+from edgewise.paper.study_predictors import PREDICTORS, SCORES, Case, scores
+from edgewise.simulation import synthetic
+from edgewise.simulation.synthetic_graph import DegreeLaw, Kind
+from edgewise.sweep.result_file import ResultFile, StoreError, damage
 from edgewise.validation import check_whole_number
-from edgewise.workers.local import ctrl_c_kept_from_children, end_with_parent
+from edgewise.workers import Failure, Workers
 
 # An MRF on a random graph of degree 3 cannot have a larger homophily without one label taking over.
 HOMOPHILIES = {"block_model": (0.1, 0.3, 0.5, 0.7, 0.9), "mrf": (0.1, 0.35, 0.6)}
@@ -66,10 +67,11 @@ class StudyPlan:
 
 
 TRUTH = ("truth_exact", "truth_kl_error", "truth_r_hat")  # how well the true joints are known
-COLUMNS = (*GraphKey._fields, "predictor", *SCORES, *TRUTH)
+SCORE_COLUMNS = (*SCORES, *TRUTH)
+COLUMNS = (*GraphKey._fields, "predictor", *SCORE_COLUMNS)
 
 
-class Row(NamedTuple):
+class StudyRow(NamedTuple):
     """The scores of a predictor on a graph."""
 
     graph: GraphKey
@@ -77,7 +79,7 @@ class Row(NamedTuple):
     scores: Mapping[str, float]
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[StudyRow]:
     """Read the rows that are there; a last line that was cut off is none."""
     if not path.exists():
         return []
@@ -106,71 +108,113 @@ def _damage(path: Path, what: str) -> ValueError:
     )
 
 
-def append_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Write rows to the end of the file, and see them to the disk; what was cut off there goes first."""
+def write_rows(path: Path, rows: Iterable[StudyRow]) -> None:
+    """Write rows as a table that a spreadsheet opens."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    with path.open("a+b") as file:
-        file.seek(0)
-        end = file.read().rfind(b"\n") + 1
-        file.truncate(end)
-        if not end:
-            writer.writerow(COLUMNS)
-        for row in rows:
-            writer.writerow([*row.graph, row.predictor, *(f"{row.scores[name]:.7g}" for name in (*SCORES, *TRUTH))])
-        file.write(text.getvalue().encode())
-        file.flush()
-        os.fsync(file.fileno())
+    writer.writerow(COLUMNS)
+    for row in rows:
+        writer.writerow([*row.graph, row.predictor, *(f"{row.scores[name]:.7g}" for name in SCORE_COLUMNS)])
+    replace_file(path, lambda file: file.write_bytes(text.getvalue().encode()))
 
 
-def _row(line: list[str]) -> Row:
+def _row(line: list[str]) -> StudyRow:
     kinds = GraphKey.__annotations__.values()
     num = len(GraphKey._fields)
     graph = GraphKey(*(kind(cell) for kind, cell in zip(kinds, line, strict=False)))
-    return Row(graph, line[num], dict(zip((*SCORES, *TRUTH), map(float, line[num + 1 :]), strict=True)))
+    return StudyRow(graph, line[num], dict(zip(SCORE_COLUMNS, map(float, line[num + 1 :]), strict=True)))
+
+
+class StudyStore(ResultFile):
+    """The rows of a study: those of a graph are written together."""
+
+    file_name = "study.sqlite"
+    schema = """
+CREATE TABLE rows (
+  graph TEXT NOT NULL, predictor TEXT NOT NULL, scores TEXT NOT NULL,
+  PRIMARY KEY (graph, predictor)
+);
+"""
+    command = "edgewise study"
+    contents = "graphs"
+
+    def add(self, rows: Iterable[StudyRow]) -> None:
+        """Write rows in one transaction."""
+        columns = [(json.dumps(row.graph), row.predictor, json.dumps(dict(row.scores))) for row in rows]
+        with self._transaction():
+            self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", columns)
+
+    def rows(self) -> list[StudyRow]:
+        """Return all rows, in the order in which they came."""
+        found = self._rows("SELECT graph, predictor, scores FROM rows ORDER BY rowid")
+        try:
+            return [StudyRow(GraphKey(*json.loads(graph)), name, json.loads(text)) for graph, name, text in found]
+        except (ValueError, TypeError) as error:
+            raise StoreError(damage(self.path, "its rows cannot be read")) from error
 
 
 ROWS_FILE = "study.csv"
 SWEEPS = 500
 BURN_IN = 300
-PATIENCE = 3  # how often chains that disagree are run again, four times as long
+MAX_RETRIES = 3  # of chains that disagree, each four times as long as before
 
-Missing = Mapping[GraphKey, Sequence[str]]
+GraphJob = tuple[GraphKey, tuple[str, ...]]  # a graph, and the predictors to score on it
 OnGraph = Callable[[int, int, GraphKey], object]  # graphs done, graphs to do, and the last one
 
 
-def run_study(plan: StudyPlan, folder: Path, workers: int = 1, on_graph: OnGraph | None = None) -> list[Row]:
-    """Do what a folder does not have yet of a study, and give all its rows; those of a graph are written together."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ROWS_FILE
-    missing = missing_rows(plan, read_rows(path))
-    with _mapped(workers) as mapped:
-        for done, rows in enumerate(mapped(missing), start=1):
-            append_rows(path, rows)
-            if on_graph is not None:
-                on_graph(done, len(missing), rows[0].graph)
+def run_study(plan: StudyPlan, folder: Path, workers: Workers, on_graph: OnGraph | None = None) -> list[StudyRow]:
+    """Do what a folder does not have yet of a study, and return the rows of the plan.
+
+    Rows are kept in study.sqlite, and written to study.csv in the end. A study.csv without a study.sqlite, which an
+    earlier version wrote, is taken over.
+    """
+    path, failures = folder / ROWS_FILE, []
+    earlier = [] if StudyStore.exists(folder) else read_rows(path)
+    with StudyStore.writing(folder) as store:
+        if earlier:
+            store.add(earlier)
+        jobs = missing_jobs(plan, store.rows())
+        with closing(workers.execute(study_graph, jobs)) as outcomes:
+            for done, outcome in enumerate(outcomes, start=1):
+                graph, _ = outcome.job
+                if isinstance(outcome, Failure):
+                    failures.append(f"{_in_words(graph)} failed: {outcome.error.strip().splitlines()[-1]}")
+                else:
+                    store.add(outcome.result)
+                if on_graph is not None:
+                    on_graph(done, len(jobs), graph)
+        rows = _in_order(plan, store.rows())
+    write_rows(path, rows)
+    if failures:
+        raise ValueError(
+            f"Expected to study {len(jobs)} graphs, but {len(failures)} of them failed. {failures[0]}. Finished graphs "
+            "are safe; start again to try once more."
+        )
     wanted = set(plan.graphs())
-    return [row for row in read_rows(path) if row.graph in wanted]
+    return [row for row in rows if row.graph in wanted]
 
 
-def missing_rows(plan: StudyPlan, rows: Sequence[Row]) -> dict[GraphKey, list[str]]:
-    """Give the graphs of a plan, each with the predictors that have no row."""
-    from edgewise.paper.study_predictors import PREDICTORS
+def _in_words(graph: GraphKey) -> str:
+    return f"{graph.kind} of homophily {graph.homophily:g}, feature noise {graph.feature_noise:g}, seed {graph.seed}"
 
+
+def _in_order(plan: StudyPlan, rows: Sequence[StudyRow]) -> list[StudyRow]:
+    """Put rows in the order of the plan, whichever worker was first; those of other plans follow."""
+    graphs = {graph: place for place, graph in enumerate(plan.graphs())}
+    predictors = {name: place for place, name in enumerate(PREDICTORS)}
+    return sorted(rows, key=lambda row: (graphs.get(row.graph, len(graphs)), predictors.get(row.predictor, -1)))
+
+
+def missing_jobs(plan: StudyPlan, rows: Sequence[StudyRow]) -> list[GraphJob]:
+    """List the graphs of a plan, each with the predictors that have no row; without those that have all."""
     there = {(row.graph, row.predictor) for row in rows}
-    missing = {
-        graph: [predictor for predictor in PREDICTORS if (graph, predictor) not in there] for graph in plan.graphs()
-    }
-    return {graph: predictors for graph, predictors in missing.items() if predictors}
+    missing = [(graph, tuple(name for name in PREDICTORS if (graph, name) not in there)) for graph in plan.graphs()]
+    return [(graph, predictors) for graph, predictors in missing if predictors]
 
 
-def study_graph(key: GraphKey, predictors: Sequence[str]) -> list[Row]:
+def study_graph(job: GraphJob) -> list[StudyRow]:
     """Draw a graph, compute its true joints given the training labels, and score predictors."""
-    from edgewise.data import make_splits
-    from edgewise.paper.study_predictors import PREDICTORS, Case, scores
-    from edgewise.simulation import synthetic
-    from edgewise.simulation.synthetic_graph import DegreeLaw, Kind
-
+    key, predictors = job
     graph = synthetic(
         key.num_nodes,
         key.num_classes,
@@ -183,40 +227,14 @@ def study_graph(key: GraphKey, predictors: Sequence[str]) -> list[Row]:
     )
     split = make_splits(graph.data.y, n_splits=1, seed=key.seed)[0]
     truth, report = graph.truth(split.train, burn_in=BURN_IN, sweeps=SWEEPS, seed=key.seed)
-    for again in range(1, PATIENCE + 1):
+    for again in range(1, MAX_RETRIES + 1):
         if report:
             break
         truth, report = graph.truth(split.train, burn_in=BURN_IN, sweeps=SWEEPS * 4**again, seed=key.seed)
     known = {"truth_exact": float(report.exact), "truth_kl_error": report.kl_error, "truth_r_hat": report.r_hat}
     case = Case(graph, split, truth, key.seed)
-    return [Row(key, name, scores(PREDICTORS[name](case), truth, graph, split.test) | known) for name in predictors]
-
-
-@contextmanager
-def _mapped(workers: int) -> Iterator[Callable[[Missing], Iterator[list[Row]]]]:
-    """Give what studies graphs, here or in processes, in the order in which they end."""
-    if workers == 1:
-        yield lambda missing: (study_graph(*item) for item in missing.items())
-        return
-    others = set(active_children())
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin_work) as processes:
-        try:
-            yield partial(_in_processes, processes)
-        except BaseException:
-            for process in set(active_children()) - others:  # else they would be waited for
-                process.terminate()
-            raise
-
-
-def _in_processes(processes: ProcessPoolExecutor, missing: Missing) -> Iterator[list[Row]]:
-    with ctrl_c_kept_from_children():
-        futures = [processes.submit(study_graph, *item) for item in missing.items()]
-    for future in as_completed(futures):
-        yield future.result()
-
-
-def _begin_work() -> None:
-    import torch
-
-    Thread(target=end_with_parent, daemon=True).start()
-    torch.set_num_threads(1)
+    rows = []
+    for name in predictors:
+        found = scores(PREDICTORS[name](case), truth, graph, split.test) | known
+        rows.append(StudyRow(key, name, {score: float(f"{value:.7g}") for score, value in found.items()}))
+    return rows

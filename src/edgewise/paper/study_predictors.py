@@ -152,7 +152,7 @@ def scores(
 
 
 def mean_kl(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
-    """Give the mean of Σ p log(p / q): what the expected NLL of q is above the least possible.
+    """Compute the mean of Σ p log(p / q): what the expected NLL of q is above the least possible.
 
     >>> half = torch.tensor([[0.5, 0.5]])
     >>> round(mean_kl(half, torch.tensor([[0.9, 0.1]])), 4), mean_kl(half, half)
@@ -162,7 +162,7 @@ def mean_kl(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entri
 
 
 def mean_total_variation(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
-    """Give the mean of ½ Σ |p - q|: by how much the probability of any event may be off."""
+    """Compute the mean of ½ Σ |p - q|: by how much the probability of any event may be off."""
     return float((true - said).abs().sum(1).mean() / 2.0)
 
 
@@ -171,7 +171,7 @@ def expected_ece(
     said: Float[Tensor, "edges classes classes"],
     predicted: Int[Tensor, "2 edges"],
 ) -> float:
-    """Give the calibration error with the true probability of being right in the place of being right.
+    """Compute the calibration error with the true probability of being right in the place of being right.
 
     It is what the edge ECE measures, without the noise of the labels that happened to be drawn.
     """

@@ -12,9 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from edgewise.files.output import replace_file
-from edgewise.paper.study import GraphKey, Row
+from edgewise.paper.study import GraphKey, StudyRow
 from edgewise.paper.study_predictors import LEARNT, PREDICTORS, REFERENCES
 from edgewise.plots.style import BLACK, BLUE, GREEN, OCHRE, ORANGE, PURPLE, SKY, VERMILION
 
@@ -40,7 +41,7 @@ class Agreement:
     """How well the order of predictors by a metric is that by their distance from the truth, both names of scores.
 
     ``right`` is the share of pairs of predictors, on the same graph, of which the one with the better score is the
-    nearer, with its 95% interval over graphs; ``rank`` is Spearman's correlation within a graph, meaned over graphs,
+    nearer, with its 95% interval over graphs; ``rank`` is Spearman's correlation within a graph, averaged over graphs,
     ``rank_overall`` that over all rows.
     """
 
@@ -53,7 +54,7 @@ class Agreement:
     pairs: int
 
 
-def agreement(rows: Sequence[Row], metric: str, distance: str) -> Agreement:
+def agreement(rows: Sequence[StudyRow], metric: str, distance: str) -> Agreement:
     """Compare two orders of the predictors of each graph."""
     cases = _by_graph(rows, metric, distance)
     counts = np.array([_right_pairs(*case) for case in cases]).reshape(-1, 2)
@@ -71,31 +72,29 @@ def agreement(rows: Sequence[Row], metric: str, distance: str) -> Agreement:
 
 
 def rank_correlation(a: Values, b: Values) -> float:
-    """Give Spearman's rank correlation, equal values sharing their rank; NaN where all are equal.
+    """Return Spearman's rank correlation, equal values sharing their rank; NaN where all are equal.
 
     >>> rank_correlation(np.array([1.0, 2.0, np.inf]), np.array([0.0, 5.0, 7.0]))
     1.0
     """
-    from scipy.stats import rankdata
-
-    first, second = (rankdata(values) - (len(values) + 1) / 2 for values in (a, b))
-    size = np.sqrt((first @ first) * (second @ second))
-    return float(first @ second / size) if size else float("nan")
+    if any(len(np.unique(values)) < 2 for values in (a, b)):
+        return float("nan")
+    return float(spearmanr(a, b).statistic)
 
 
-def above_truth(rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Give all rows but the truth's, each with its edge NLL above that of the true joints on the same labels."""
+def above_truth(rows: Sequence[StudyRow]) -> list[tuple[StudyRow, float]]:
+    """Return all rows but the truth's, each with its edge NLL above that of the true joints on the same labels."""
     least = {row.graph: row.scores["edge_nll"] for row in chosen(rows, ["truth"])}
     others = [row for row in rows if row.predictor != "truth" and row.graph in least]
     return [(row, row.scores["edge_nll"] - least[row.graph]) for row in others]
 
 
-def chosen(rows: Sequence[Row], predictors: Sequence[str]) -> list[Row]:
-    """Give the rows of some predictors."""
+def chosen(rows: Sequence[StudyRow], predictors: Sequence[str]) -> list[StudyRow]:
+    """Return the rows of some predictors."""
     return [row for row in rows if row.predictor in predictors]
 
 
-def lower_than_truth(rows: Sequence[Row], predictor: str, metric: str) -> tuple[int, int]:
+def lower_than_truth(rows: Sequence[StudyRow], predictor: str, metric: str) -> tuple[int, int]:
     """Count the graphs on which a predictor scores better than the true joints do, and those that have both."""
     of_truth, of_predictor = (
         {row.graph: row.scores[metric] for row in chosen(rows, [name])} for name in ("truth", predictor)
@@ -104,12 +103,12 @@ def lower_than_truth(rows: Sequence[Row], predictor: str, metric: str) -> tuple[
     return sum(of_predictor[graph] < of_truth[graph] for graph in both), len(both)
 
 
-def mean_of(rows: Sequence[Row], predictor: str, score: str) -> float:
-    """Give the mean of a score over the graphs."""
+def mean_of(rows: Sequence[StudyRow], predictor: str, score: str) -> float:
+    """Return the mean of a score over the graphs."""
     return float(np.mean([row.scores[score] for row in chosen(rows, [predictor])]))
 
 
-def _by_graph(rows: Sequence[Row], metric: str, distance: str) -> Cases:
+def _by_graph(rows: Sequence[StudyRow], metric: str, distance: str) -> Cases:
     graphs: dict[GraphKey, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         graphs[row.graph].append((row.scores[metric], row.scores[distance]))
@@ -146,13 +145,13 @@ WITHOUT_TRUTH = tuple(name for name in PREDICTORS if name != "truth")
 WORTH = ((0.6, "hardly any"), (0.8, "weak"), (0.9, "fair"), (1.01, "strong"))
 
 
-def study_text(rows: Sequence[Row]) -> str:
-    """Give the table of predictors, the table of scores, and the answer."""
+def study_text(rows: Sequence[StudyRow]) -> str:
+    """Return the table of predictors, the table of scores, and the answer."""
     return "\n".join([*_predictor_lines(rows), "", *_agreement_lines(rows), "", study_answer(rows)])
 
 
-def study_page(rows: Sequence[Row]) -> str:
-    """Give the same as Markdown, with the picture."""
+def study_page(rows: Sequence[StudyRow]) -> str:
+    """Return the same as Markdown, with the picture."""
     graphs = len({row.graph for row in rows})
     return "\n".join(
         [
@@ -174,7 +173,7 @@ def study_page(rows: Sequence[Row]) -> str:
     )
 
 
-def study_answer(rows: Sequence[Row]) -> str:
+def study_answer(rows: Sequence[StudyRow]) -> str:
     """Answer the question of the study, with numbers from the rows."""
     learnt = chosen(rows, list(LEARNT))
     ece, noiseless, nll = (agreement(learnt, m, "edge_kl") for m in ("edge_ece", "edge_ece_expected", "edge_nll"))
@@ -198,7 +197,7 @@ def _cause(ece: Agreement, noiseless: Agreement) -> str:
     )
 
 
-def _excess_sentence(rows: Sequence[Row]) -> str:
+def _excess_sentence(rows: Sequence[StudyRow]) -> str:
     above = above_truth(rows)
     kl, excess = np.array([row.scores["edge_kl"] for row, _ in above]), np.array([nll for _, nll in above])
     finite = np.isfinite(kl) & np.isfinite(excess)
@@ -210,7 +209,7 @@ def _excess_sentence(rows: Sequence[Row]) -> str:
     )
 
 
-def _counterexample_sentence(rows: Sequence[Row]) -> str:
+def _counterexample_sentence(rows: Sequence[StudyRow]) -> str:
     parts = []
     for name in ("base rate", "features alone"):
         lower, graphs = lower_than_truth(rows, name, "edge_ece")
@@ -231,8 +230,8 @@ def _percent(value: Agreement) -> str:
     return f"{100 * value.right:.0f}%{interval}"
 
 
-def _predictor_lines(rows: Sequence[Row]) -> list[str]:
-    """Give the means over graphs of each predictor, the nearest to the truth first."""
+def _predictor_lines(rows: Sequence[StudyRow]) -> list[str]:
+    """Return the means over graphs of each predictor, the nearest to the truth first."""
     names = ("edge_kl", "edge_tv", "edge_nll", "edge_brier", "edge_ece", "same_ece", "node_ece")
     heads = ("KL", "TV", "NLL", "Brier", "edge ECE", "same ECE", "node ECE")
     lines = [f"{'mean over graphs':32}" + "".join(f"{head:>10}" for head in heads)]
@@ -241,8 +240,8 @@ def _predictor_lines(rows: Sequence[Row]) -> list[str]:
     return lines + [f"{name:32}" + "".join(f"{mean_of(rows, name, score):10.3f}" for score in names) for name in there]
 
 
-def _agreement_lines(rows: Sequence[Row]) -> list[str]:
-    """Give for each score how well it orders models, and all predictors but the truth."""
+def _agreement_lines(rows: Sequence[StudyRow]) -> list[str]:
+    """Return for each score how well it orders models, and all predictors but the truth."""
     sets = {"trained models": list(LEARNT), "all but the truth": list(WITHOUT_TRUTH)}
     lines = [f"{'':22}" + "".join(f"{name:^34}" for name in sets)]
     lines.append(f"{'score':22}" + f"{'nearer by KL':>16}{'rank KL':>9}{'rank TV':>9}" * len(sets))
@@ -259,17 +258,17 @@ def _agreement_lines(rows: Sequence[Row]) -> list[str]:
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OCHRE)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 TITLE: Mapping[str, Any] = {"fontsize": "medium", "loc": "left"}
-LEAST = 1e-4  # what is smaller is drawn here
+MIN_SHOWN = 1e-4  # what is smaller is drawn here
 
 
-def write_study_figure(rows: Sequence[Row], path: Path) -> None:
+def write_study_figure(rows: Sequence[StudyRow], path: Path) -> None:
     """Draw the picture and save it."""
     figure = draw_study(rows)
     replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
     plt.close(figure)
 
 
-def draw_study(rows: Sequence[Row]) -> Figure:
+def draw_study(rows: Sequence[StudyRow]) -> Figure:
     """Draw edge ECE against KL, edge NLL above the truth's against KL, and how often each score is right."""
     figure, (ece, nll, bars) = plt.subplots(
         1, 3, figsize=(13.0, 4.9), layout="constrained", width_ratios=(1.0, 1.0, 0.85)
@@ -282,7 +281,7 @@ def draw_study(rows: Sequence[Row]) -> Figure:
     ece.set_title("Edge ECE against the distance from the truth", **TITLE)
     nll.set_ylabel("edge NLL above the truth's, nats")
     nll.set_title("Edge NLL against the distance from the truth", **TITLE)
-    nll.axline((LEAST, LEAST), (1.0, 1.0), color="0.6", linewidth=0.8, linestyle="--", zorder=0)
+    nll.axline((MIN_SHOWN, MIN_SHOWN), (1.0, 1.0), color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     _bars(bars, rows)
     handles, labels = ece.get_legend_handles_labels()
     figure.legend(
@@ -306,7 +305,7 @@ def _styles() -> dict[str, Style]:
     return trained | {name: Style(marker, "none", "0.25") for name, marker in zip(references, MARKERS, strict=False)}
 
 
-def _scatter(ax: Axes, rows: Sequence[Row], heights: Sequence[float]) -> None:
+def _scatter(ax: Axes, rows: Sequence[StudyRow], heights: Sequence[float]) -> None:
     """Draw a point for each graph and predictor, on logarithmic axes."""
     for predictor, style in _styles().items():
         points = [
@@ -315,7 +314,7 @@ def _scatter(ax: Axes, rows: Sequence[Row], heights: Sequence[float]) -> None:
             if row.predictor == predictor
         ]
         if points:
-            x, y = np.maximum(np.array(points).T, LEAST)
+            x, y = np.maximum(np.array(points).T, MIN_SHOWN)
             ax.scatter(
                 x,
                 y,
@@ -331,7 +330,7 @@ def _scatter(ax: Axes, rows: Sequence[Row], heights: Sequence[float]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _bars(ax: Axes, rows: Sequence[Row]) -> None:
+def _bars(ax: Axes, rows: Sequence[StudyRow]) -> None:
     """Draw for each score how often it tells which of two trained models is the nearer to the truth."""
     learnt = chosen(rows, list(LEARNT))
     values = [agreement(learnt, metric, "edge_kl") for metric in SCORE_NAMES]

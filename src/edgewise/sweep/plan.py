@@ -1,47 +1,95 @@
-"""Which runs make the paper, and what else can be run by its protocol."""
+"""Which runs a sweep has: datasets, models, calibrators, and how often each is run."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from statistics import median
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from edgewise.data.datasets import canonical_name
-from edgewise.data.pyg_files import HETEROPHILOUS
-from edgewise.paper.published import PUBLISHED_DATASETS
-from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS, MODELS
+from edgewise.calibration import known_calibrators
+from edgewise.data.datasets import DATASET_NAMES, canonical_name
+from edgewise.models import known_models
+from edgewise.models.fitted import FittedClassifier
+from edgewise.models.model import Model
+from edgewise.posterior import Posterior
+from edgewise.sweep.progress import models_in_order, typical_seconds
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
-# The paper's; what --datasets is when it is left out.
-DATASETS = tuple(PUBLISHED_DATASETS)
-# All that have names of their own; there is also a synthetic graph for each homophily.
-KNOWN_DATASETS = (*DATASETS, *HETEROPHILOUS)
+
 CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
-MOST = 1000  # splits and initialisations, so that each run has a seed of its own
+MAX_REPEATS = 1000  # splits and initialisations, so that each run has a seed of its own
+
+Predictions = Mapping[str, Callable[[], Posterior]]  # by name; each is computed when it is called
+
+
+def own_predictions(fitted: Any) -> Predictions:
+    """Return what a fitted model itself offers to be scored."""
+    return dict(fitted.predictions())
+
+
+@dataclass(frozen=True)
+class Training:
+    """A model with its hyper-parameters, and what is predicted by it when it is trained."""
+
+    model: Model[Any]
+    predictions: Callable[[Any], Predictions] = own_predictions
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether calibrators are applied: there must be logits, of independent nodes."""
+        return issubclass(self.model.fitted, FittedClassifier)
+
+
+Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run, where they are not the model's default
+
+
+def trainings_of(model: str, recipes: Recipes) -> tuple[Training, ...]:
+    """Return the trainings of a model's run."""
+    return recipes[model] if model in recipes else (Training(known_models()[model]()),)
+
+
+def hyperparameters(model: str, recipes: Recipes, calibrators: tuple[str, ...] = ()) -> str:
+    """Write all hyper-parameters of a model's trainings, and of calibrators, as JSON, always in the same order."""
+    trainings = trainings_of(model, recipes)
+    described: list[dict[str, Any]] = [asdict(training.model) for training in trainings]
+    if calibrators and any(training.is_calibrated for training in trainings):
+        known = known_calibrators()
+        described.append({CALIBRATORS_ENTRY: {name: repr(known[name]()) for name in calibrators}})
+    return json.dumps(described, sort_keys=True)
+
+
+def calibrators_of(hyperparameters: str) -> set[str]:
+    """Return the names of the calibrators among hyper-parameters."""
+    return {name for entry in json.loads(hyperparameters) for name in entry.get(CALIBRATORS_ENTRY, ())}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every dataset with every model on so many splits, folds and initialisations: 900 runs are the paper."""
+    """Every dataset with every model on so many splits, folds and initialisations.
 
-    datasets: tuple[str, ...] = DATASETS
-    models: tuple[str, ...] = MODELS
+    Calibrators, of which "all" names all, are added to runs of models that have logits; their order is that of the
+    predictions. ``recipes`` say how models are trained for which there is more to do than their default.
+    """
+
+    datasets: tuple[str, ...]
+    models: tuple[str, ...]
     splits: int = 5
     folds: int = FOLDS
     inits: int = 5
     calibrators: tuple[str, ...] = ()
+    recipes: Recipes = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for option, names, known in (("datasets", self.datasets, DATASETS), ("models", self.models, MODELS)):
+        for option, names, known in (("datasets", self.datasets, DATASET_NAMES), ("models", self.models, _models())):
             if not names:
                 raise ValueError(f"Expected at least one of {', '.join(known)} for --{option}, but got none.")
         object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_known_dataset, self.datasets))))
         object.__setattr__(self, "models", tuple(dict.fromkeys(map(_known_model, self.models))))
         object.__setattr__(self, "calibrators", _known_calibrators(self.calibrators))
-        check_whole_number("--splits", self.splits, 1, MOST)
+        check_whole_number("--splits", self.splits, 1, MAX_REPEATS)
         check_whole_number("--folds", self.folds, 1, FOLDS)
-        check_whole_number("--inits", self.inits, 1, MOST)
+        check_whole_number("--inits", self.inits, 1, MAX_REPEATS)
 
     def __str__(self) -> str:
         each = f"splits {self.splits}, folds {self.folds}, inits {self.inits}"
@@ -55,10 +103,8 @@ class Plan:
         return sorted(cells, key=lambda cell: -typical_seconds(cell))
 
     def runs(self) -> list[RunKey]:
-        """Give all runs; every cell gets its first run before any gets its second."""
-        from edgewise.sweep.run import hyperparameters
-
-        of_model = {model: hyperparameters(model, self.calibrators) for model in self.models}
+        """List all runs; every cell gets its first run before any gets its second."""
+        of_model = {model: hyperparameters(model, self.recipes, self.calibrators) for model in self.models}
         return [
             RunKey(dataset, model, of_model[model], split, fold, init)
             for init in range(self.inits)
@@ -73,95 +119,36 @@ class Plan:
         return len(self.datasets) * len(self.models) * self.splits * self.folds * self.inits
 
 
+def _models() -> list[str]:
+    return models_in_order(known_models())
+
+
 def _known_dataset(name: str) -> str:
     """Write the name of a dataset as results have it, or refuse it."""
     canonical = canonical_name(name)
     homophily = homophily_of_name(canonical)
     if homophily is not None:
         return synthetic_name(homophily)
-    if canonical not in KNOWN_DATASETS:
+    if canonical not in DATASET_NAMES:
         raise ValueError(
-            f"Expected --datasets from {', '.join(KNOWN_DATASETS)}, or synthetic-H with a homophily H between 0 and 1 "
+            f"Expected --datasets from {', '.join(DATASET_NAMES)}, or synthetic-H with a homophily H between 0 and 1 "
             f"such as synthetic-0.3, but got {name!r}."
         )
     return canonical
 
 
 def _known_model(name: str) -> str:
-    if name not in KNOWN_MODELS:
-        raise ValueError(f"Expected --models from {', '.join(KNOWN_MODELS)}, but got {name!r}.")
+    if name not in known_models():
+        raise ValueError(f"Expected --models from {', '.join(_models())}, but got {name!r}.")
     return name
 
 
-def _known_calibrators(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Put names of calibrators in order; "all" is short for all of them."""
+def _known_calibrators(names: Iterable[str]) -> tuple[str, ...]:
+    """Check names of calibrators; "all" is short for those that are not named."""
+    known: Collection[str] = known_calibrators()
+    checked: dict[str, None] = {}
     for name in names:
-        if name not in (*CALIBRATORS, "all"):
-            raise ValueError(f"Expected --calibrators from {', '.join(CALIBRATORS)}, or all, but got {name!r}.")
-    return tuple(name for name in CALIBRATORS if name in names or "all" in names)
-
-
-def datasets_in_order(names: Collection[str]) -> list[str]:
-    """Put names of datasets in order: the paper's, other known ones, then synthetic ones by their homophily."""
-    place = {name: number for number, name in enumerate(KNOWN_DATASETS)}
-    return sorted(names, key=lambda name: (place.get(name, len(place)), homophily_of_name(name) or 0.0, name))
-
-
-# Seconds of one run on one core, for an estimate before anything has been measured: the lower quartile of the runs of
-# docs/reproduction.md, whose machine was shared.
-TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.3,
-    ("cora", "gat"): 5.8,
-    ("cora", "gmnn"): 1.8,
-    ("cora", "epfgnn"): 3.1,
-    ("citeseer", "gcn"): 2.2,
-    ("citeseer", "gat"): 4.6,
-    ("citeseer", "gmnn"): 2.2,
-    ("citeseer", "epfgnn"): 4.0,
-    ("pubmed", "gcn"): 22.5,
-    ("pubmed", "gat"): 45.5,
-    ("pubmed", "gmnn"): 10.9,
-    ("pubmed", "epfgnn"): 19.1,
-}
-
-# The same for graphs that the paper has not, in times of Pubmed: not of their own runs, but of epochs of GCN and GAT on
-# random graphs of their size, so they may be wrong by a factor of three. A model that the paper has not counts as an
-# EPFGNN.
-TIMES_OF_PUBMED: Mapping[str, float] = {
-    "texas": 0.1,
-    "wisconsin": 0.1,
-    "cornell": 0.1,
-    "actor": 0.7,
-    "chameleon": 0.6,
-    "squirrel": 1.9,
-    "roman-empire": 1.2,
-    "amazon-ratings": 2.1,
-    "minesweeper": 0.6,
-    "tolokers": 6.4,
-    "questions": 8.4,
-}
-SYNTHETIC_TIMES = 0.2
-
-
-def typical_seconds(cell: tuple[str, str]) -> float:
-    """Give about how long a run of a dataset and a model takes on one core."""
-    dataset, model = cell
-    like = model if ("pubmed", model) in TYPICAL_SECONDS else "epfgnn"
-    times = TIMES_OF_PUBMED.get(dataset, SYNTHETIC_TIMES)
-    return TYPICAL_SECONDS.get((dataset, like), times * TYPICAL_SECONDS["pubmed", like])
-
-
-def estimated_seconds(
-    missing: Iterable[RunKey], measured: Mapping[tuple[str, str], Collection[float]], workers: int
-) -> float:
-    """Estimate how long the missing runs take: by the median of their cell's finished runs, else by a typical one.
-
-    Typical seconds are those of another machine, so they are scaled by how this one does in the cells that have run.
-    The median, because the first run of a worker loads and compiles.
-    """
-    usual = {cell: median(seconds) for cell, seconds in measured.items() if seconds}
-    ours, typical = sum(usual.values()), sum(map(typical_seconds, usual))
-    pace = ours / typical if usual else 1.0
-    counts = Counter(key.cell for key in missing)
-    total = sum(count * usual.get(cell, pace * typical_seconds(cell)) for cell, count in counts.items())
-    return total / workers
+        if name not in (*known, "all"):
+            raise ValueError(f"Expected --calibrators from {', '.join(known)}, or all, but got {name!r}.")
+        checked.update(dict.fromkeys(known if name == "all" else [name]))
+    return tuple(checked)

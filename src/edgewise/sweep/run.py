@@ -1,150 +1,136 @@
-"""One run: train, predict, score."""
+"""Runs: one is trained, predicted and scored; those of a plan go into a store, if it does not have them yet."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any
 
-from edgewise.calibration import Calibrator, known_calibrators
-from edgewise.data import Split
+from edgewise.calibration import known_calibrators
 from edgewise.metrics import evaluate
-from edgewise.models.epfgnn import EPFGNN
 from edgewise.models.fitted import Fitted, FittedClassifier
-from edgewise.models.gat import GAT
-from edgewise.models.gcn import GCN
-from edgewise.models.gmnn import GMNN
-from edgewise.models.joint_gcn import JointGCN
 from edgewise.models.model import Model
-from edgewise.paper.misplaced_evidence import posterior_with_misplaced_evidence
-from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS
-from edgewise.posterior import IndependentPosterior, Posterior
-from edgewise.sweep.plan import CALIBRATORS_ENTRY
+from edgewise.sweep.plan import Plan, Recipes, calibrators_of, hyperparameters, trainings_of
+from edgewise.sweep.progress import Progress
 from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
-from edgewise.sweep.sources import Task
+from edgewise.sweep.sources import GraphWithSplits, SameEverywhere, Sources, load_once
+from edgewise.sweep.store import Store
 from edgewise.version import versions
-
-BY_NAME: Mapping[str, Calibrator] = MappingProxyType({name: kind() for name, kind in known_calibrators().items()})
-
-
-Predict = Callable[[Any], Posterior]  # of what the recipe's model fits
+from edgewise.workers import Failure, JobOutcome, Workers
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """One training, and the predictions that it gives, by name."""
+class Runner:
+    """What workers call with the key of a run. It can be pickled.
 
-    model: Model[Any]
-    predictions: Mapping[str, Predict]
+    With a folder ``fitted``, models that were trained before are taken from there, and others kept; the seconds of a
+    run still are those that training took.
+    """
 
+    sources: Sources
+    n_splits: int
+    recipes: Recipes = field(default_factory=dict)
+    calibrators: tuple[str, ...] = ()  # in the order of their predictions
+    fitted: str | None = None
 
-# EPFGNN is trained twice in a run, by the published schedule of EM and by ours; the pretrained backbone is the same.
-RECIPES: Mapping[str, tuple[Recipe, ...]] = {
-    "gcn": (Recipe(GCN(), {"product": lambda fitted: fitted.posterior()}),),
-    "gat": (Recipe(GAT(), {"product": lambda fitted: fitted.posterior()}),),
-    "gmnn": (
-        Recipe(
-            GMNN(),
-            {
-                "averaged_logits": lambda fitted: fitted.posterior("averaged_logits"),
-                "mixture_product": lambda fitted: IndependentPosterior(fitted.posterior("mixture").node),
-                "mixture": lambda fitted: fitted.posterior("mixture"),
-            },
-        ),
-    ),
-    "epfgnn": (
-        Recipe(
-            EPFGNN(schedule="published"),
-            {
-                "published_misplaced_evidence": posterior_with_misplaced_evidence,
-                "published_mean_field": lambda fitted: fitted.posterior("mean_field"),
-                "published_sum_product": lambda fitted: fitted.posterior("sum_product"),
-            },
-        ),
-        Recipe(
-            EPFGNN(),
-            {
-                "mean_field": lambda fitted: fitted.posterior("mean_field"),
-                "sum_product": lambda fitted: fitted.posterior("sum_product"),
-            },
-        ),
-    ),
-    "jointgcn": (Recipe(JointGCN(), {"joint": lambda fitted: fitted.posterior()}),),
-}
+    def __call__(self, key: RunKey) -> Run:
+        """Train as the key says, and score every prediction on the test nodes."""
+        named = calibrators_of(key.hyperparameters)
+        calibrators = tuple(name for name in self.calibrators if name in named)
+        if key.hyperparameters != hyperparameters(key.model, self.recipes, calibrators):
+            raise ValueError(f"Expected the hyper-parameters of this version, but got others for {key}.")
+        graph = load_once(self.sources, key.dataset, self.n_splits)
+        data, split = graph.data, graph.splits[key.split, key.fold]
+        started, saved, epochs = perf_counter(), 0.0, 0
+        predictions: dict[str, Prediction] = {}
+        for training in trainings_of(key.model, self.recipes):
+            began = perf_counter()
+            fitted = self._fitted(training.model, key, graph)
+            if self.fitted is not None:
+                saved += max(0.0, fitted.history.seconds - (perf_counter() - began))
+            epochs += fitted.history.epochs
+            beliefs: dict[str, Any] = {name: predict() for name, predict in training.predictions(fitted).items()}
+            if isinstance(fitted, FittedClassifier):
+                known = known_calibrators()
+                beliefs |= {name: known[name]().fit(fitted, data, split) for name in calibrators}
+            for name, belief in beliefs.items():
+                scored = evaluate(belief, data.y, data.edge_index, mask=split.test, same_label=True)
+                predictions[name] = as_prediction(scored)
+        seconds = perf_counter() - started + saved
+        finished = datetime.now(UTC).isoformat(timespec="seconds")
+        return Run(key, predictions, seconds, epochs, versions(), finished)
 
-
-def hyperparameters(model: str, calibrators: tuple[str, ...] = ()) -> str:
-    """Give all hyper-parameters of a model's trainings, and of calibrators, as JSON, always in the same order."""
-    described: list[dict[str, Any]] = [asdict(recipe.model) for recipe in RECIPES[model]]
-    if calibrators and model in CALIBRATED_MODELS:
-        described.append({CALIBRATORS_ENTRY: {name: repr(BY_NAME[name]) for name in calibrators}})
-    return json.dumps(described, sort_keys=True)
-
-
-def calibrators_of(hyperparameters: str) -> tuple[str, ...]:
-    """Give the names of the calibrators among hyper-parameters, in the order in which they are known."""
-    named = {name for entry in json.loads(hyperparameters) for name in entry.get(CALIBRATORS_ENTRY, ())}
-    return tuple(name for name in CALIBRATORS if name in named)
-
-
-@dataclass(frozen=True)
-class FittedFiles:
-    """A folder of fitted models; a file's name has a hash of all that its numbers depend on."""
-
-    folder: Path
-
-    def path(self, model: Model[Any], key: RunKey, task: Task) -> Path:
-        """Give the file of a run's training: hyper-parameters, graph, split, seed and versions decide which it is."""
-        words = [model.name, asdict(model), task.fingerprint(key.split), key.fold, key.seed, versions()]
-        digest = sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:12]
-        return self.folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
-
-    def fitted(self, model: Model[Any], key: RunKey, task: Task) -> Fitted:
-        """Load a trained model, or train and keep it."""
-        path = self.path(model, key, task)
-        if path.exists():
+    def _fitted(self, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Fitted:
+        """Load a trained model, or train it."""
+        path = None if self.fitted is None else fitted_path(Path(self.fitted), model, key, graph)
+        if path is not None and path.exists():
             return Fitted.load(path)
-        fitted: Fitted = model.fit(task.data, task.splits[key.split, key.fold], seed=key.seed)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        fitted.save(path)
+        fitted: Fitted = model.fit(graph.data, graph.splits[key.split, key.fold], seed=key.seed)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fitted.save(path)
         return fitted
 
 
-def perform(key: RunKey, task: Task, files: FittedFiles | None = None) -> Run:
-    """Train as the key says, and score every prediction on the test nodes.
+def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Path:
+    """Name the file of a trained model, with a hash of all that its numbers depend on.
 
-    With ``files``, models that were trained before are taken from there; the seconds of a run still are those that
-    training took.
+    These are hyper-parameters, graph, split, seed and versions.
     """
-    calibrators = calibrators_of(key.hyperparameters)
-    if key.hyperparameters != hyperparameters(key.model, calibrators):
-        raise ValueError(f"Expected the hyper-parameters of this version, but got others for {key}.")
-    split = task.splits[key.split, key.fold]
-    started, saved, epochs = perf_counter(), 0.0, 0
-    predictions: dict[str, Prediction] = {}
-    for recipe in RECIPES[key.model]:
-        began = perf_counter()
-        if files is None:
-            fitted: Fitted = recipe.model.fit(task.data, split, seed=key.seed)
-        else:
-            fitted = files.fitted(recipe.model, key, task)
-            saved += max(0.0, fitted.history.seconds - (perf_counter() - began))
-        epochs += fitted.history.epochs
-        named = {name: predict(fitted) for name, predict in recipe.predictions.items()}
-        if isinstance(fitted, FittedClassifier):
-            named |= _calibrated(fitted, calibrators, task.data, split)
-        for name, posterior in named.items():
-            scored = evaluate(posterior, task.data.y, task.data.edge_index, mask=split.test, same_label=True)
-            predictions[name] = as_prediction(scored)
-    seconds = perf_counter() - started + saved
-    finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return Run(key, predictions, seconds, epochs, versions(), finished)
+    numbers_depend_on = [model.name, asdict(model), graph.fingerprint(key.split), key.fold, key.seed, versions()]
+    digest = sha256(json.dumps(numbers_depend_on, sort_keys=True).encode()).hexdigest()[:12]
+    return folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
 
 
-def _calibrated(fitted: FittedClassifier, names: Iterable[str], data: Any, split: Split) -> dict[str, Posterior]:
-    """Calibrate what a classifier says, by each calibrator."""
-    return {name: BY_NAME[name].fit(fitted, data, split).posterior() for name in names}
+def planned(plan: Plan, folder: Path, workers: int | None) -> Progress:
+    """Tell what `run_sweep` would do; nothing is written."""
+    runs: list[Run] = []
+    if Store.exists(folder):
+        with Store.reading(folder) as store:
+            runs = store.runs()
+    return _progress(plan, runs, workers)
+
+
+def run_sweep(
+    plan: Plan,
+    folder: Path,
+    sources: Sources,
+    workers: Workers,
+    begin: Callable[[Progress], Callable[[JobOutcome[RunKey, Run]], object]],
+    fitted: Path | None = None,
+) -> Progress:
+    """Do the runs of a plan that a folder does not have yet; each is written when it ends.
+
+    ``begin`` gets what there is to do, and returns what is called with each outcome. In the folder ``fitted`` trained
+    models are kept and looked for.
+    """
+    with Store.writing(folder) as store:
+        store.check_resumable(plan.runs(), versions())
+        tasks = [row for dataset in plan.datasets for row in sources.load(dataset, plan.splits).rows()]
+        store.check_tasks(tasks)
+        progress = _progress(plan, store.runs(), workers.count)
+        on_outcome = begin(progress)
+        there = sources.with_full_paths()
+        runner = Runner(there, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
+        check = SameEverywhere.as_here(there, plan.splits, tasks)
+        store.begin_command(f"{plan}; {sources}", str(workers))
+        with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # a full disk ends the workers too
+            for outcome in outcomes:
+                if isinstance(outcome, Failure):
+                    store.add_failure(outcome.job, outcome.error)
+                    progress.failures[outcome.job] = outcome.error
+                else:
+                    store.add(outcome.result)
+                    progress.runs.append(outcome.result)
+                on_outcome(outcome)
+        return progress
+
+
+def _progress(plan: Plan, runs: list[Run], workers: int | None) -> Progress:
+    wanted = plan.runs()
+    among = set(wanted)
+    return Progress(wanted, [run for run in runs if run.key in among], workers)

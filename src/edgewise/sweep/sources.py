@@ -1,14 +1,18 @@
-"""Where graphs and splits of an experiment come from, and a fingerprint that tells whether they are the same."""
+"""Where graphs and splits of a sweep come from, and a fingerprint that tells whether they are the same."""
 
-from dataclasses import dataclass
-from functools import cached_property
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
 from edgewise.data.pyg_files import HETEROPHILOUS
+from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import TaskRow
+from edgewise.version import versions
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
@@ -34,10 +38,16 @@ class Sources:
             if folder and not Path(folder).expanduser().is_dir():
                 raise ValueError(f"Expected a folder for {option}, but there is no {folder}. Check the path.")
 
-    def task(self, dataset: str, n_splits: int) -> "Task":
+    def load(self, dataset: str, n_splits: int) -> "GraphWithSplits":
         """Load a dataset and its splits."""
         data = self.graph(dataset)
-        return Task(dataset, data, self._numbered(dataset, data, n_splits))
+        return GraphWithSplits(dataset, data, self._numbered(dataset, data, n_splits))
+
+    def with_full_paths(self) -> "Sources":
+        """Name folders in full, for workers that do not start in the folder of the command."""
+        folders = (Path(path).expanduser().resolve() if path else None for path in (self.data_root, self.splits_dir))
+        data_root, splits_dir = (str(folder) if folder else None for folder in folders)
+        return replace(self, data_root=data_root, splits_dir=splits_dir)
 
     def graph(self, dataset: str) -> "Data":
         """Load a graph, or draw a synthetic one."""
@@ -74,8 +84,14 @@ class Sources:
         return f"{data}, {splits}"
 
 
+@cache
+def load_once(sources: Sources, dataset: str, n_splits: int) -> "GraphWithSplits":
+    """Load a graph with its splits; a process keeps those that it has loaded."""
+    return sources.load(dataset, n_splits)
+
+
 @dataclass(frozen=True, eq=False)
-class Task:
+class GraphWithSplits:
     """A graph with its splits, by number and fold."""
 
     dataset: str
@@ -89,13 +105,13 @@ class Task:
         return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
 
     def fingerprint(self, split: int) -> str:
-        """Give the first letters of a hash of the graph and of a split's masks."""
+        """Return the first letters of a hash of the graph and of a split's masks."""
         folds = [self.splits[split, fold] for fold in range(FOLDS)]
         masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
         return _hash(self.graph_fingerprint.encode(), *masks)
 
     def rows(self) -> list[TaskRow]:
-        """Give what a store remembers of each split: a fingerprint, sizes, and the statistics of its test set."""
+        """Return what a store remembers of each split: a fingerprint, sizes, and the statistics of its test set."""
         return [self._row(split) for split in sorted({split for split, _ in self.splits})]
 
     def _row(self, split: int) -> TaskRow:
@@ -103,6 +119,45 @@ class Task:
         counts = size.nodes, size.directed_edges, size.features, size.classes
         shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
         return TaskRow(self.dataset, split, self.fingerprint(split), *counts, *(share.mean for share in shares))
+
+
+@dataclass(frozen=True)
+class SameEverywhere:
+    """Tells on a node of a cluster what is not as it is where the sweep was started, since numbers depend on it.
+
+    These are the versions of packages, and fingerprints of graphs and splits by dataset and number of the split.
+    """
+
+    sources: Sources
+    n_splits: int
+    versions: Mapping[str, str]
+    fingerprints: Mapping[tuple[str, int], str]
+
+    @classmethod
+    def as_here(cls, sources: Sources, n_splits: int, tasks: Iterable[TaskRow]) -> "SameEverywhere":
+        """Expect what is here; a patch of Python changes no number."""
+        packages = {name: version for name, version in versions().items() if name != "python"}
+        return cls(sources, n_splits, packages, {(task.dataset, task.split): task.fingerprint for task in tasks})
+
+    def __call__(self, keys: Sequence[RunKey]) -> str:
+        """Return the first objection to doing these runs here; none if all is as expected."""
+        node = f"node {platform.node()}"
+        for option, folder in (("--data-root", self.sources.data_root), ("--splits-dir", self.sources.splits_dir)):
+            if folder and not Path(folder).is_dir():
+                return f"Expected the folder {folder} of {option} on every node, but {node} has none. Copy it there."
+        pairs = [(name, version, versions().get(name)) for name, version in self.versions.items()]
+        for dataset in dict.fromkeys(key.dataset for key in keys):
+            try:
+                graph = load_once(self.sources, dataset, self.n_splits)
+                for (name, split), expected in self.fingerprints.items():
+                    if name == dataset:
+                        pairs.append((f"{dataset} split {split}", expected, graph.fingerprint(split)))
+            except Exception as error:
+                return f"Expected to load {dataset} on {node}, but got: {error}"
+        for name, expected, found in pairs:
+            if found != expected:
+                return f"Expected {name} {expected} on every node, but {node} has {found}. Make them the same."
+        return ""
 
 
 def _hash(*parts: bytes) -> str:

@@ -1,1 +1,16 @@
-"""Many independent jobs, in processes of this machine or on a Ray cluster."""
+"""Many independent jobs: one function, in processes of this machine or on a Ray cluster, outcomes to one consumer."""
+
+from edgewise.workers.cluster import RayCluster
+from edgewise.workers.outcomes import Failure, Finished, JobOutcome, NodeCheck, Workers
+from edgewise.workers.processes import LocalProcesses, available_cores
+
+__all__ = [
+    "Failure",
+    "Finished",
+    "JobOutcome",
+    "LocalProcesses",
+    "NodeCheck",
+    "RayCluster",
+    "Workers",
+    "available_cores",
+]

@@ -1,27 +1,26 @@
-"""Runs as tasks of a Ray cluster; this process gets what they find, and is the only one that writes."""
+"""Jobs as tasks of a Ray cluster."""
 
 import logging
 import os
-import platform
+import pickle
 import socket
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from edgewise.sweep.runs import RunKey
-from edgewise.version import versions
-from edgewise.workers.jobs import Failure, Job, Outcome, attempt, task_of
+from edgewise.version import __version__
+from edgewise.workers.compiled_cache import claim_for_this_process
+from edgewise.workers.outcomes import Failure, Job, JobOutcome, NodeCheck, Result, attempt
 
 if TYPE_CHECKING:
     import ray
 
 
-RETRIES = 5  # of a run whose worker or node died; an error of the run itself is an outcome
+RETRIES = 5  # of a job whose worker or node died; an error of the job itself is an outcome
 SECONDS_TO_CONNECT = 10.0
-SECONDS_TO_ANSWER = 180.0  # of a node that has to start Python and load the graphs
+SECONDS_TO_ANSWER = 180.0  # of a node that has to start Python and to load data
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
 
@@ -35,45 +34,72 @@ OF_OUR_OWN_CLUSTER = {
 }
 OF_ANOTHER_CLUSTER = {"RAY_gcs_server_port_wait_time_s": "1"}  # one attempt to connect, of half a minute, not twenty
 
-Surroundings = tuple[tuple[str, str], ...]  # names and values
 
+@dataclass(frozen=True)
+class RayCluster:
+    """A Ray cluster by its address: "local" is one of this machine, started and stopped; "auto" one that runs here.
 
-def run_on_ray(keys: Sequence[RunKey], job: Job, address: str) -> Generator[Outcome, None, None]:
-    """Do runs as tasks of a Ray cluster, one core each, and give their outcomes as they come.
-
-    With the address "local" a cluster of this machine is started, and stopped in the end; "auto" is one that runs here
-    already. A run whose worker or node dies is done again elsewhere. Nodes must have the same packages and data as
-    this machine. All runs are handed over at once: a key is a kilobyte, and a cluster that grows on demand sees the
-    demand.
+    A job whose worker or node dies is done again elsewhere. Nodes must have the same packages as this machine.
     """
-    if not keys:
-        return
-    job = _with_full_paths(job)
-    with _connected(address):
-        import ray
 
-        expected = {dataset: _surroundings(job, dataset) for dataset in sorted({key.dataset for key in keys})}
-        _check_nodes(job, expected)
-        run = ray.remote(num_cpus=1, max_retries=RETRIES)(_attempt_on_node)
-        running = {run.remote(job, key, expected[key.dataset]): key for key in keys}
-        while running:
-            for ended in ray.wait(list(running))[0]:
-                yield _outcome(ended, running.pop(ended))
+    address: str
+    count: None = None  # only the cluster knows how many cores it has
 
+    def __str__(self) -> str:
+        return f"ray {self.address}"
 
-def _with_full_paths(job: Job) -> Job:
-    """Name folders in full: tasks do not start in the folder of the command."""
-    sources = job.sources
-    folders = (Path(path).expanduser().resolve() if path else None for path in (sources.data_root, sources.splits_dir))
-    data_root, splits_dir = (str(folder) if folder else None for folder in folders)
-    return replace(job, sources=replace(sources, data_root=data_root, splits_dir=splits_dir))
+    def execute(
+        self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
+    ) -> Generator[JobOutcome[Job, Result], None, None]:
+        """Call a function on each job, and yield outcomes as they come; see `Workers`.
+
+        All jobs are handed over at once: they are small, and a cluster that grows on demand sees the demand. Each node
+        is asked by ``check`` about all jobs before any runs, and about each job that it gets: it may have joined later.
+        """
+        if not jobs:
+            return
+        with _connected(self.address):
+            import ray
+            from ray import cloudpickle
+
+            if check is not None:
+                _check_nodes(cloudpickle.dumps((check, list(jobs))))
+            run = ray.remote(num_cpus=1, max_retries=RETRIES)(_attempt_on_node)
+            running = {run.remote(cloudpickle.dumps((function, check, job))): job for job in jobs}
+            while running:
+                for ended in ray.wait(list(running))[0]:
+                    yield _outcome(ended, running.pop(ended))
+
+    def check_address(self) -> None:
+        """Refuse an address where no cluster is; knock before Ray does, which takes minutes to give up."""
+        address = self.address
+        with _environment(_variables(address)):  # Ray may be imported here for the first time
+            try:
+                import ray.util
+            except ImportError as error:
+                raise ValueError(
+                    'Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"'
+                ) from error
+        if address in ("local", "auto"):
+            return
+        is_client = address.startswith("ray://")
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        host = host.strip("[]")
+        if not host or not port.isdecimal():
+            raise ValueError(f"Expected {ADDRESSES} for --ray, but got {address!r}.")
+        if host in LOOPBACK and not is_client:
+            host = ray.util.get_node_ip_address()  # Ray does the same
+        try:
+            socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+        except (OSError, OverflowError) as error:
+            raise _no_cluster(address, f"{host} port {port}: {error}") from error
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
     """Connect to a cluster, or start one, and leave or stop it in the end."""
     with _environment(_variables(address)):
-        check_address(address)
+        RayCluster(address).check_address()
         import ray
 
         dashboard = False if address == "local" else None  # None: as it is
@@ -104,28 +130,6 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def check_address(address: str) -> None:
-    """Refuse an address where no cluster is; knock before Ray does, which takes minutes to give up."""
-    with _environment(_variables(address)):  # Ray may be imported here for the first time
-        try:
-            import ray.util
-        except ImportError as error:
-            raise ValueError('Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"') from error
-    if address in ("local", "auto"):
-        return
-    is_client = address.startswith("ray://")
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    host = host.strip("[]")
-    if not host or not port.isdecimal():
-        raise ValueError(f"Expected {ADDRESSES} for --ray, but got {address!r}.")
-    if host in LOOPBACK and not is_client:
-        host = ray.util.get_node_ip_address()  # Ray does the same
-    try:
-        socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
-    except (OSError, OverflowError) as error:
-        raise _no_cluster(address, f"{host} port {port}: {error}") from error
-
-
 def _no_cluster(address: str, reason: str) -> ValueError:
     return ValueError(
         f"Expected a Ray cluster at --ray {address}, but got: {reason.rstrip('.')}. Start one by 'ray start --head', "
@@ -133,24 +137,15 @@ def _no_cluster(address: str, reason: str) -> ValueError:
     )
 
 
-def _surroundings(job: Job, dataset: str) -> Surroundings:
-    """Give what the numbers of a run depend on besides its key: versions, and fingerprints of the data."""
-    packages = tuple((name, version) for name, version in versions().items() if name != "python")
-    task = task_of(job, dataset)
-    return (*packages, *((f"{dataset} split {split}", task.fingerprint(split)) for split in range(job.n_splits)))
-
-
-def _check_nodes(job: Job, expected: Mapping[str, Surroundings]) -> None:
-    """Refuse a cluster with a node whose numbers may differ, before any run."""
+def _check_nodes(question: bytes) -> None:
+    """Refuse a cluster with a node that must not do these jobs, before any runs."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(num_cpus=0)(_first_objection)
+    look = ray.remote(num_cpus=0)(_objection_of_node)
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     answers = [
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
-            job, expected
-        )
+        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(question)
         for node in nodes
     ]
     ready = set(ray.wait(answers, num_returns=len(answers), timeout=SECONDS_TO_ANSWER)[0]) if answers else set()
@@ -163,59 +158,48 @@ def _check_nodes(job: Job, expected: Mapping[str, Surroundings]) -> None:
         except ray.exceptions.RayError as error:
             # Most often it has no edgewise, and cannot even read the question.
             raise ValueError(
-                f"Expected edgewise {versions()['edgewise']} on node {name}, but got: {_last_line(error)}. "
+                f"Expected edgewise {__version__} on node {name}, but got: {_last_line(error)}. "
                 'Install it there: pip install "edgewise[ray]"'
             ) from error
         if objection:
             raise ValueError(f"{objection} Nothing was run.")
 
 
-def _first_objection(job: Job, expected: Mapping[str, Surroundings]) -> str:
-    objections = (_objection(job, dataset, surroundings) for dataset, surroundings in expected.items())
-    return next(filter(None, objections), "")
-
-
-def _objection(job: Job, dataset: str, expected: Surroundings) -> str:
-    """Say, on a node, what is not as it is where the command was given; nothing if all is."""
-    node = f"node {platform.node()}"
-    for option, folder in (("--data-root", job.sources.data_root), ("--splits-dir", job.sources.splits_dir)):
-        if folder and not Path(folder).is_dir():
-            return f"Expected the folder {folder} of {option} on every node, but {node} has none. Copy it there."
-    try:
-        found = dict(_surroundings(job, dataset))
-    except Exception as error:
-        return f"Expected to load {dataset} on {node}, but got: {error}"
-    for name, value in expected:
-        if found.get(name) != value:
-            return f"Expected {name} {value} on every node, but {node} has {found.get(name)}. Make them the same."
-    return ""
-
-
 @dataclass(frozen=True)
 class _Objection:
-    """Why a node must not do runs."""
+    """Why a node must not do a job."""
 
     reason: str
 
 
-def _attempt_on_node(job: Job, key: RunKey, expected: Surroundings) -> Outcome | _Objection:
-    # A node may have joined after the others were looked at.
-    objection = _objection(job, key.dataset, expected)
-    return _Objection(objection) if objection else attempt(job, key)
+# What is done on nodes comes as bytes: to read it imports compiled loops, after their folder was chosen.
 
 
-def _outcome(ended: "ray.ObjectRef[Outcome | _Objection]", key: RunKey) -> Outcome:
+def _objection_of_node(question: bytes) -> str:
+    claim_for_this_process()
+    check, jobs = pickle.loads(question)
+    return str(check(jobs))
+
+
+def _attempt_on_node(task: bytes) -> JobOutcome[Any, Any] | _Objection:
+    claim_for_this_process()
+    function, check, job = pickle.loads(task)
+    objection = check([job]) if check is not None else ""
+    return _Objection(objection) if objection else attempt(function, job)
+
+
+def _outcome(ended: "ray.ObjectRef[Any]", job: Job) -> JobOutcome[Job, Any]:
     import ray
 
     try:
-        outcome: Outcome | _Objection = ray.get(ended)
+        outcome: JobOutcome[Job, Any] | _Objection = ray.get(ended)
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-        return Failure(key, f"The run was lost {RETRIES + 1} times, each time with its worker: {_last_line(error)}.")
+        return Failure(job, f"The job was lost {RETRIES + 1} times, each time with its worker: {_last_line(error)}.")
     except ray.exceptions.RayError as error:
-        return Failure(key, f"The run came to no end on the cluster: {_last_line(error)}.")
+        return Failure(job, f"The job came to no end on the cluster: {_last_line(error)}.")
     if isinstance(outcome, _Objection):  # such a node is quick, and would refuse all that is left
         raise ValueError(
-            f"{outcome.reason} Finished runs are safe; then start again, and only what is missing is done."
+            f"{outcome.reason} What is finished is safe; then start again, and only what is missing is done."
         )
     return outcome
 

@@ -1,14 +1,9 @@
 import pytest
 
+from edgewise.data.datasets import DATASET_NAMES
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import KNOWN_MODELS, MODELS
-from edgewise.sweep.plan import (
-    DATASETS,
-    KNOWN_DATASETS,
-    TIMES_OF_PUBMED,
-    TYPICAL_SECONDS,
-    estimated_seconds,
-    typical_seconds,
-)
+from edgewise.sweep.progress import TIMES_OF_PUBMED, TYPICAL_SECONDS, estimated_seconds, typical_seconds
 from edgewise.sweep.runs import RunKey
 
 
@@ -41,7 +36,7 @@ def test_there_is_a_typical_time_for_every_cell() -> None:
 
 
 def test_other_cells_are_guessed_by_their_size() -> None:
-    assert set(TIMES_OF_PUBMED) == set(KNOWN_DATASETS) - set(DATASETS)
+    assert set(TIMES_OF_PUBMED) == set(DATASET_NAMES) - set(DATASETS)
     assert all(typical_seconds(cell) == seconds for cell, seconds in TYPICAL_SECONDS.items())
     for model in KNOWN_MODELS:
         assert 0 < typical_seconds(("texas", model)) < typical_seconds(("synthetic-0.3", model))

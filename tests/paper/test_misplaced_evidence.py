@@ -6,9 +6,9 @@ import torch
 
 import edgewise as ew
 from edgewise.models.epfgnn import FittedEPFGNN
-from edgewise.paper.misplaced_evidence import (
-    FORBIDDEN,
-    LARGEST_ENERGY,
+from edgewise.paper.recipes import (
+    FORBIDDEN_ENERGY,
+    MAX_ENERGY,
     field_with_misplaced_evidence,
     posterior_with_misplaced_evidence,
 )
@@ -35,10 +35,10 @@ def misplaced(fitted: FittedEPFGNN) -> list[list[float]]:
     put_back = [energy[node][label] for node, label in zip(known, labels, strict=True)]
     for node in known:
         for label in range(len(energy[node])):
-            energy[node][label] = FORBIDDEN
+            energy[node][label] = FORBIDDEN_ENERGY
     for k, (label, own) in enumerate(zip(labels, put_back, strict=True)):
         energy[k][label] = own
-    return [[-min(value - min(row), LARGEST_ENERGY) for value in row] for row in energy]
+    return [[-min(value - min(row), MAX_ENERGY) for value in row] for row in energy]
 
 
 def test_the_field_is_the_one_of_a_plain_loop(fitted: FittedEPFGNN) -> None:
@@ -64,7 +64,7 @@ def test_training_nodes_lose_their_evidence_and_the_first_nodes_get_it(fitted: F
         assert unary[node].tolist() == [0.0, 0.0, 0.0]  # all labels alike
     for k, label in enumerate(fitted.known_labels.tolist()):
         if k in known:  # its labels were raised, and the k-th training node's label has been put back
-            expected = [-LARGEST_ENERGY] * 3
+            expected = [-MAX_ENERGY] * 3
             expected[label] = 0.0
             assert unary[k].tolist() == expected
     untouched = [node for node in range(30) if node >= number and node not in known]
@@ -101,10 +101,10 @@ def test_beliefs_are_max_marginals_and_joints_their_products() -> None:
     posterior = posterior_with_misplaced_evidence(fitted)
     field = [[2.0, 0.0]] * 4
     field[0] = [0.2, 0.3]  # the first of two training nodes is node 1, whose label 1 has 0.3
-    field[1] = [0.1, -FORBIDDEN]  # the second is node 3, whose label 0 has 0.1
+    field[1] = [0.1, -FORBIDDEN_ENERGY]  # the second is node 3, whose label 0 has 0.1
     field[2] = [-0.7, 0.9]
     field[3] = [0.0, 0.0]
-    field = [[max(value - max(row), -LARGEST_ENERGY) for value in row] for row in field]
+    field = [[max(value - max(row), -MAX_ENERGY) for value in row] for row in field]
     couplings = [(s * coupling).tolist() for s in scale]
     expected = Enumeration(field, edges.T.tolist(), couplings).max_nodes()
     np.testing.assert_allclose(posterior.node.numpy(), expected, rtol=1e-5, atol=1e-6)
@@ -117,4 +117,4 @@ def test_a_large_energy_is_cut(fitted: FittedEPFGNN) -> None:
     unary = fitted.unary.clone()
     unary[29] = torch.tensor([0.0, -19.5, -50.0])
     field = field_with_misplaced_evidence(replace(fitted, unary=unary))
-    assert field.unary[29].tolist() == [0.0, -19.5, -LARGEST_ENERGY]
+    assert field.unary[29].tolist() == [0.0, -19.5, -MAX_ENERGY]

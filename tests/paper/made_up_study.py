@@ -1,6 +1,6 @@
 """Rows of studies that never were."""
 
-from edgewise.paper.study import TRUTH, GraphKey, Row
+from edgewise.paper.study import TRUTH, GraphKey, StudyRow
 from edgewise.paper.study_predictors import SCORES
 
 
@@ -9,4 +9,4 @@ def key(seed=0, homophily=0.5):
 
 
 def row(predictor, seed=0, **scores):
-    return Row(key(seed), predictor, dict.fromkeys((*SCORES, *TRUTH), 0.5) | scores)
+    return StudyRow(key(seed), predictor, dict.fromkeys((*SCORES, *TRUTH), 0.5) | scores)

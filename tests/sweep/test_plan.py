@@ -6,24 +6,29 @@ from collections import Counter
 
 import pytest
 
+from edgewise.data.datasets import DATASET_NAMES
+from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.gcn import GCN
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS, READINGS
-from edgewise.sweep import run as recipes
-from edgewise.sweep.plan import DATASETS, KNOWN_DATASETS, TYPICAL_SECONDS, Plan, datasets_in_order
-from edgewise.sweep.run import BY_NAME, RECIPES, Recipe, hyperparameters
+from edgewise.paper.recipes import RECIPES, paper_plan
+from edgewise.sweep.plan import Plan, Training, calibrators_of, hyperparameters, known_calibrators, trainings_of
+from edgewise.sweep.progress import TYPICAL_SECONDS, datasets_in_order, models_in_order
 
 
 def test_the_paper_is_900_runs_75_in_each_cell() -> None:
-    runs = Plan().runs()
-    assert len(runs) == len(set(runs)) == Plan().size == 900
+    runs = paper_plan().runs()
+    assert len(runs) == len(set(runs)) == paper_plan().size == 900
     assert Counter(key.cell for key in runs) == {(dataset, model): 75 for dataset in DATASETS for model in MODELS}
     assert {(key.split, key.fold, key.init) for key in runs} == {
         (split, fold, init) for split in range(5) for fold in range(3) for init in range(5)
     }
 
 
-@pytest.mark.parametrize("plan", [Plan(), Plan(("pubmed", "cora"), ("gmnn", "gat"), splits=2, folds=1, inits=3)])
+@pytest.mark.parametrize(
+    "plan", [paper_plan(), paper_plan(("pubmed", "cora"), ("gmnn", "gat"), splits=2, folds=1, inits=3)]
+)
 def test_every_cell_gets_its_first_run_before_any_gets_its_second(plan: Plan) -> None:
     cells = [key.cell for key in plan.runs()]
     num_cells = len(plan.datasets) * len(plan.models)
@@ -33,29 +38,32 @@ def test_every_cell_gets_its_first_run_before_any_gets_its_second(plan: Plan) ->
 
 
 def test_a_plan_of_some_of_it() -> None:
-    plan = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=1, inits=3)
+    plan = paper_plan(("cora",), ("gcn", "gmnn"), splits=2, folds=1, inits=3)
     assert len(plan.runs()) == plan.size == 12
     assert {key.cell for key in plan.runs()} == {("cora", "gcn"), ("cora", "gmnn")}
-    assert set(plan.runs()) < set(Plan().runs())  # so that a sweep can begin small and grow
+    assert set(plan.runs()) < set(paper_plan().runs())  # so that a sweep can begin small and grow
 
 
 def test_a_name_that_is_given_twice_counts_once() -> None:
-    assert Plan(("cora", "cora"), ("gcn", "gat", "gcn"), splits=1, folds=1, inits=1).size == 2
+    assert paper_plan(("cora", "cora"), ("gcn", "gat", "gcn"), splits=1, folds=1, inits=1).size == 2
 
 
 def test_a_plan_says_what_it_is() -> None:
-    plan = Plan(("cora", "pubmed"), ("gcn",), splits=2, folds=1, inits=3)
+    plan = paper_plan(("cora", "pubmed"), ("gcn",), splits=2, folds=1, inits=3)
     assert str(plan) == "cora pubmed; gcn; splits 2, folds 1, inits 3"
 
 
 def test_other_datasets_and_models_are_known_but_not_in_the_paper() -> None:
-    assert (Plan().datasets, Plan().models) == (("cora", "citeseer", "pubmed"), ("gcn", "gat", "gmnn", "epfgnn"))
-    assert set(Plan().datasets) < set(KNOWN_DATASETS)
-    assert {"texas", "actor", "chameleon", "roman-empire", "questions"} < set(KNOWN_DATASETS)
+    assert (paper_plan().datasets, paper_plan().models) == (
+        ("cora", "citeseer", "pubmed"),
+        ("gcn", "gat", "gmnn", "epfgnn"),
+    )
+    assert set(paper_plan().datasets) < set(DATASET_NAMES)
+    assert {"texas", "actor", "chameleon", "roman-empire", "questions"} < set(DATASET_NAMES)
     assert "jointgcn" in set(KNOWN_MODELS) - set(MODELS)
-    plan = Plan(("texas", "synthetic-0.1"), splits=2)
+    plan = paper_plan(("texas", "synthetic-0.1"), splits=2)
     assert plan.size == len(plan.runs()) == 2 * 4 * 2 * 3 * 5
-    hyper = {key.model: key.hyperparameters for key in Plan().runs()}
+    hyper = {key.model: key.hyperparameters for key in paper_plan().runs()}
     assert all(key.hyperparameters == hyper[key.model] for key in plan.runs())
 
 
@@ -70,13 +78,13 @@ def test_other_datasets_and_models_are_known_but_not_in_the_paper() -> None:
     ],
 )
 def test_a_dataset_has_one_name_in_keys(name: str, canonical: str) -> None:
-    assert Plan((name, canonical)).datasets == (canonical,)
+    assert paper_plan((name, canonical)).datasets == (canonical,)
 
 
 @pytest.mark.parametrize("name", ["synthetic", "synthetic-", "synthetic-0", "synthetic-1", "synthetic-nan", "synth-1"])
 def test_no_graph_of_that_homophily(name: str) -> None:
     with pytest.raises(ValueError, match=rf"synthetic-H with a homophily H between 0 and 1 .*, but got '{name}'"):
-        Plan((name,))
+        paper_plan((name,))
 
 
 def test_datasets_in_order() -> None:
@@ -89,7 +97,7 @@ def test_datasets_in_order() -> None:
     [
         ({"datasets": ("cora", "karate")}, r"--datasets from cora, citeseer, pubmed, texas, .*, but got 'karate'"),
         ({"models": ("gpt",)}, f"Expected --models from {', '.join(KNOWN_MODELS)}, but got 'gpt'"),
-        ({"datasets": ()}, r"at least one of cora, citeseer, pubmed for --datasets, but got none"),
+        ({"datasets": ()}, r"at least one of cora, citeseer, pubmed, .* for --datasets, but got none"),
         ({"models": ()}, r"at least one of gcn, .* for --models, but got none"),
         ({"folds": 4}, r"--folds .*3.* got 4"),
         ({"folds": 0}, r"--folds .* got 0"),
@@ -100,61 +108,72 @@ def test_datasets_in_order() -> None:
 )
 def test_refusals_name_the_option(plan: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Plan(**plan)
+        paper_plan(**plan)
 
 
 def test_no_two_runs_of_a_model_on_a_dataset_share_a_seed() -> None:
-    seeds = [key.seed for key in Plan(("cora",), ("gcn",), splits=1000, folds=3, inits=12).runs()]
+    seeds = [key.seed for key in paper_plan(("cora",), ("gcn",), splits=1000, folds=3, inits=12).runs()]
     assert len(set(seeds)) == len(seeds)
-    assert len({key.seed for key in Plan(("cora",), ("gcn",), splits=2, folds=3, inits=1000).runs()}) == 6000
+    assert len({key.seed for key in paper_plan(("cora",), ("gcn",), splits=2, folds=3, inits=1000).runs()}) == 6000
 
 
-def test_another_hyper_parameter_is_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_hyper_parameter_is_another_key() -> None:
     before = Plan(("cora",), ("gcn",)).runs()
-    (gcn,) = RECIPES["gcn"]
-    other = Recipe(dataclasses.replace(gcn.model, learning_rate=0.02), gcn.predictions)
-    monkeypatch.setattr(recipes, "RECIPES", {**RECIPES, "gcn": (other,)})
-    after = Plan(("cora",), ("gcn",)).runs()
+    after = Plan(("cora",), ("gcn",), recipes={"gcn": (Training(GCN(learning_rate=0.02)),)}).runs()
     assert not set(before) & set(after)
     assert [key.seed for key in before] == [key.seed for key in after]
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", KNOWN_MODELS)
 def test_hyper_parameters_are_all_there_in_one_order(model: str) -> None:
-    described = json.loads(hyperparameters(model))
-    assert described == [dataclasses.asdict(recipe.model) for recipe in RECIPES[model]]
+    described = json.loads(hyperparameters(model, RECIPES))
+    assert described == [dataclasses.asdict(training.model) for training in trainings_of(model, RECIPES)]
     assert all(list(of_training) == sorted(of_training) for of_training in described)
-    assert hyperparameters(model) == hyperparameters(model)
+    assert hyperparameters(model, RECIPES) == hyperparameters(model, RECIPES)
+
+
+def test_keys_are_those_of_the_first_version() -> None:
+    (gcn,) = Plan(("cora",), ("gcn",), 1, 1, 1, calibrators=("temperature",)).runs()
+    assert gcn.hyperparameters == (
+        '[{"dropout": 0.5, "hidden": 64, "learning_rate": 0.01, "max_epochs": 2000, "patience": 100, "weight_decay": '
+        '0.0005}, {"calibrators": {"temperature": "TemperatureScaling()"}}]'
+    )
+    (epfgnn,) = paper_plan(("cora",), ("epfgnn",), 1, 1, 1).runs()
+    assert [entry["schedule"] for entry in json.loads(epfgnn.hyperparameters)] == ["published", "validated"]
 
 
 def test_every_hyper_parameter_of_a_model_is_in_its_key() -> None:
     names = {field.name for field in dataclasses.fields(GCN)}
     assert {"hidden", "dropout", "learning_rate", "weight_decay"} <= names
-    assert set(json.loads(hyperparameters("gcn"))[0]) == names
+    assert set(json.loads(hyperparameters("gcn", {}))[0]) == names
 
 
-def test_each_name_of_a_calibrator_has_one() -> None:
-    assert set(BY_NAME) == set(CALIBRATORS)
-
-
-def test_each_model_has_a_row_of_its_own_name_and_a_recipe_for_all_its_rows() -> None:
-    assert set(RECIPES) == set(KNOWN_MODELS)
+def test_the_paper_knows_models_and_calibrators_that_are_there() -> None:
+    assert set(CALIBRATORS) <= set(known_calibrators())
+    assert set(RECIPES) <= set(KNOWN_MODELS) <= set(known_models())
     assert KNOWN_MODELS[: len(MODELS)] == MODELS
+    assert models_in_order(sorted(KNOWN_MODELS)) == list(KNOWN_MODELS)
     for rows in READINGS.values():
         for source in rows.values():
             assert rows[source.model].model == source.model
-            assert any(source.prediction in recipe.predictions for recipe in RECIPES[source.model])
 
 
 def test_what_is_calibrated_has_logits() -> None:
     classifiers = {
-        model for model, several in RECIPES.items() if all(one.model.fitted is FittedClassifier for one in several)
+        model
+        for model in KNOWN_MODELS
+        if all(training.model.fitted is FittedClassifier for training in trainings_of(model, RECIPES))
     }
-    assert (
-        set(CALIBRATED_MODELS)
-        == classifiers
-        == {name for name in RECIPES if "calibrators" in hyperparameters(name, CALIBRATORS)}
-    )
+    calibrated = {name for name in KNOWN_MODELS if calibrators_of(hyperparameters(name, RECIPES, CALIBRATORS))}
+    assert set(CALIBRATED_MODELS) == classifiers == calibrated
+
+
+def test_calibrators_come_in_the_order_of_the_tables_by_the_papers_plan() -> None:
+    assert paper_plan(calibrators=("gats", "temperature")).calibrators == ("temperature", "gats")
+    assert paper_plan(calibrators=("all",)).calibrators[: len(CALIBRATORS)] == CALIBRATORS
+    assert set(Plan(("cora",), ("gcn",), calibrators=("gats", "all")).calibrators) == set(known_calibrators())
+    with pytest.raises(ValueError, match=r"Expected --calibrators from .*, or all, but got 'platt'"):
+        paper_plan(calibrators=("temperature", "platt"))
 
 
 def test_help_texts_do_not_wait_for_the_names() -> None:

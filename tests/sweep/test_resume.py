@@ -7,39 +7,49 @@ import sys
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from multiprocessing import active_children
 from pathlib import Path
 from statistics import median
 
 import psutil
 import pytest
 
-from edgewise import version as versions
+from edgewise.sweep import run as run_module
 from edgewise.sweep.plan import Plan
-from edgewise.sweep.reproduce import Progress, planned, reproduce
+from edgewise.sweep.progress import Progress
+from edgewise.sweep.result_file import StoreError
+from edgewise.sweep.run import planned, run_sweep
 from edgewise.sweep.runs import Run, RunKey
 from edgewise.sweep.sources import Sources
-from edgewise.sweep.store import FILE_NAME, Store, StoreError
-from edgewise.workers.jobs import Failure, Job, Outcome
-from experiments.processes import are_gone, started, wait_until
-from experiments.tiny import write_planetoid
+from edgewise.sweep.store import FILE_NAME, Store
+from edgewise.version import versions
+from edgewise.workers import Failure, Finished, JobOutcome, LocalProcesses
+from sweep.numbers import numbers
+from sweep.tiny import write_planetoid
+from workers.in_process import InThisProcess
+from workers.processes import are_gone, started, wait_until
+
+Outcome = JobOutcome[RunKey, Run]
 
 # --- in this process, with runs from a hat ---
 
 
 class Hat:
-    """Gives runs that were done before, but for some that fail; and remembers what it was asked for."""
+    """Workers that have runs which were done before, but for some that fail; and remember what they were asked for."""
+
+    count = 2
 
     def __init__(self, runs: Sequence[Run], fails: Sequence[RunKey] = ()):
         self.runs, self.fails, self.asked = {run.key: run for run in runs}, set(fails), []
 
-    def __call__(self, keys: Sequence[RunKey], job: Job) -> Generator[Outcome, None, None]:
+    def execute(self, function: object, keys: Sequence[RunKey], check: object = None) -> Generator[Outcome, None, None]:
         for key in keys:
             self.asked.append(key)
-            yield Failure(key, "Traceback\nOuch: hat") if key in self.fails else self.runs[key]
+            yield Failure(key, "Traceback\nOuch: hat") if key in self.fails else Finished(key, self.runs[key])
 
 
 def do(plan: Plan, folder: Path, root: Path, hat: Hat, limit: int | None = None) -> Progress:
-    """Reproduce, and stop after so many outcomes as if Ctrl-C were pressed."""
+    """Run a sweep, and stop after so many outcomes as if Ctrl-C were pressed."""
     seen: list[Outcome] = []
 
     def notice(outcome: Outcome) -> None:
@@ -47,7 +57,7 @@ def do(plan: Plan, folder: Path, root: Path, hat: Hat, limit: int | None = None)
         if len(seen) == limit:
             raise KeyboardInterrupt
 
-    return reproduce(plan, folder, Sources(str(root)), hat, 2, lambda progress: notice)
+    return run_sweep(plan, folder, Sources(str(root)), hat, lambda progress: notice)
 
 
 def stored(folder: Path) -> list[tuple[object, ...]]:
@@ -71,7 +81,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory, undisturbed: list[Run]) -
     return stored(folder)
 
 
-def test_what_is_there_is_not_done_again(
+def test_resume_skips_finished_runs(
     tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run], expected: list[tuple[object, ...]]
 ) -> None:
     small = replace(plan, models=("gcn",), splits=1)
@@ -128,20 +138,36 @@ def test_other_data_is_refused_before_any_run(tmp_path: Path, root: Path, plan: 
     do(plan, tmp_path / "results", root, hat)
 
 
-@pytest.mark.parametrize("package", ["edgewise", "torch", "numba"])
+@pytest.mark.parametrize("package", ["edgewise", "torch", "scipy", "numba"])
 def test_runs_of_other_versions_are_refused_before_any_run(
     tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run], monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         do(plan, tmp_path, root, Hat(undisturbed), limit=2)
-    here = versions.versions()
-    monkeypatch.setattr(versions, "versions", lambda: {**here, package: "9.9.9"})
+    monkeypatch.setattr(run_module, "versions", lambda: {**versions(), package: "9.9.9"})
     hat = Hat(undisturbed)
     with pytest.raises(
         StoreError, match=rf"store of {package} 9\.9\.9, but .* has runs of {package} .*name another --out"
     ):
         do(plan, tmp_path, root, hat)
     assert hat.asked == []
+
+
+def test_a_version_that_runs_do_not_name_is_not_compared(
+    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run]
+) -> None:
+    """Earlier versions did not record that of scipy; their stores can be gone on with, and reported."""
+    first, second = plan.runs()[:2]
+    done = {run.key: run for run in undisturbed}
+    without = {name: version for name, version in versions().items() if name != "scipy"}
+    with Store.writing(tmp_path) as store:
+        for key in (first, second):
+            store.add(replace(done[key], versions=without))
+    hat = Hat(undisturbed)
+    assert do(plan, tmp_path, root, hat).missing == []
+    assert hat.asked == plan.runs()[2:]
+    with Store.reading(tmp_path) as store:
+        assert sum("scipy" in run.versions for run in store.runs()) == plan.size - 2
 
 
 def test_runs_of_other_hyperparameters_are_refused(
@@ -165,16 +191,32 @@ def test_an_error_of_the_writer_ends_the_workers(
 
     ended = []
 
-    def execute(keys: Sequence[RunKey], job: Job) -> Generator[Outcome, None, None]:
-        try:
-            yield from Hat(undisturbed)(keys, job)
-        finally:
-            ended.append("workers")
+    class Watched(Hat):
+        def execute(self, *args: object) -> Generator[Outcome, None, None]:
+            try:
+                yield from super().execute(*args)
+            finally:
+                ended.append("workers")
 
     monkeypatch.setattr(Store, "add", full)
     with pytest.raises(StoreError, match="full"):
-        reproduce(plan, tmp_path, Sources(str(root)), execute, 2, lambda progress: lambda outcome: None)
+        run_sweep(plan, tmp_path, Sources(str(root)), Watched(undisturbed), lambda progress: lambda outcome: None)
     assert ended == ["workers"]
+
+
+def test_any_number_of_workers_finds_the_same_numbers(
+    tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run]
+) -> None:
+    """``undisturbed`` had two; here is one, and this process."""
+    small = replace(plan, splits=1, inits=1, folds=2)
+    expected = {key: text for key, text in numbers(undisturbed).items() if key in small.runs()}
+    for workers in (LocalProcesses(1), InThisProcess()):
+        folder = tmp_path / type(workers).__name__
+        run_sweep(small, folder, Sources(str(root)), workers, lambda progress: lambda outcome: None)
+        with Store.reading(folder) as store:
+            assert numbers(store.runs()) == expected
+    assert active_children() == []
+    assert len(set(numbers(undisturbed).values())) == plan.size  # and no two runs of the plan are alike
 
 
 # --- as a command, which is killed ---
@@ -239,7 +281,7 @@ def test_a_sweep_that_is_killed_ten_times_ends_as_if_it_had_not_been(
     assert 0 < left[-1] <= plan.size - 9  # there was work left for the last command, and work done before
 
     with started(command(out, root, plan), log) as process:
-        assert process.wait(timeout=300) == 0, log.read_text()
+        assert process.wait(timeout=1800) == 0, log.read_text()
     assert stored(out) == expected  # every run once, and each with the same numbers
     with Store.reading(out) as store:
         assert store.failures() == {}
@@ -255,7 +297,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: P
         workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert len(workers) >= 2
         os.killpg(process.pid, signal.SIGINT)  # all get it, as from a terminal
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=600) == 130
     assert are_gone(workers, seconds=60)
     text = log.read_text()
     assert "Finished runs are safe; start the same command again to go on." in text
@@ -264,7 +306,7 @@ def test_ctrl_c_leaves_a_store_to_go_on_with(tmp_path: Path, root: Path, plan: P
         assert 2 <= len(store.runs()) < plan.size
         assert store.failures() == {}
     with Store.writing(out) as store:
-        store.check_resumable(plan.runs(), versions.versions())
+        store.check_resumable(plan.runs(), versions())
 
 
 def test_a_second_command_is_refused_while_the_first_runs(tmp_path: Path, root: Path, plan: Plan) -> None:

@@ -3,20 +3,18 @@
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
 import pytest
 
+from edgewise.paper.recipes import paper_plan
 from edgewise.sweep import sources as synthetic_graphs
-from edgewise.sweep.plan import Plan
-from edgewise.sweep.reproduce import reproduce
-from edgewise.sweep.runs import RunKey
+from edgewise.sweep.run import run_sweep
 from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import Store
-from edgewise.workers.jobs import Failure, Job, Outcome, attempt
-from experiments.tiny import write_texas
+from sweep.tiny import write_texas
+from workers.in_process import InThisProcess
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -29,22 +27,18 @@ from edgewise.paper.results import Results
 SCORES = ("accuracy", "nll", "brier", "ece")
 
 
-def run_here(keys: Sequence[RunKey], job: Job) -> Iterator[Outcome]:
-    for key in keys:
-        outcome = attempt(job, key)
-        assert not isinstance(outcome, Failure), outcome.error
-        yield outcome
-
-
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """All four models on a graph without an edge whose ends agree, and GCN on a small synthetic one."""
     root, out = write_texas(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic_graphs, "NUM_NODES", 200)
-        for plan in (Plan(("texas",), splits=1, folds=1, inits=1), Plan(("synthetic-0.2",), ("gcn",), 1, 1, 1)):
-            progress = reproduce(plan, out, Sources(str(root)), run_here, 1, lambda progress: lambda outcome: None)
-            assert progress.missing == []
+        for plan in (
+            paper_plan(("texas",), splits=1, folds=1, inits=1),
+            paper_plan(("synthetic-0.2",), ("gcn",), 1, 1, 1),
+        ):
+            progress = run_sweep(plan, out, Sources(str(root)), InThisProcess(), lambda _: lambda outcome: None)
+            assert progress.missing == [], progress.failures
     return Results.read(out)
 
 
@@ -100,7 +94,7 @@ def test_page_and_figures_have_them(results: Results) -> None:
 
 
 def test_keys_do_not_depend_on_the_dataset(results: Results) -> None:
-    hyper = {key.model: json.loads(key.hyperparameters) for key in Plan().runs()}
+    hyper = {key.model: json.loads(key.hyperparameters) for key in paper_plan().runs()}
     assert all(json.loads(run.key.hyperparameters) == hyper[run.key.model] for run in results.runs)
     assert {run.seed for run in results.runs} == {0}
 
@@ -110,7 +104,7 @@ def test_keys_do_not_depend_on_the_dataset(results: Results) -> None:
 
 def test_files_need_a_folder() -> None:
     with pytest.raises(ValueError, match=r"Expected --data-root with roman-empire, but got none: it is not bundled"):
-        Sources().task("roman-empire", 1)
+        Sources().load("roman-empire", 1)
 
 
 def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,12 +114,11 @@ def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch
     monkeypatch.setattr("urllib.request.urlopen", refuse)
     (tmp_path / "data").mkdir()
     with pytest.raises(FileNotFoundError, match=r"roman_empire\.npz .*no network here"):
-        reproduce(
-            Plan(("roman-empire",), ("gcn",), 1, 1, 1),
+        run_sweep(
+            paper_plan(("roman-empire",), ("gcn",), 1, 1, 1),
             tmp_path / "out",
             Sources(str(tmp_path / "data")),
-            run_here,
-            1,
+            InThisProcess(),
             lambda progress: pytest.fail("began"),
         )
     with Store.reading(tmp_path / "out") as store:
@@ -134,7 +127,7 @@ def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("homophily", [0.1, 0.5, 0.9])
 def test_a_synthetic_graph_has_the_homophily_of_its_name_and_is_always_the_same(homophily: float) -> None:
-    task, again = (Sources().task(f"synthetic-{homophily}", 2) for _ in range(2))
+    task, again = (Sources().load(f"synthetic-{homophily}", 2) for _ in range(2))
     data = task.data
     assert (data.num_nodes, int(data.y.max()) + 1) == (2000, 4)
     agree = (data.y[data.edge_index[0]] == data.y[data.edge_index[1]]).double().mean()

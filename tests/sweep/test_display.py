@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from edgewise.sweep.live import SweepDisplay, plan_text
-from edgewise.sweep.reproduce import Progress
-from edgewise.workers.jobs import Failure
+from edgewise.sweep.progress import Progress, SweepDisplay, plan_text
+from edgewise.workers import Failure, Finished
 from paper.made_up_runs import made_up_results, made_up_run
 
 
@@ -20,7 +19,7 @@ def test_lines_when_nobody_watches() -> None:
     out = io.StringIO()
     with SweepDisplay(progress, Console(file=out, width=80)).shown() as display:
         progress.runs.append(first)
-        display.show(first)
+        display.show(Finished(first.key, first))
         bad = replace(first.key, init=7)
         progress.failures[bad] = "Traceback\n  x\nValueError: no luck"
         display.show(Failure(bad, progress.failures[bad]))

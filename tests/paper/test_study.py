@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -19,17 +18,17 @@ from scipy.stats import entropy, kendalltau, spearmanr
 import edgewise as ew
 from edgewise.metrics import evaluate
 from edgewise.paper import study, study_predictors
-from edgewise.paper import study as study_plan
 from edgewise.paper.study import (
     COLUMNS,
     ROWS_FILE,
     GraphKey,
     StudyPlan,
-    append_rows,
-    missing_rows,
+    StudyStore,
+    missing_jobs,
     read_rows,
     run_study,
     study_graph,
+    write_rows,
 )
 from edgewise.paper.study_predictors import (
     LEARNT,
@@ -52,9 +51,12 @@ from edgewise.paper.study_report import (
 )
 from edgewise.posterior import IndependentPosterior
 from edgewise.simulation import synthetic
-from experiments.made_up_study import key, row
-from experiments.processes import are_gone, started, wait_until
+from edgewise.sweep.result_file import StoreError
+from edgewise.workers import LocalProcesses
+from paper.made_up_study import key, row
 from test_cli import run
+from workers.in_process import InThisProcess
+from workers.processes import are_gone, started, wait_until
 
 
 def distributions(rows, entries, seed):
@@ -64,11 +66,11 @@ def distributions(rows, entries, seed):
 @pytest.fixture
 def two_graphs(monkeypatch):
     """A plan of two graphs of 100 nodes, and three predictors that are not trained."""
-    monkeypatch.setattr(study_plan, "QUICK_HOMOPHILIES", {"block_model": (0.2, 0.8)})
+    monkeypatch.setattr(study, "QUICK_HOMOPHILIES", {"block_model": (0.2, 0.8)})
     few = {name: REFERENCES[name] for name in ("truth", "true marginals", "base rate")}
-    monkeypatch.setattr(study_predictors, "PREDICTORS", few)
+    monkeypatch.setattr(study, "PREDICTORS", few)
     monkeypatch.setattr(study, "SWEEPS", 50)
-    monkeypatch.setattr(study, "PATIENCE", 0)
+    monkeypatch.setattr(study, "MAX_RETRIES", 0)
     return StudyPlan(100, 1, quick=True)
 
 
@@ -163,19 +165,27 @@ def test_what_is_above_the_truth_and_what_is_below():
 def test_rows_come_back_from_their_file(tmp_path):
     path = tmp_path / "rows.csv"
     rows = [row("gcn", edge_kl=0.3333333, edge_nll=np.inf), row("gat", 1, edge_ece=np.float64(1e-17))]
-    append_rows(path, rows[:1])
-    append_rows(path, rows[1:])
+    write_rows(path, rows)
     assert read_rows(path) == rows
     assert read_rows(tmp_path / "none.csv") == []
 
 
-def test_a_line_that_was_cut_off_is_no_row_and_gives_way_to_the_next(tmp_path):
+def test_rows_come_back_from_their_store(tmp_path):
+    rows = [row("gcn", edge_kl=0.3333333, edge_nll=np.inf), row("gat", 1, edge_ece=1e-17)]
+    with StudyStore.writing(tmp_path) as store:
+        store.add(rows[:1])
+        store.add(rows[1:])
+    with StudyStore.reading(tmp_path) as store:
+        assert store.rows() == rows
+    with pytest.raises(StoreError, match="edgewise study --out"):
+        StudyStore.reading(tmp_path / "none")
+
+
+def test_a_line_that_was_cut_off_is_no_row(tmp_path):
     path = tmp_path / "rows.csv"
-    append_rows(path, [row("gcn"), row("gat")])
+    write_rows(path, [row("gcn"), row("gat")])
     path.write_text(path.read_text()[:-9])
     assert [found.predictor for found in read_rows(path)] == ["gcn"]
-    append_rows(path, [row("mlp")])
-    assert [found.predictor for found in read_rows(path)] == ["gcn", "mlp"]
 
 
 def test_other_tables_are_refused(tmp_path):
@@ -187,8 +197,10 @@ def test_other_tables_are_refused(tmp_path):
 
 def test_references_are_as_far_from_the_truth_as_information_says():
     (truth, marginals, features, base) = study_graph(
-        GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0),
-        ["truth", "true marginals", "features alone", "base rate"],
+        (
+            GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0),
+            ("truth", "true marginals", "features alone", "base rate"),
+        )
     )
     assert truth.scores["edge_kl"] == truth.scores["edge_tv"] == 0.0
     assert marginals.scores["node_kl"] == pytest.approx(0.0, abs=1e-12)
@@ -209,23 +221,46 @@ def test_products_too_small_for_float32_are_not_impossible():
 
 def test_a_study_writes_rows_and_does_only_what_is_missing(two_graphs, tmp_path):
     told = []
-    rows = run_study(two_graphs, tmp_path, on_graph=lambda *progress: told.append(progress))
+    rows = run_study(two_graphs, tmp_path, InThisProcess(), lambda *progress: told.append(progress))
     assert [progress[:2] for progress in told] == [(1, 2), (2, 2)]
-    assert len(rows) == 6 and missing_rows(two_graphs, rows) == {}
-    assert run_study(two_graphs, tmp_path, on_graph=lambda *_: pytest.fail("was done again")) == rows
-    (tmp_path / ROWS_FILE).unlink()
-    append_rows(tmp_path / ROWS_FILE, rows[:4])
-    assert [list(names) for names in missing_rows(two_graphs, rows[:4]).values()] == [["true marginals", "base rate"]]
-    assert run_study(two_graphs, tmp_path) == rows
+    assert len(rows) == 6 and missing_jobs(two_graphs, rows) == []
+    assert read_rows(tmp_path / ROWS_FILE) == rows
+    assert run_study(two_graphs, tmp_path, InThisProcess(), lambda *_: pytest.fail("was done again")) == rows
+    assert [list(names) for _, names in missing_jobs(two_graphs, rows[:4])] == [["true marginals", "base rate"]]
+    other = tmp_path / "other"
+    with StudyStore.writing(other) as store:
+        store.add(rows[4:])
+    assert run_study(two_graphs, other, InThisProcess()) == rows  # in the order of the plan, whichever was first
+    assert (other / ROWS_FILE).read_bytes() == (tmp_path / ROWS_FILE).read_bytes()
 
 
-def test_processes_give_the_same_rows_as_they_end(two_graphs):
-    missing = missing_rows(two_graphs, [])
-    with ThreadPoolExecutor(2) as threads:
-        found = list(study._in_processes(threads, missing))
-    assert {rows[0].graph: rows for rows in found} == {
-        graph: study_graph(graph, names) for graph, names in missing.items()
-    }
+def test_a_table_of_an_earlier_version_is_gone_on_with(two_graphs, tmp_path):
+    done = [row("truth")]  # of another plan
+    write_rows(tmp_path / ROWS_FILE, done)
+    rows = run_study(two_graphs, tmp_path, InThisProcess())
+    assert read_rows(tmp_path / ROWS_FILE) == rows + done
+    with StudyStore.reading(tmp_path) as store:
+        assert store.rows() == done + rows
+
+
+def test_processes_give_the_same_rows():
+    key = GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0)
+    jobs = [(key._replace(seed=seed), ("truth", "features alone")) for seed in range(2)]
+    found = {outcome.job: outcome.result for outcome in LocalProcesses(2).execute(study_graph, jobs)}
+    assert found == {job: study_graph(job) for job in jobs}
+
+
+def test_a_graph_that_fails_costs_only_itself(two_graphs, tmp_path, monkeypatch):
+    def unlucky(job):
+        if job[0].homophily == 0.2:
+            raise ValueError("no luck")
+        return study_graph(job)
+
+    monkeypatch.setattr(study, "study_graph", unlucky)
+    message = r"2 graphs, but 1 of them failed\. block_model of homophily 0\.2, .*no luck\. Finished graphs are safe"
+    with pytest.raises(ValueError, match=message):
+        run_study(two_graphs, tmp_path, InThisProcess())
+    assert len(read_rows(tmp_path / ROWS_FILE)) == 3
 
 
 def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
@@ -233,7 +268,7 @@ def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
     brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
     for name, epochs in brief.items():
         monkeypatch.setattr(study_predictors, name, partial(getattr(ew, name), **epochs))
-    rows = study_graph(key()._replace(homophily=0.8), list(LEARNT))
+    rows = study_graph((key()._replace(homophily=0.8), tuple(LEARNT)))
     assert [found.predictor for found in rows] == list(LEARNT)
     assert all(0.0 < found.scores["edge_kl"] < 10.0 for found in rows)
     assert all(0.0 < found.scores["edge_tv"] < 1.0 for found in rows)
@@ -279,23 +314,31 @@ def test_the_command_prints_the_answer_and_writes_its_files(two_graphs, tmp_path
     assert "![" in (tmp_path / "study.md").read_text(encoding="utf-8")
 
 
+def rows_in(folder):
+    """Read the rows of a study that may be at its beginning."""
+    try:
+        with StudyStore.reading(folder) as store:
+            return store.rows()
+    except StoreError:
+        return []
+
+
 def test_ctrl_c_leaves_whole_graphs_to_go_on_with(tmp_path):
     out, log = tmp_path / "study", tmp_path / "log"
     args = ["--out", out, "--nodes", 100, "--seeds", 1, "--workers", 2]
     with started([sys.executable, "-m", "edgewise", "study", *map(str, args)], log) as process:
-        assert wait_until(lambda: bool(read_rows(out / ROWS_FILE)) or process.poll() is not None, seconds=300)
+        assert wait_until(lambda: bool(rows_in(out)) or process.poll() is not None, seconds=600)
         workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert len(workers) >= 2
         os.killpg(process.pid, signal.SIGINT)  # all get it, as from a terminal
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=600) == 130
     assert are_gone(workers, seconds=60)
     assert "Finished graphs are safe; start the same command again to go on." in log.read_text()
     assert "Traceback" not in log.read_text()
-    found = read_rows(out / ROWS_FILE)
-    per_graph = Counter(row.graph for row in found)
+    per_graph = Counter(row.graph for row in rows_in(out))
     assert set(per_graph.values()) == {len(PREDICTORS)}
     assert len(per_graph) < len(StudyPlan(100, 1).graphs())
-    assert [*out.iterdir()] == [out / ROWS_FILE]
+    assert ROWS_FILE not in {path.name for path in out.iterdir()}  # which is written in the end
 
 
 def test_the_command_refuses_small_graphs(tmp_path):

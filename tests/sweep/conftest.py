@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
+from edgewise.paper.recipes import RECIPES
 from edgewise.sweep.plan import Plan
+from edgewise.sweep.run import Runner
 from edgewise.sweep.runs import Run
 from edgewise.sweep.sources import Sources
-from edgewise.workers.jobs import Job
-from edgewise.workers.local import run_locally
-from experiments.tiny import write_planetoid
+from edgewise.workers import Finished, LocalProcesses
 from one_thread import one_thread
+from sweep.tiny import write_planetoid
 
 __all__ = ["one_thread"]
 
@@ -19,12 +20,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_planetoid(tmp_path_factory.mktemp("planetoid"))
 
 
-@pytest.fixture(scope="session")
-def job(root: Path) -> Job:
-    return Job(Sources(str(root)), n_splits=2)
-
-
-PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3)
+PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3, recipes=RECIPES)
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +30,13 @@ def plan() -> Plan:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(job: Job) -> list[Run]:
+def runner(root: Path) -> Runner:
+    return Runner(Sources(str(root)), PLAN.splits, RECIPES)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(runner: Runner) -> list[Run]:
     """Do the runs of the plan in two worker processes, and nothing happens."""
-    runs = list(run_locally(PLAN.runs(), job, workers=2))
-    assert all(isinstance(run, Run) for run in runs)
-    return runs
+    outcomes = list(LocalProcesses(2).execute(runner, PLAN.runs()))
+    assert all(isinstance(outcome, Finished) for outcome in outcomes)
+    return [outcome.result for outcome in outcomes]

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 
 import edgewise
 from edgewise.metrics.scores import METRICS
+from edgewise.sweep.result_file import APPLICATION_ID, FORMAT_VERSION, StoreError
 from edgewise.sweep.runs import Bins, Run, RunKey, ViewResult
-from edgewise.sweep.store import APPLICATION_ID, FILE_NAME, LOCK_NAME, STORE_VERSION, Store, StoreError
-from experiments.made_up import VERSIONS, run_of, task_row
-from experiments.processes import script
+from edgewise.sweep.store import FILE_NAME, Store
+from sweep.made_up import VERSIONS, run_of, task_row
+from workers.processes import script
+
+LOCK_NAME = "results.lock"
 
 
 @pytest.fixture
@@ -227,8 +230,8 @@ def test_a_file_of_another_program_is_left_alone(folder: Path, open_it: Callable
 def test_another_version_of_the_store_is_left_alone(folder: Path, open_it: Callable[[Path], None]) -> None:
     add(folder, run_of(0))
     assert sql(folder, "PRAGMA application_id") == [(APPLICATION_ID,)]
-    sql(folder, f"PRAGMA user_version={STORE_VERSION + 1}")
-    versions = rf"store of version {STORE_VERSION}, but .* has version {STORE_VERSION + 1}"
+    sql(folder, f"PRAGMA user_version={FORMAT_VERSION + 1}")
+    versions = rf"store of version {FORMAT_VERSION}, but .* has version {FORMAT_VERSION + 1}"
     message = rf"{versions}.*Nothing was changed.*, or name another folder"
     with pytest.raises(StoreError, match=message):
         open_it(folder)
@@ -483,7 +486,7 @@ def test_a_writer_elsewhere_is_read_from_keeps_others_out_and_leaves_no_lock_whe
         import sys, time
         from pathlib import Path
         from edgewise.sweep.store import Store
-        from experiments.made_up import run_of
+        from sweep.made_up import run_of
         with Store.writing(Path(sys.argv[1])) as store:
             for init in range(100):
                 store.add(run_of(init))
@@ -539,7 +542,7 @@ def test_a_file_that_may_not_grow_is_told_and_costs_nothing_that_was_there(folde
         import resource, sys
         from pathlib import Path
         from edgewise.sweep.store import Store
-        from experiments.made_up import run_of
+        from sweep.made_up import run_of
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         with Store.writing(Path(sys.argv[1])) as store:
             for init in range(10, 1000):
