@@ -7,12 +7,12 @@ import pytest
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import compare, far_scores, tally_line
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import MODELS
+from edgewise.paper.recipes import RECIPES, paper_plan
 from edgewise.paper.report import time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import score_cell
-from edgewise.paper.published import DATASETS
-from edgewise.paper.recipes import RECIPES, paper_plan
 from edgewise.sweep.progress import TYPICAL_SECONDS
 from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources

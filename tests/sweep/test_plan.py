@@ -139,7 +139,7 @@ def test_keys_are_those_of_the_first_version() -> None:
         '0.0005}, {"calibrators": {"temperature": "TemperatureScaling()"}}]'
     )
     (epfgnn,) = paper_plan(("cora",), ("epfgnn",), 1, 1, 1).runs()
-    assert [entry["schedule"] for entry in json.loads(epfgnn.hyperparameters)] == ["published", "validated"]
+    assert [entry["schedule"] for entry in json.loads(epfgnn.hyperparameters)] == ["published", "backbone"]
 
 
 def test_every_hyper_parameter_of_a_model_is_in_its_key() -> None:

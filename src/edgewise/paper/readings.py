@@ -4,7 +4,7 @@ Models and calibrators that are not named here are run and shown too: after thos
 are found. This file imports nothing that takes time, as help texts are made of it.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -39,19 +39,6 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
         },
     }
 )
-
-
-def rows_of(reading: str, found: Mapping[str, Collection[str]]) -> dict[str, Source]:
-    """Return the rows of a reading, given the predictions that were found of each model.
-
-    A model that the paper does not know has a row as defined: of its first prediction.
-
-    >>> list(rows_of(AS_DEFINED, {"gcn": ["product"], "mlp": ["product"]}))[-1]
-    'mlp'
-    """
-    known = {source.model for rows in READINGS.values() for source in rows.values()}
-    others = {model: Source(model, next(iter(names))) for model, names in found.items() if model not in known and names}
-    return {**READINGS[reading], **(others if reading == AS_DEFINED else {})}
 
 
 def calibrators_in_order(names: Iterable[str]) -> list[str]:

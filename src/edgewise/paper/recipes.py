@@ -9,7 +9,6 @@ from functools import partial
 import torch
 
 from edgewise.calibration import known_calibrators
-
 from edgewise.inference import PairwiseMRF, max_product
 from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
 from edgewise.paper.published import DATASETS

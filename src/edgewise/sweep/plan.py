@@ -16,7 +16,6 @@ from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
-
 CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
 MAX_REPEATS = 1000  # splits and initialisations, so that each run has a seed of its own
 
