@@ -7,7 +7,7 @@ from scipy.stats import chisquare
 
 from edgewise.simulation import synthetic
 from edgewise.simulation.field import LabelField
-from edgewise.simulation.gibbs import drawn_labels
+from edgewise.simulation.gibbs import draw_labels
 from edgewise.simulation.random_graphs import block_edges
 
 CLIQUE = {"kind": "mrf", "degree_law": "regular", "average_degree": 3, "num_features": 2}  # of 4 nodes
@@ -40,7 +40,7 @@ def test_a_long_chain_follows_the_law_too():
         torch.zeros(4, 2), torch.triu_indices(4, 4, 1), torch.tensor(coupling)[None], torch.zeros(4), torch.zeros(2, 2)
     )
     rng = np.random.default_rng(0)
-    drawn = [tuple(drawn_labels(field, 20, rng).tolist()) for _ in range(600)]
+    drawn = [tuple(draw_labels(field, 20, rng).tolist()) for _ in range(600)]
     assert p_value(drawn, clique_law(coupling, 4, 2)) > 1e-3
 
 

@@ -42,9 +42,9 @@ Examples:
 
 
 def _event_names() -> Sequence[str]:
-    from edgewise.decisions.events import PLAIN
+    from edgewise.decisions.events import PLAIN_EVENTS
 
-    return PLAIN
+    return PLAIN_EVENTS
 
 
 app = new_command()

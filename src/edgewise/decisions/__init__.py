@@ -4,8 +4,8 @@ from edgewise.decisions.edge_predictions import EdgePredictions
 from edgewise.decisions.predict import predict_edges
 from edgewise.decisions.risk_coverage import RiskCoverage, Selective, risk_coverage, selective
 from edgewise.decisions.thresholds import (
-    Outcome,
     Threshold,
+    ThresholdOutcome,
     bayes_threshold,
     threshold_for_believed_fdr,
     threshold_for_cost,
@@ -15,10 +15,10 @@ from edgewise.decisions.thresholds import (
 
 __all__ = [
     "EdgePredictions",
-    "Outcome",
     "RiskCoverage",
     "Selective",
     "Threshold",
+    "ThresholdOutcome",
     "bayes_threshold",
     "predict_edges",
     "risk_coverage",

@@ -1,4 +1,4 @@
-"""The answer: a table of pairs with the names people gave to nodes and classes."""
+"""The table of predicted pairs, with the names that were given to nodes and classes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,6 @@ from torch import Tensor
 from edgewise.data.edges import listed_once
 from edgewise.decisions.events import Event
 from edgewise.files.tables import write_table
-from edgewise.metrics.collect import slices
 from edgewise.metrics.scoring_input import checked
 from edgewise.validation import ArrayLike
 
@@ -39,7 +38,7 @@ class Column:
         return values if self.names is None else self.names[values]
 
     def to_arrow(self, part: slice) -> "pa.Array":
-        """Give some rows to Arrow; text is text where there are no rows too."""
+        """Convert some rows to Arrow; a column of text is of strings even without rows."""
         import pyarrow as pa
 
         is_text = self.names is not None and self.names.dtype.kind == "O"
@@ -60,7 +59,7 @@ class EdgePredictions:
     table
         The columns by name; the names of nodes and classes are looked up when a column is asked for.
     convergence
-        What the solver said of the posterior, in words.
+        Whether the inference of the posterior converged, in words.
     events
         What was asked about the pairs.
     node
@@ -104,7 +103,7 @@ class EdgePredictions:
     def outcomes(
         self, event: str, y: ArrayLike, mask: ArrayLike | None = None
     ) -> tuple[Float[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
-        """Give P(event) and whether it happened, for the pairs that have both ends in the mask.
+        """Return P(event) and whether it happened, for the pairs that have both ends in the mask.
 
         What thresholds are chosen by on validation nodes, and are checked by on test nodes. A pair that is listed in
         both directions counts once, as it does in ``evaluate``: to count it twice would feign evidence. Only an event
@@ -129,7 +128,7 @@ class EdgePredictions:
         return self[f"P({event})"][rows.cpu().numpy()], happened.cpu().numpy()
 
     def select(self, event: str, threshold: "Threshold") -> "EdgePredictions":
-        """Give the same table with a column ``selected``: where P(event) reaches the threshold."""
+        """Return the same table with a column ``selected``: where P(event) reaches the threshold."""
         self._event(event)
         selected = Column(threshold.select(self[f"P({event})"]))
         return replace(self, table={**self.table, "selected": selected}, note=f"selected by P({event}): {threshold}")
@@ -142,7 +141,7 @@ class EdgePredictions:
         raise ValueError(f"Expected an event of the table ({known}), but got {name!r}. Predict it: events=({name!r},).")
 
     def to_arrow(self) -> "pa.Table":
-        """Give the table to Arrow, with convergence and selection in its metadata."""
+        """Convert the table to Arrow, with convergence and selection in its metadata."""
         import pyarrow as pa
 
         batches = list(self._batches(max(1, len(self))))
@@ -159,10 +158,11 @@ class EdgePredictions:
         """Cut the table; an empty one gives one empty batch."""
         import pyarrow as pa
 
-        about = {"convergence": self.convergence, "selection": self.note}
-        for part in slices(len(self), rows):
-            batch = pa.RecordBatch.from_pydict({name: column.to_arrow(part) for name, column in self.table.items()})
-            yield batch.replace_schema_metadata(about)
+        metadata = {"convergence": self.convergence, "selection": self.note}
+        for lo in range(0, max(1, len(self)), rows):
+            some = slice(lo, lo + rows)
+            batch = pa.RecordBatch.from_pydict({name: column.to_arrow(some) for name, column in self.table.items()})
+            yield batch.replace_schema_metadata(metadata)
 
     def __repr__(self) -> str:
         return f"EdgePredictions(pairs={len(self)}, columns={list(self.table)})"
@@ -185,12 +185,12 @@ def _cell(value: object) -> str:
     return text if len(text := str(value)) <= 24 else f"{text[:23]}…"
 
 
-def same_for_all(word: str, rows: int) -> Column:
-    """Make a column that says the same in each row."""
-    return Column(np.broadcast_to(np.int8(0), (rows,)), np.array([word], dtype=object))
+def constant_column(text: str, rows: int) -> Column:
+    """Make a column that has the same text in each row."""
+    return Column(np.broadcast_to(np.int8(0), (rows,)), np.array([text], dtype=object))
 
 
-def numbers(tensor: Tensor) -> NDArray[Any]:
-    """Look at a tensor as an array."""
+def as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return a tensor as an array, without a copy on the CPU."""
     array: NDArray[Any] = torch.Tensor.numpy(tensor.cpu())
     return array

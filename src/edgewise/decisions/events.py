@@ -1,4 +1,4 @@
-"""What may be asked about the labels of two nodes, and its probability by a closed form or by a joint."""
+"""Events of the labels of two nodes, and their probabilities by a closed form or by a joint."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from edgewise.validation import ArrayLike, as_tensor
 # An event by name, or a name with the pairs of labels (classes, classes) that belong to it.
 EventLike = str | tuple[str, ArrayLike]
 
-PLAIN = ("same", "different", "both_correct")
-OF_A_CLASS = ("both", "any", "only_one")
+PLAIN_EVENTS = ("same", "different", "both_correct")
+CLASS_EVENTS = ("both", "any", "only_one")
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,21 +33,21 @@ class Event:
     def product_probability(
         self, p: Float[Tensor, "pairs classes"], q: Float[Tensor, "pairs classes"]
     ) -> Float[Tensor, " pairs"]:
-        """Give P(event) of independent nodes; no joint is made."""
+        """Compute P(event) of independent nodes; no joint is made."""
         if self.kind == "same":
             return (p * q).sum(1)
         if self.kind == "different":
             return (p * (1.0 - q)).sum(1)
         if self.kind == "both_correct":
             return p.amax(1) * q.amax(1)
-        if self.kind in OF_A_CLASS:
-            return _of_a_class(self.kind, p[:, self.label], q[:, self.label])
+        if self.kind in CLASS_EVENTS:
+            return _class_probability(self.kind, p[:, self.label], q[:, self.label])
         return ((p @ self.table(p)) * q).sum(1)
 
     def joint_probability(
         self, joint: Float[Tensor, "pairs classes classes"], predicted: Int[Tensor, "2 pairs"]
     ) -> Float[Tensor, " pairs"]:
-        """Give P(event), the sum over its pairs of labels."""
+        """Compute P(event), the sum over its pairs of labels."""
         if self.pairs is None:
             return joint[torch.arange(len(joint), device=joint.device), predicted[0], predicted[1]]
         return joint.flatten(1) @ self.table(joint).flatten()
@@ -59,7 +59,7 @@ class Event:
         return self.pairs.to(labels.device)[labels[0], labels[1]]
 
     def table(self, like: Tensor) -> Float[Tensor, "classes classes"]:
-        """Give the pairs of labels as 0 and 1, of the dtype and on the device of a tensor."""
+        """Return the pairs of labels as 0 and 1, of the dtype and on the device of a tensor."""
         if self.pairs is None:
             raise ValueError(f"Expected an event that is a set of labels, but {self.name} depends on predictions.")
         return self.pairs.to(like)
@@ -68,7 +68,7 @@ class Event:
 BOTH_CORRECT = Event("both_correct", "both_correct")
 
 
-def _of_a_class(kind: str, p: Float[Tensor, " pairs"], q: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
+def _class_probability(kind: str, p: Float[Tensor, " pairs"], q: Float[Tensor, " pairs"]) -> Float[Tensor, " pairs"]:
     if kind == "both":
         return p * q
     if kind == "any":
@@ -110,11 +110,11 @@ def _event(event: EventLike, num_classes: int, classes: Sequence[str]) -> Event:
 
 def _named_event(name: str, num_classes: int, classes: Sequence[str]) -> Event:
     equal = torch.eye(num_classes, dtype=torch.bool)
-    if name in PLAIN:
+    if name in PLAIN_EVENTS:
         return Event(name, name, pairs={"same": equal, "different": ~equal}.get(name))
     kind, sign, label_name = name.partition("=")
-    if kind not in OF_A_CLASS or not sign:
-        known = ", ".join([*PLAIN, *(f"{kind}=CLASS" for kind in OF_A_CLASS)])
+    if kind not in CLASS_EVENTS or not sign:
+        known = ", ".join([*PLAIN_EVENTS, *(f"{kind}=CLASS" for kind in CLASS_EVENTS)])
         raise ValueError(f"Expected an event that is one of {known}, or (name, pairs of labels), but got {name!r}.")
     if label_name not in classes:
         few = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")

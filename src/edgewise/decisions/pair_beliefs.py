@@ -1,4 +1,4 @@
-"""What a belief says about pairs of nodes: their most likely labels, and the probabilities of events."""
+"""The most likely labels of pairs of nodes, and the probabilities of events, under a belief."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -9,11 +9,10 @@ from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup
 from edgewise.decisions.events import Event
-from edgewise.metrics.collect import slices
-from edgewise.metrics.elements import CHUNK_ELEMENTS
 from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
 
 Progress = Callable[[int, int], None]  # pairs done, pairs in all
+CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
 
 
 class PairBeliefs(NamedTuple):
@@ -34,7 +33,7 @@ class Group(NamedTuple):
 
 
 def methods_of(posterior: Posterior) -> list[str]:
-    """Say in words how a kind of belief comes to the joint of a pair."""
+    """Name the ways in which a kind of belief comes to the joint of a pair."""
     if isinstance(posterior, IndependentPosterior):
         return ["product"]
     if isinstance(posterior, MixturePosterior):
@@ -52,7 +51,7 @@ def pair_beliefs(
     top: int = 1,
     progress: Progress | None = None,
 ) -> PairBeliefs:
-    """Ask a belief about pairs of distinct nodes, a chunk at a time; what it says is kept on the CPU.
+    """Compute the beliefs about pairs of distinct nodes, a chunk at a time; they are kept on the CPU.
 
     Of labels that are equally likely the lower ones come first, those of the first node before those of the second.
     """
@@ -65,7 +64,9 @@ def pair_beliefs(
     )
     lookup = EdgeLookup(posterior.edge_index, posterior.num_nodes) if isinstance(posterior, PairwisePosterior) else None
     predicted = posterior.node.argmax(-1)
-    for part in slices(num_pairs, CHUNK_ELEMENTS // _numbers_a_pair(posterior, top)):
+    step = max(1, CHUNK_ELEMENTS // _numbers_per_pair(posterior, top))
+    for lo in range(0, max(1, num_pairs), step):
+        part = slice(lo, min(lo + step, num_pairs))
         chunk = pairs[:, part].to(predicted.device)
         for method, is_product, places in _groups(posterior, lookup, chunk):
             asked, here = (chunk, part) if places is None else (chunk[:, places], part.start + places.cpu())
@@ -82,7 +83,7 @@ def pair_beliefs(
     return beliefs
 
 
-def _numbers_a_pair(posterior: Posterior, top: int) -> int:
+def _numbers_per_pair(posterior: Posterior, top: int) -> int:
     """Count the numbers that are in memory at once for a pair."""
     classes = posterior.num_classes
     product = 6 * classes + min(top, classes) ** 2
@@ -90,7 +91,7 @@ def _numbers_a_pair(posterior: Posterior, top: int) -> int:
 
 
 def _groups(posterior: Posterior, lookup: EdgeLookup | None, pairs: Int[Tensor, "2 pairs"]) -> Iterator[Group]:
-    """Part the pairs by how their joints come about: a field has none where there is no edge."""
+    """Group the pairs by how their joints come about: a field has none where there is no edge."""
     if lookup is None:
         yield Group(0, isinstance(posterior, IndependentPosterior))
         return
@@ -103,7 +104,7 @@ def _by_product(
     posterior: Posterior, pairs: Int[Tensor, "2 pairs"], events: Sequence[Event], top: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Use closed forms: no joint is made, and of the labels of a node only the best are multiplied."""
-    p, q = (_normalised(posterior.node[nodes].double()) for nodes in pairs)
+    p, q = (_normalize(posterior.node[nodes].double()) for nodes in pairs)
     kept = [_best_labels(row, min(top, posterior.num_classes)) for row in (p, q)]
     products = p.gather(1, kept[0])[:, :, None] * q.gather(1, kept[1])[:, None, :]
     places, probability = _largest(products.flatten(1), top)
@@ -120,7 +121,7 @@ def _by_joint(
     events: Sequence[Event],
     top: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    flat = _normalised(posterior.marginal(pairs).flatten(1).double())
+    flat = _normalize(posterior.marginal(pairs).flatten(1).double())
     places, probability = _largest(flat, top)
     labels = torch.stack([places // posterior.num_classes, places % posterior.num_classes])
     joint = flat.view(-1, posterior.num_classes, posterior.num_classes)
@@ -128,13 +129,13 @@ def _by_joint(
     return labels.permute(2, 0, 1), probability.T, _stacked(of_events, flat)
 
 
-def _normalised(p: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
+def _normalize(p: Float[Tensor, "rows entries"]) -> Float[Tensor, "rows entries"]:
     """Divide rows by their sums, so that an event and its opposite sum to 1 for rounded probabilities too."""
     return p / p.sum(1, keepdim=True)
 
 
 def _best_labels(p: Float[Tensor, "rows classes"], count: int) -> Int[Tensor, "rows best"]:
-    """Give the most likely labels of each row, in the order of the labels."""
+    """Find the most likely labels of each row, in the order of the labels."""
     if count == 1:
         return p.argmax(1, keepdim=True)
     return p.sort(dim=1, descending=True, stable=True).indices[:, :count].sort(1).values

@@ -1,4 +1,4 @@
-"""Predict pairs of nodes: the one call."""
+"""Predict pairs of nodes by one call, in the names of nodes and classes."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.decisions.edge_predictions import Column, EdgePredictions, numbers, same_for_all
+from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
 from edgewise.decisions.events import EventLike, checked_events
 from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, methods_of, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
@@ -28,18 +28,19 @@ class Names:
     count: int
     given: NDArray[Any] | None = None
 
-    def words(self) -> list[str]:
-        """Give all names as text."""
+    def as_text(self) -> list[str]:
+        """Return all names as text."""
         return [str(name) for name in (range(self.count) if self.given is None else self.given.tolist())]
 
 
 def checked_names(names: NameLike | None, count: int, argument: str, thing: str) -> Names:
-    """Check that there is one name a thing, text or a whole number, each of its own."""
+    """Check that there is one name per thing, text or a whole number, and that all differ."""
     if names is None:
         return Names(count)
     given = _array_of(names)
     if given.shape != (count,):
-        raise ValueError(f"Expected {argument} of shape ({count},), one a {thing}, but got shape {tuple(given.shape)}.")
+        shape = tuple(given.shape)
+        raise ValueError(f"Expected {argument} of shape ({count},), one per {thing}, but got shape {shape}.")
     if given.dtype.kind == "O" and (kinds := {type(name).__name__ for name in given} - {"str"}):
         raise ValueError(
             f"Expected {argument} to be all text or all whole numbers, but got {' and '.join(sorted(kinds))}."
@@ -63,7 +64,7 @@ def _array_of(names: object) -> NDArray[Any]:
 
 
 def checked_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
-    """Check pairs of nodes, given by their names, and give them by their numbers.
+    """Check pairs of nodes given by their names, and return their numbers.
 
     An array or tensor holds pairs as columns (2, pairs), as edge_index does; a list holds a pair in each entry.
     """
@@ -188,37 +189,37 @@ def predict_edges(
     belief = as_posterior(posterior)
     nodes = checked_names(node_ids, belief.num_nodes, "node_ids", "node")
     classes = checked_names(class_names, belief.num_classes, "class_names", "class")
-    asked = checked_events(events, belief.num_classes, classes.words())
+    asked = checked_events(events, belief.num_classes, classes.as_text())
     check_whole_number("top", top, 1, belief.num_classes**2)
     ends = checked_pairs(pairs, nodes)
-    words = _convergence_words(belief)
-    said = pair_beliefs(belief, ends, asked, top, progress)
+    convergence = _describe_convergence(belief)
+    beliefs = pair_beliefs(belief, ends, asked, top, progress)
     table = {
-        **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), said, nodes, classes),
-        **{f"P({event.name})": Column(numbers(p)) for event, p in zip(asked, said.event_probability, strict=True)},
-        "method": Column(numbers(said.method), np.array(methods_of(belief), dtype=object)),
-        "convergence": same_for_all(words, ends.shape[1]),
+        **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), beliefs, nodes, classes),
+        **{f"P({event.name})": Column(as_array(p)) for event, p in zip(asked, beliefs.event_probability, strict=True)},
+        "method": Column(as_array(beliefs.method), np.array(methods_of(belief), dtype=object)),
+        "convergence": constant_column(convergence, ends.shape[1]),
     }
-    return EdgePredictions(table, words, asked, belief.node.detach(), ends)
+    return EdgePredictions(table, convergence, asked, belief.node.detach(), ends)
 
 
 def _nodes_and_labels(
-    ends: Int[Tensor, "2 pairs"], predicted: Int[Tensor, " nodes"], said: PairBeliefs, nodes: Names, classes: Names
+    ends: Int[Tensor, "2 pairs"], predicted: Int[Tensor, " nodes"], beliefs: PairBeliefs, nodes: Names, classes: Names
 ) -> dict[str, Column]:
-    """Give the first columns: who is in a pair, what each is by itself, and what both are together, best first."""
+    """Make the first columns: the nodes, what each is predicted to be alone, and the likeliest labels of both."""
     sides = ("start", "end")
-    table = {side: Column(numbers(ends[k]), nodes.given) for k, side in enumerate(sides)}
+    table = {side: Column(as_array(ends[k]), nodes.given) for k, side in enumerate(sides)}
     for k, side in enumerate(sides):
-        table[f"{side}_predicted"] = Column(numbers(predicted[ends[k]].int()), classes.given)
-    for rank, (labels, probability) in enumerate(zip(said.labels, said.label_probability, strict=True), start=1):
+        table[f"{side}_predicted"] = Column(as_array(predicted[ends[k]].int()), classes.given)
+    for rank, (labels, probability) in enumerate(zip(beliefs.labels, beliefs.label_probability, strict=True), start=1):
         suffix = "" if rank == 1 else f"_{rank}"
         for k, side in enumerate(sides):
-            table[f"{side}_label{suffix}"] = Column(numbers(labels[k]), classes.given)
-        table[f"P(labels{suffix})"] = Column(numbers(probability))
+            table[f"{side}_label{suffix}"] = Column(as_array(labels[k]), classes.given)
+        table[f"P(labels{suffix})"] = Column(as_array(probability))
     return table
 
 
-def _convergence_words(belief: Posterior) -> str:
+def _describe_convergence(belief: Posterior) -> str:
     convergence = belief.convergence
     if convergence is None:
         return "not recorded" if isinstance(belief, PairwisePosterior) else "nothing to converge"

@@ -89,7 +89,7 @@ class RiskCoverage:
         return self.aurc - self.best_aurc
 
     def risk_at(self, coverage: float) -> float:
-        """Give the risk at the highest threshold that decides at least this share; NaN without elements."""
+        """Return the risk at the highest threshold that decides at least this share; NaN without elements."""
         check_number("coverage", coverage, above=0, most=1)
         if not self.count:
             return float("nan")
@@ -98,12 +98,12 @@ class RiskCoverage:
         return float(self.risk[place])
 
     def coverage_at(self, risk: float) -> float:
-        """Give the largest coverage whose risk is at most this; 0 if there is none."""
+        """Return the largest coverage whose risk is at most this; 0 if there is none."""
         allowed = np.flatnonzero(self.risk <= risk)
         return float(self.coverage[allowed[-1]]) if len(allowed) else 0.0
 
     def to_dict(self) -> dict[str, float]:
-        """Give the numbers of the curve without its points."""
+        """Return the numbers of the curve without its points."""
         areas = {"aurc": self.aurc, "best_aurc": self.best_aurc, "excess_aurc": self.excess_aurc}
         return {"count": self.count, "full_risk": self.full_risk, **areas}
 
@@ -143,7 +143,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 def counts_by_threshold(
     scores: Float[np.ndarray, " elements"], counted: Bool[np.ndarray, " elements"]
 ) -> tuple[Floats, Int[np.ndarray, " thresholds"], Int[np.ndarray, " thresholds"]]:
-    """Give each distinct score, from high to low, how many reach it, and how many of these are to be counted."""
+    """Count, for each distinct score from high to low, how many reach it and how many of these are flagged."""
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)])
@@ -184,7 +184,7 @@ class Selective:
         return {"nodes": self.nodes, "edges": self.edges, **self.events}
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """Give counts and areas as plain numbers, by curve."""
+        """Return counts and areas as plain numbers, by curve."""
         return {name: curve.to_dict() for name, curve in self.curves.items()}
 
     def __str__(self) -> str:
@@ -243,11 +243,11 @@ def selective(
     given = checked(belief, y, edge_index, mask)
     ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
     asked = checked_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
-    said = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])
-    _check_methods(said, ends)
+    beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])
+    _check_methods(beliefs, ends)
     predicted = given.probs.argmax(1)
     labels, guesses = given.y[ends].long(), predicted[ends]
-    own, *of_events = said.event_probability.numpy()
+    own, *of_events = beliefs.event_probability.numpy()
     curves = {}
     for event, probability in zip(asked, of_events, strict=True):
         decided_right = (probability >= 0.5) == event.happened(labels, guesses).cpu().numpy()
@@ -256,10 +256,10 @@ def selective(
     return Selective(nodes, risk_coverage(own, BOTH_CORRECT.happened(labels, guesses)), curves)
 
 
-def _check_methods(said: PairBeliefs, ends: Int[Tensor, "2 edges"]) -> None:
+def _check_methods(beliefs: PairBeliefs, ends: Int[Tensor, "2 edges"]) -> None:
     """Refuse edges that a field does not have, as `evaluate` does: products would be scored as its beliefs."""
-    if bool(said.method.any()):
-        pair = tuple(ends[:, int(said.method.nonzero()[0])].tolist())
+    if bool(beliefs.method.any()):
+        pair = tuple(ends[:, int(beliefs.method.nonzero()[0])].tolist())
         raise ValueError(
             f"Expected edges of the field, but it has no edge {pair}. Leave it out, or pass posterior.node, whose "
             "joints are products."

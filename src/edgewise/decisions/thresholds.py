@@ -1,4 +1,4 @@
-"""A threshold of a probability: what it selects, and what came of it."""
+"""Thresholds of a probability: how they are chosen, what they select, and how often that is right."""
 
 import math
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ThresholdOutcome:
     """What a threshold selects among pairs whose truth is known."""
 
     count: int
@@ -73,7 +73,7 @@ class Outcome:
         return total / self.count
 
     def to_dict(self) -> dict[str, float]:
-        """Give everything as numbers."""
+        """Return all counts and rates by name."""
         names = ("count", "selected", "happened", "hits", "precision", "recall", "false_discoveries", "coverage")
         return {name: getattr(self, name) for name in names} | ({"cost": self.cost} if self.costs else {})
 
@@ -109,7 +109,7 @@ class Threshold:
 
     value: float
     rule: str
-    validation: Outcome | None = None
+    validation: ThresholdOutcome | None = None
     costs: Costs | None = None
 
     @property
@@ -124,20 +124,22 @@ class Threshold:
         )
         return selected
 
-    def check(self, probability: ArrayLike, happened: ArrayLike) -> Outcome:
-        """Tell what comes of the threshold on other pairs, such as those of test nodes."""
+    def check(self, probability: ArrayLike, happened: ArrayLike) -> ThresholdOutcome:
+        """Tell what the threshold selects among other pairs, such as those of test nodes."""
         p, truth = checked_outcomes(probability, happened)
-        return outcome(self.value, p, truth, self.costs)
+        return count_selected(self.value, p, truth, self.costs)
 
     def __str__(self) -> str:
         return f"P ≥ {self.value:.6g}, {self.rule}" if self.found else f"nothing, {self.rule}"
 
 
-def outcome(value: float, probability: np.ndarray, happened: np.ndarray, costs: Costs | None = None) -> Outcome:
+def count_selected(
+    value: float, probability: np.ndarray, happened: np.ndarray, costs: Costs | None = None
+) -> ThresholdOutcome:
     """Count what a threshold selects."""
     selected = probability >= value
     hits = int((selected & happened).sum())
-    return Outcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
+    return ThresholdOutcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
 
 
 def checked_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
@@ -163,7 +165,7 @@ def check_share(name: str, share: float) -> None:
     check_number(name, share, above=0, most=1, way_out="For percent divide by 100.")
 
 
-GROWTH = 1.25  # of the numbers of pairs at which a guaranteed precision is tested
+SIZE_GROWTH = 1.25  # of the numbers of pairs at which a guaranteed precision is tested
 
 
 def threshold_for_precision(
@@ -200,10 +202,12 @@ def threshold_for_precision(
     """
     check_share("precision", precision)
     p, truth = checked_outcomes(probability, happened)
-    return _observed(p, truth, precision) if confidence is None else _guaranteed(p, truth, precision, confidence)
+    if confidence is None:
+        return _choose_by_observed(p, truth, precision)
+    return _choose_by_guaranteed(p, truth, precision, confidence)
 
 
-def _observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
+def _choose_by_observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
     value, selected, wrong = counts_by_threshold(p, ~truth)
     reached = np.flatnonzero((selected - wrong) / selected >= precision)
     if len(reached):
@@ -213,10 +217,10 @@ def _observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
         if len(value):
             best = int(np.argmax((selected - wrong) / selected))
             rule += f": the best is {1 - wrong[best] / selected[best]:.4f}, at P ≥ {value[best]:.6g}"
-    return Threshold(chosen, rule, outcome(chosen, p, truth))
+    return Threshold(chosen, rule, count_selected(chosen, p, truth))
 
 
-def _guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: float) -> Threshold:
+def _choose_by_guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: float) -> Threshold:
     from scipy.stats import binom
 
     check_number("confidence", confidence, above=0, below=1, way_out="Usual ones are 0.9 and 0.95.")
@@ -225,16 +229,16 @@ def _guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: 
     goal = f"a precision of at least {precision:g} with confidence {confidence:g}"
     if len(sizes) == 0:
         rule = f"as {len(p)} pairs are too few to show {goal}"
-        return Threshold(math.inf, rule, outcome(math.inf, p, truth))
+        return Threshold(math.inf, rule, count_selected(math.inf, p, truth))
     places = np.searchsorted(selected, sizes)
     chances = binom.cdf(wrong[places], selected[places], 1.0 - precision)
     passed = places[chances <= (1.0 - confidence) / len(sizes)]
     if len(passed) == 0:
-        return Threshold(math.inf, f"as no threshold shows {goal}", outcome(math.inf, p, truth))
+        return Threshold(math.inf, f"as no threshold shows {goal}", count_selected(math.inf, p, truth))
     # The n most probable are a sample of all that is above the next lower value, not of what reaches their own lowest.
     place = int(passed.max())
     chosen = float(np.nextafter(value[place + 1], 1.0)) if place + 1 < len(value) else 0.0
-    return Threshold(chosen, f"the lowest threshold that shows {goal}", outcome(chosen, p, truth))
+    return Threshold(chosen, f"the lowest threshold that shows {goal}", count_selected(chosen, p, truth))
 
 
 def _tested_sizes(count: int, precision: float, confidence: float) -> Int[np.ndarray, " sizes"]:
@@ -244,8 +248,8 @@ def _tested_sizes(count: int, precision: float, confidence: float) -> Int[np.nda
     fewest = math.ceil(math.log(1.0 - confidence) / math.log(precision))
     if fewest > count:
         return np.empty(0, np.int64)
-    steps = math.ceil(math.log(count / fewest) / math.log(GROWTH))
-    return np.unique(np.append((fewest * GROWTH ** np.arange(steps)).astype(np.int64), count))
+    steps = math.ceil(math.log(count / fewest) / math.log(SIZE_GROWTH))
+    return np.unique(np.append((fewest * SIZE_GROWTH ** np.arange(steps)).astype(np.int64), count))
 
 
 def threshold_for_cost(
@@ -279,12 +283,12 @@ def threshold_for_cost(
     total = np.append(false_negative * truth.sum(), false_positive * wrong + false_negative * left_out)
     best = int(np.argmin(total))
     chosen = math.inf if best == 0 else float(value[best - 1])
-    rule = f"which costs least at {_words(costs)}"
-    return Threshold(chosen, rule, outcome(chosen, p, truth, costs), costs)
+    rule = f"which costs least at {_describe(costs)}"
+    return Threshold(chosen, rule, count_selected(chosen, p, truth, costs), costs)
 
 
 def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshold:
-    """Give the threshold fp / (fp + fn), from which on selecting is the cheaper choice if probabilities are right.
+    """Return the threshold fp / (fp + fn), from which on selecting is the cheaper choice if probabilities are right.
 
     Parameters
     ----------
@@ -299,10 +303,10 @@ def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshol
     0.2
     """
     costs = Costs(false_positive, false_negative)
-    return Threshold(costs.bayes_threshold, f"which costs least at {_words(costs)} if P is right", costs=costs)
+    return Threshold(costs.bayes_threshold, f"which costs least at {_describe(costs)} if P is right", costs=costs)
 
 
-def _words(costs: Costs) -> str:
+def _describe(costs: Costs) -> str:
     return f"{costs.false_positive:g} a false positive and {costs.false_negative:g} a false negative"
 
 
@@ -348,7 +352,7 @@ def threshold_for_fdr(
     chosen = float(value[passed[-1]]) if len(passed) else math.inf
     words = f"a false discovery rate of {fdr:g}"
     rule = f"the lowest threshold for {words}" if len(passed) else f"as no threshold has {words}"
-    return Threshold(chosen, rule, outcome(chosen, p, truth))
+    return Threshold(chosen, rule, count_selected(chosen, p, truth))
 
 
 def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:

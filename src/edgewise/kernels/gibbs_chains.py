@@ -1,31 +1,55 @@
-"""Chains of labels in compiled loops."""
+"""Gibbs chains of labels in compiled loops.
+
+They draw from P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} T_ij(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ). The plain twin
+is the loop in the tests of the simulation, which draws the same labels.
+"""
+
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgewise.kernels.dispatch import compiled
-from edgewise.simulation.field import Array, FieldArrays
+
+Array = NDArray[Any]
+
+
+class FieldArrays(NamedTuple):
+    """A field as arrays of float64 and int64.
+
+    The neighbors of node i are ``neighbor[begin[i]:begin[i + 1]]``, by the edges at the same places of ``edge``.
+    """
+
+    free: Array  # the nodes with more than one possible label
+    unary: Array  # U (N, C)
+    begin: Array  # (N + 1,)
+    neighbor: Array  # (2E,)
+    edge: Array  # (2E,)
+    coupling: Array  # T (E or 1, C, C)
+    weight: Array  # w (N,)
+    rate: Array  # R (C, C)
 
 
 @compiled
-def sweep_labels(labels: Array, arrays: FieldArrays, num_sweeps: int, rng: np.random.Generator) -> None:
+def sweep_labels(labels: Array, field: FieldArrays, num_sweeps: int, rng: np.random.Generator) -> None:
     """Draw each free node's label given all others, in turn, so many times; ``labels`` are changed in place."""
-    weight, classes = arrays.weight, arrays.unary.shape[1]
+    weight, classes = field.weight, field.unary.shape[1]
     sums = np.zeros(classes)
     for i in range(len(labels)):
         sums[labels[i]] += weight[i]
-    field = np.empty(classes)
+    log_p = np.empty(classes)
     for _ in range(num_sweeps):
-        for i in arrays.free:
+        for i in field.free:
             sums[labels[i]] -= weight[i]
-            _listen(i, labels, arrays, sums, field)
-            labels[i] = _drawn(field, rng.random())
+            _log_conditional(i, labels, field, sums, log_p)
+            labels[i] = _draw(log_p, rng.random())
             sums[labels[i]] += weight[i]
 
 
 @compiled
 def run_chain(
     labels: Array,
-    arrays: FieldArrays,
+    field: FieldArrays,
     ends: Array,
     affinity: Array,
     num_sweeps: int,
@@ -39,18 +63,18 @@ def run_chain(
     ``affinity`` (E or 1, C, C) is exp of all that couples the ends of an edge. ``node_sum`` and ``node_square`` (N, C)
     take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes P(y_i, y_j | rest).
     """
-    weight, (num_nodes, classes) = arrays.weight, arrays.unary.shape
+    weight, (num_nodes, classes) = field.weight, field.unary.shape
     given = np.empty((num_nodes, classes))
     pair = np.empty((classes, classes))
     sums = np.empty(classes)
     for _ in range(num_sweeps):
-        sweep_labels(labels, arrays, 1, rng)
+        sweep_labels(labels, field, 1, rng)
         sums[:] = 0.0
         for i in range(num_nodes):
             sums[labels[i]] += weight[i]
         for i in range(num_nodes):
             sums[labels[i]] -= weight[i]
-            _listen(i, labels, arrays, sums, given[i])
+            _log_conditional(i, labels, field, sums, given[i])
             sums[labels[i]] += weight[i]
             _add_node(given[i], node_sum[i], node_square[i])
         for e in range(ends.shape[1]):
@@ -60,46 +84,46 @@ def run_chain(
 
 
 @compiled
-def _listen(i: int, labels: Array, arrays: FieldArrays, sums: Array, field: Array) -> None:
-    """Give log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
-    classes = len(field)
+def _log_conditional(i: int, labels: Array, field: FieldArrays, sums: Array, log_p: Array) -> None:
+    """Compute log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
+    classes = len(log_p)
     for label in range(classes):
         outside = 0.0
         for other in range(classes):
-            outside += arrays.rate[label, other] * sums[other]
-        field[label] = arrays.unary[i, label] - arrays.weight[i] * outside
-    for place in range(arrays.begin[i], arrays.begin[i + 1]):
-        edge = arrays.edge[place] if len(arrays.coupling) > 1 else 0
-        row = arrays.coupling[edge, labels[arrays.neighbour[place]]]
+            outside += field.rate[label, other] * sums[other]
+        log_p[label] = field.unary[i, label] - field.weight[i] * outside
+    for place in range(field.begin[i], field.begin[i + 1]):
+        edge = field.edge[place] if len(field.coupling) > 1 else 0
+        row = field.coupling[edge, labels[field.neighbor[place]]]
         for label in range(classes):
-            field[label] += row[label]
+            log_p[label] += row[label]
 
 
 @compiled
-def _drawn(field: Array, level: float) -> int:
-    """Draw a label with probability ∝ exp(field); ``field`` is used up."""
-    highest = field.max()
+def _draw(log_p: Array, level: float) -> int:
+    """Draw a label with probability ∝ exp(log_p); ``log_p`` is used up."""
+    highest = log_p.max()
     total = 0.0
-    for label in range(len(field)):
-        total += np.exp(field[label] - highest)
-        field[label] = total
+    for label in range(len(log_p)):
+        total += np.exp(log_p[label] - highest)
+        log_p[label] = total
     label = 0
-    while label < len(field) - 1 and field[label] <= level * total:
+    while label < len(log_p) - 1 and log_p[label] <= level * total:
         label += 1
     return label
 
 
 @compiled
-def _add_node(field: Array, node_sum: Array, node_square: Array) -> None:
+def _add_node(log_p: Array, node_sum: Array, node_square: Array) -> None:
     """Turn log P(y_i | rest) into P(y_i | rest) in place, and add it up."""
-    highest, total = field.max(), 0.0
-    for label in range(len(field)):
-        field[label] = np.exp(field[label] - highest)
-        total += field[label]
-    for label in range(len(field)):
-        field[label] /= total
-        node_sum[label] += field[label]
-        node_square[label] += field[label] * field[label]
+    highest, total = log_p.max(), 0.0
+    for label in range(len(log_p)):
+        log_p[label] = np.exp(log_p[label] - highest)
+        total += log_p[label]
+    for label in range(len(log_p)):
+        log_p[label] /= total
+        node_sum[label] += log_p[label]
+        node_square[label] += log_p[label] * log_p[label]
 
 
 @compiled

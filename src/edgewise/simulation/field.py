@@ -1,16 +1,18 @@
-"""A field of labels on a graph whose non-edges may speak too: what both kinds of synthetic graphs are drawn from."""
+"""The law of the labels of a synthetic graph: a field in which pairs without an edge may be coupled too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.inference import PairwiseMRF
+
+if TYPE_CHECKING:
+    from edgewise.kernels.gibbs_chains import FieldArrays
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +45,12 @@ class LabelField:
         return not bool(self.rate.any())
 
     def given(self, evidence: Mapping[int, int]) -> "LabelField":
-        """Leave nodes whose labels are known that label only."""
+        """Forbid all labels of a known node but its own."""
         mrf = PairwiseMRF(self.unary, self.edge_index, self.coupling, evidence=evidence)
         return replace(self, unary=mrf.unary)
 
     def sparse_mrf(self, sums: Float[Tensor, " classes"]) -> PairwiseMRF:
-        """Give the field as an MRF on its edges, where all pairs act through sums S_l that are given.
+        """Return the field as an MRF on its edges, where all pairs act through given sums S_l.
 
         It is the field itself where only edges couple their ends.
         """
@@ -56,7 +58,7 @@ class LabelField:
         return PairwiseMRF(self.unary - outside, self.edge_index, self.coupling)
 
     def dense_mrf(self) -> PairwiseMRF:
-        """Give the field as an MRF that couples each pair of nodes, N²/2 of them: for small graphs."""
+        """Return the field as an MRF that couples each pair of nodes, N²/2 of them: for small graphs."""
         if self.is_sparse:
             return PairwiseMRF(self.unary, self.edge_index, self.coupling)
         pairs = torch.triu_indices(self.num_nodes, self.num_nodes, 1)
@@ -67,33 +69,16 @@ class LabelField:
         return PairwiseMRF(self.unary, pairs, pairwise)
 
 
-def evidence_of(known: Tensor, labels: Tensor) -> dict[int, int]:
-    """Make evidence of a mask of nodes and the labels of all nodes."""
+def known_labels(known: Tensor, labels: Tensor) -> dict[int, int]:
+    """Return {node: label} of the nodes in a mask."""
     nodes = np.flatnonzero(known.numpy())
     return dict(zip(nodes.tolist(), labels[nodes].tolist(), strict=True))
 
 
-Array = NDArray[Any]
+def field_arrays(field: LabelField) -> "FieldArrays":
+    """List the neighbors of each node, and the nodes that have a choice, for compiled loops."""
+    from edgewise.kernels.gibbs_chains import FieldArrays
 
-
-class FieldArrays(NamedTuple):
-    """Who may change, and of each node its potentials, neighbours and edges.
-
-    The neighbours of node i are ``neighbour[begin[i]:begin[i + 1]]``, by the edges at the same places of ``edge``.
-    """
-
-    free: Array
-    unary: Array
-    begin: Array
-    neighbour: Array
-    edge: Array
-    coupling: Array  # (E or 1, C, C)
-    weight: Array
-    rate: Array
-
-
-def field_arrays(field: LabelField) -> FieldArrays:
-    """List the neighbours of each node, and the nodes that have a choice."""
     low, high = field.edge_index.numpy()
     start, end = np.concatenate([low, high]), np.concatenate([high, low])
     order = np.argsort(start, kind="stable")

@@ -2,19 +2,17 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.posterior import PairwisePosterior
 from edgewise.simulation.field import LabelField, field_arrays
 
 R_HAT_LIMIT = 1.1
-STEADY = 1e-6  # the variance of a probability below which there is nothing to mix
+MIN_VARIANCE = 1e-6  # of a probability; below, there is nothing to mix
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class TruthReport:
 EXACT = TruthReport(exact=True, converged=True)
 
 
-def judged(
+def judge_chains(
     nodes: Float[Tensor, "chains nodes classes"],
     variance: Float[Tensor, "chains nodes classes"],
     joints: Float[Tensor, "chains edges classes classes"],
@@ -64,8 +62,8 @@ def judged(
     """
     chains = len(nodes)
     within, between = variance.mean(0), nodes.var(0)
-    moving = (within > STEADY) | (between > STEADY)
-    ratio = between[moving] / within[moving].clamp(min=STEADY)
+    moving = (within > MIN_VARIANCE) | (between > MIN_VARIANCE)
+    ratio = between[moving] / within[moving].clamp(min=MIN_VARIANCE)
     r_hat = float((1.0 + ratio.max()).sqrt()) if ratio.numel() else 1.0
     squared_error = joints.var(0) / chains
     error = float(squared_error.mean().sqrt()) if squared_error.numel() else 0.0
@@ -80,8 +78,7 @@ def judged(
     return TruthReport(False, not advice, chains, sweeps, error, kl_error, r_hat, advice)
 
 
-Array = NDArray[Any]
-FITTING_ROUNDS = 100
+MAX_FITTING_ROUNDS = 100
 SUM_SWEEPS = 200
 
 
@@ -116,15 +113,15 @@ def gibbs_marginals(
         list(threads.map(run, range(num_chains)))
     nodes, joints = (torch.from_numpy(total) / sweeps for total in (node_sum, joint_sum))
     variance = torch.from_numpy(node_square) / sweeps - nodes.square()
-    report = judged(nodes, variance.clamp(min=0.0), joints, sweeps)
+    report = judge_chains(nodes, variance.clamp(min=0.0), joints, sweeps)
     node = _node_marginals(nodes.mean(0), joints.mean(0), field.edge_index)
     return PairwisePosterior.from_joints(
-        node, field.edge_index, _fitted(joints.mean(0), node, field.edge_index)
+        node, field.edge_index, _fit_to_marginals(joints.mean(0), node, field.edge_index)
     ), report
 
 
-def drawn_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -> Int[np.ndarray, " nodes"]:
-    """Give the last labels of one long chain from a random start."""
+def draw_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -> Int[np.ndarray, " nodes"]:
+    """Return the last labels of one long chain from a random start."""
     from edgewise.kernels.gibbs_chains import sweep_labels
 
     labels = rng.integers(field.num_classes, size=field.num_nodes)
@@ -145,12 +142,12 @@ def expected_sums(field: LabelField) -> Float[Tensor, " classes"]:
     return field.weight @ torch.from_numpy(node_sum) / SUM_SWEEPS
 
 
-def _affinity(field: LabelField) -> Array:
-    """Give exp(T_ij - w_i w_j R) of each edge, or one for all where they are the same; the largest entry is 1."""
-    told = field.coupling
+def _affinity(field: LabelField) -> Float[np.ndarray, "couplings classes classes"]:
+    """Compute exp(T_ij - w_i w_j R) of each edge, or one for all that share it, scaled to a largest entry of 1."""
+    log_affinity = field.coupling
     if not field.is_sparse:
-        told = told - field.weight[field.edge_index].prod(0)[:, None, None] * field.rate
-    affinity: Array = (told - told.amax((1, 2), keepdim=True)).exp().numpy()
+        log_affinity = log_affinity - field.weight[field.edge_index].prod(0)[:, None, None] * field.rate
+    affinity: np.ndarray = (log_affinity - log_affinity.amax((1, 2), keepdim=True)).exp().numpy()
     return affinity
 
 
@@ -164,20 +161,20 @@ def possible_start(field: LabelField, labels: Int[Tensor, " nodes"]) -> Int[np.n
 def _node_marginals(
     alone: Float[Tensor, "nodes classes"], joints: Float[Tensor, "edges classes classes"], edge_index: Tensor
 ) -> Float[Tensor, "nodes classes"]:
-    """Average what the joints of a node's edges say of it; a node without edges is taken by itself."""
-    told = torch.zeros_like(alone)
-    told.index_add_(0, edge_index[0], joints.sum(2))
-    told.index_add_(0, edge_index[1], joints.sum(1))
-    marginals = torch.where(told.sum(1, keepdim=True) > 0, told, alone)
+    """Average the marginals that the joints of a node's edges have; a node without edges keeps its own."""
+    total = torch.zeros_like(alone)
+    total.index_add_(0, edge_index[0], joints.sum(2))
+    total.index_add_(0, edge_index[1], joints.sum(1))
+    marginals = torch.where(total.sum(1, keepdim=True) > 0, total, alone)
     return marginals / marginals.sum(1, keepdim=True)
 
 
-def _fitted(
+def _fit_to_marginals(
     joints: Float[Tensor, "edges classes classes"], node: Float[Tensor, "nodes classes"], edge_index: Tensor
 ) -> Float[Tensor, "edges classes classes"]:
     """Scale rows and columns until the joints have the marginals of their ends; odds ratios stay as they were."""
     rows, columns = node[edge_index[0]], node[edge_index[1]]
-    for _ in range(FITTING_ROUNDS):
+    for _ in range(MAX_FITTING_ROUNDS):
         joints = joints * (rows / joints.sum(2).clamp(min=1e-300)).unsqueeze(2)
         joints = joints * (columns / joints.sum(1).clamp(min=1e-300)).unsqueeze(1)
         if not len(joints) or float((joints.sum(2) - rows).abs().max()) < 1e-12:

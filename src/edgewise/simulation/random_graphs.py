@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 EXPONENT = 2.5  # of the power law: P(degree > k) falls like k^(1 - exponent)
-MOST_ROUNDS = 1000
+MAX_ROUNDS = 1000
 
 Edges = Int[np.ndarray, "2 edges"]
 Labels = Int[np.ndarray, " nodes"]
@@ -16,8 +16,8 @@ def power_law_weights(num_nodes: int, rng: np.random.Generator) -> Weights:
     """Draw weights of mean 1 whose tail falls like a power law, cut off at √N so that no edge is certain."""
     weights = rng.random(num_nodes) ** (-1.0 / (EXPONENT - 1.0))
     weights = np.minimum(weights, np.sqrt(num_nodes))
-    normalised: Weights = weights / weights.mean()
-    return normalised
+    normalized: Weights = weights / weights.mean()
+    return normalized
 
 
 def block_edges(labels: Labels, weights: Weights, rates: Rates, rng: np.random.Generator) -> Edges:
@@ -33,7 +33,7 @@ def block_edges(labels: Labels, weights: Weights, rates: Rates, rng: np.random.G
         for high in range(low, len(members)):
             expected = rates[low, high] * totals[low] * totals[high] * (0.5 if low == high else 1.0)
             num = rng.poisson(expected)
-            thrown.append(np.stack([_chosen(nodes, weights, num, rng) for nodes in (some, members[high])]))
+            thrown.append(np.stack([_draw_nodes(nodes, weights, num, rng) for nodes in (some, members[high])]))
     return _simple(np.concatenate(thrown, axis=1), len(labels))
 
 
@@ -48,7 +48,7 @@ def regular_edges(num_nodes: int, degree: int, rng: np.random.Generator) -> Edge
         is_edge = ~np.isin(low * num_nodes + high, without[0] * num_nodes + without[1])
         return np.stack([low[is_edge], high[is_edge]])
     edges = rng.permutation(np.repeat(np.arange(num_nodes), degree)).reshape(2, -1)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         bad = _repeated(edges, num_nodes)
         if not len(bad):
             return _simple(edges, num_nodes)
@@ -60,8 +60,8 @@ def regular_edges(num_nodes: int, degree: int, rng: np.random.Generator) -> Edge
     )
 
 
-def _chosen(nodes: Labels, weights: Weights, num: int, rng: np.random.Generator) -> Labels:
-    """Choose nodes in proportion to their weights."""
+def _draw_nodes(nodes: Labels, weights: Weights, num: int, rng: np.random.Generator) -> Labels:
+    """Draw nodes in proportion to their weights."""
     if not num:
         return np.zeros(0, dtype=np.int64)
     limits = weights[nodes].cumsum()
@@ -71,14 +71,14 @@ def _chosen(nodes: Labels, weights: Weights, num: int, rng: np.random.Generator)
 
 
 def _simple(pairs: Edges, num_nodes: int) -> Edges:
-    """Leave out loops and repetitions; give (low, high) in order."""
+    """Leave out loops and repetitions; sort by (low, high)."""
     low, high = pairs.min(0), pairs.max(0)
     keys = np.unique((low * num_nodes + high)[low < high])
     return np.stack([keys // num_nodes, keys % num_nodes])
 
 
 def _repeated(edges: Edges, num_nodes: int) -> Int[np.ndarray, " some"]:
-    """Give the places of self-loops, and of all but one of each set of parallel edges."""
+    """Find self-loops, and all but one of each set of parallel edges."""
     low, high = edges.min(0), edges.max(0)
     first = np.zeros(edges.shape[1], dtype=bool)
     first[np.unique(low * num_nodes + high, return_index=True)[1]] = True

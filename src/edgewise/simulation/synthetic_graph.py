@@ -10,7 +10,7 @@ from torch import Tensor
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.inference.exact import TooManyLabellings
 from edgewise.posterior import Posterior
-from edgewise.simulation.field import LabelField, evidence_of
+from edgewise.simulation.field import LabelField, known_labels
 from edgewise.simulation.gibbs import EXACT, TruthReport, expected_sums, gibbs_marginals
 from edgewise.validation import ArrayLike, as_tensor, check_seed, check_whole_number, checked_mask
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["block_model", "mrf"]
 DegreeLaw = Literal["poisson", "power_law", "regular"]
-MOST_PAIRED = 200  # nodes of a block model from which on a coupling for each pair is too much
+MAX_DENSE_NODES = 200  # of a block model; above, a coupling for each pair is too much
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,7 +87,7 @@ class SyntheticGraph:
         return torch.bincount(self.data.y, minlength=self.field.num_classes) / self.field.num_nodes
 
     def mrf(self, evidence: ArrayLike | None = None) -> PairwiseMRF:
-        """Give p(y | x, graph, evidence) as an MRF on the edges: exactly, if the kind is "mrf".
+        """Return p(y | x, graph, evidence) as an MRF on the edges: exactly, if the kind is "mrf".
 
         A block model's pairs without an edge then act only through the number of nodes that each class is expected to
         have, which a short Gibbs chain tells: close on large sparse graphs.
@@ -154,7 +154,7 @@ class SyntheticGraph:
         if evidence is None:
             return self.field
         mask = checked_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
-        return self.field.given(evidence_of(mask, self.data.y))
+        return self.field.given(known_labels(mask, self.data.y))
 
     def _starts(self, chains: int, seed: int) -> Int[Tensor, "chains nodes"]:
         shape = (chains, self.field.num_nodes)
@@ -164,8 +164,8 @@ class SyntheticGraph:
 
 
 def _exact(field: LabelField) -> Posterior | None:
-    """Infer exactly, or give None where there are too many labellings."""
-    if not field.is_sparse and field.num_nodes > MOST_PAIRED:
+    """Infer exactly, or return None where there are too many labellings."""
+    if not field.is_sparse and field.num_nodes > MAX_DENSE_NODES:
         return None
     mrf = field.dense_mrf()
     try:
