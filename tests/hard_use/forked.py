@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from edgewise.__main__ import main
 
-DEADLINE = 300  # seconds, after which a command is taken to hang
+DEADLINE = 600  # seconds, after which a command is taken to hang
 
 
 class Ended(NamedTuple):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import SOME_RUNS_FAILED, complain, new_command
-from edgewise.cli.options import SeveralValues, as_given, completes, listed
+from edgewise.cli.options import SeveralValues, as_given, completes, listed, names_in
 from edgewise.cli.report import show_report
 from edgewise.files.output import make_folder
-from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS
+from edgewise.paper.readings import CALIBRATED_MODELS, MODELS
 
 if TYPE_CHECKING:
     from edgewise.sweep.plan import Plan
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from edgewise.sweep.sources import Sources
     from edgewise.workers import JobOutcome, Workers
 
+CALIBRATORS = names_in("calibration")
+OTHER_MODELS = tuple(name for name in names_in("models") if name not in MODELS)
 REPRODUCE_EXAMPLES = """\b
 Examples:
   edgewise reproduce --out results --quick
@@ -58,8 +60,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Some of {', '.join(MODELS)} (else these four), {', '.join(KNOWN_MODELS[len(MODELS) :])}.",
-            autocompletion=completes(lambda: KNOWN_MODELS),
+            help=f"Some of {', '.join(MODELS)} (else these four), {', '.join(OTHER_MODELS)}.",
+            autocompletion=completes(lambda: (*MODELS, *OTHER_MODELS)),
         ),
     ] = None,
     calibrators: Annotated[

@@ -25,13 +25,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             raise
         raise ValueError(f"Expected to write {path}, but got: {cause.strerror or cause}.") from error
     finally:
-        try:
-            if beside != path:
-                beside.unlink(missing_ok=True)
-        except KeyboardInterrupt:  # Ctrl-C was pressed again
-            if beside != path:
-                beside.unlink(missing_ok=True)
-            raise
+        if beside != path:
+            beside.unlink(missing_ok=True)
 
 
 def _cause(error: BaseException | None) -> OSError | None:

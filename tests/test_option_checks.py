@@ -1,4 +1,4 @@
-"""Options at the door: which numbers pass, and what is said of those that do not."""
+"""Checks of options: which numbers pass, and what is said of those that do not."""
 
 import math
 import re
