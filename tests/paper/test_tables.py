@@ -256,3 +256,18 @@ def test_time_of_a_sweep_in_parts() -> None:
     idle = replace(command, runs=0, seconds=0.0)
     again = time_line(replace(results, commands=[*parts, idle]))
     assert again == f"6 runs took 2 min 11 s in 2 commands; their computing adds up to {work}."
+
+
+def test_models_and_calibrators_that_the_paper_does_not_know_follow_the_known_ones() -> None:
+    results = made_up_results(("cora",), ("sage", "gcn", "gmnn"), calibrators=("beta", "temperature"))
+    tables = {table.title: table.rows for table in paper_tables(results)}
+    assert [row.label for row in tables["NLL, as defined"]] == ["gcn", "gmnn", "sage"]
+    names = ["uncalibrated", "temperature", "beta"]
+    groups = [(f"cora {model}", name) for model in ("gcn", "sage") for name in names]
+    assert [(row.group, row.label) for row in tables["Calibrators"]] == groups
+    rows = list(csv.DictReader(io.StringIO(scores_csv(results))))
+    of_sage = next(row for row in rows if (row["row"], row["metric"], row["view"]) == ("sage", "nll", "edgewise"))
+    values = [run.predictions["product"]["edgewise"].nll for run in results.of("cora", "sage")]
+    assert of_sage["reading"] == "as_defined" and float(of_sage["mean"]) == pytest.approx(sum(values) / 6)
+    assert of_sage["published_mean"] == ""
+    assert "gcn beta" in {row["row"] for row in rows if row["reading"] == "calibrated"}

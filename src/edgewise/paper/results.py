@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, READINGS, STARTED_FROM, Source
+from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, KNOWN_MODELS, READINGS, STARTED_FROM, Source
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.progress import datasets_in_order
 from edgewise.sweep.run_table import read_run_table
@@ -50,8 +50,7 @@ class Results:
     @cached_property
     def models(self) -> list[str]:
         """The models that have runs."""
-        known = [source.model for rows in READINGS.values() for source in rows.values()]
-        return _known_first(known, (run.key.model for run in self.runs))
+        return _known_first(KNOWN_MODELS, (run.key.model for run in self.runs))
 
     @cached_property
     def calibrators(self) -> list[str]:
@@ -68,8 +67,8 @@ class Results:
         known = READINGS[reading]
         if reading != AS_DEFINED:
             return known
-        named = {source.model for rows in READINGS.values() for source in rows.values()}
-        return {**known, **{m: Source(m, self._own_prediction(m)) for m in self.models if m not in named}}
+        others = [model for model in self.models if model not in KNOWN_MODELS]
+        return {**known, **{model: Source(model, self._own_prediction(model)) for model in others}}
 
     def _own_prediction(self, model: str) -> str:
         names = dict.fromkeys(name for run in self.runs if run.key.model == model for name in run.predictions)
@@ -119,7 +118,7 @@ def runs_with(prediction: str, runs: Iterable[Run]) -> list[Run]:
 def _known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
     """Put what was found in the known order; the rest follows, sorted."""
     names = set(found)
-    in_order = [name for name in dict.fromkeys(known) if name in names]
+    in_order = [name for name in known if name in names]
     return in_order + sorted(names.difference(in_order))
 
 
