@@ -23,10 +23,7 @@ app = new_command()
 
 @app.command(short_help="Compare calibration with the truth.", epilog=STUDY_EXAMPLES)
 def study(
-    out: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Folder of the study; what is there is not redone."),
-    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of study.csv; rows that are there are not redone.")],
     seeds: Annotated[
         int | None, typer.Option(metavar="N", help="How many graphs of each sort; else 3, with --quick 1.")
     ] = None,

@@ -1,25 +1,26 @@
 """Who predicts in a study: trained models, and references that know the law of the graph."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.calibration import Calibrator
 from edgewise.calibration.scaling import TemperatureScaling
 from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.data import Split
 from edgewise.inference import sum_product
 from edgewise.metrics import evaluate
-from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
-from edgewise.models.fitted import FittedClassifier
+from edgewise.models.epfgnn import EPFGNN
 from edgewise.models.gat import GAT
 from edgewise.models.gcn import GCN
-from edgewise.models.gmnn import GMNN, FittedGMNN
-from edgewise.models.joint_gcn import FittedJointGCN, JointGCN
+from edgewise.models.gmnn import GMNN
+from edgewise.models.joint_gcn import JointGCN
+from edgewise.models.model import F, Model
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 from edgewise.simulation import SyntheticGraph
 
@@ -32,38 +33,16 @@ class Case:
     split: Split
     truth: Posterior
     seed: int
+    _fitted: dict[Hashable, Any] = field(default_factory=dict)
 
-    @cached_property
-    def gcn(self) -> FittedClassifier:
-        """A trained GCN."""
-        return GCN().fit(self.graph.data, self.split, seed=self.seed)
-
-    @cached_property
-    def gat(self) -> FittedClassifier:
-        """A trained GAT."""
-        return GAT().fit(self.graph.data, self.split, seed=self.seed)
-
-    @cached_property
-    def mlp(self) -> FittedClassifier:
-        """A trained GCN that sees no edges: a perceptron of single nodes."""
-        data = self.graph.data.clone()
-        data.edge_index = data.edge_index[:, :0]
-        return GCN().fit(data, self.split, seed=self.seed)
-
-    @cached_property
-    def gmnn(self) -> FittedGMNN:
-        """A trained GMNN."""
-        return GMNN().fit(self.graph.data, self.split, seed=self.seed)
-
-    @cached_property
-    def epfgnn(self) -> FittedEPFGNN:
-        """A trained EPFGNN."""
-        return EPFGNN().fit(self.graph.data, self.split, seed=self.seed)
-
-    @cached_property
-    def jointgcn(self) -> FittedJointGCN:
-        """A trained JointGCN."""
-        return JointGCN().fit(self.graph.data, self.split, seed=self.seed)
+    def fitted(self, model: Model[F], with_edges: bool = True) -> F:
+        """Train a model on the graph, once; without edges it looks at single nodes."""
+        if (model, with_edges) not in self._fitted:
+            data = self.graph.data.clone()
+            data.edge_index = data.edge_index if with_edges else data.edge_index[:, :0]
+            self._fitted[model, with_edges] = model.fit(data, self.split, seed=self.seed)
+        fitted: F = self._fitted[model, with_edges]
+        return fitted
 
 
 Predictor = Callable[[Case], Posterior]
@@ -88,17 +67,21 @@ def true_field_by_sum_product(case: Case) -> Posterior:
     return sum_product(case.graph.mrf(case.split.train))[0]
 
 
+def _calibrated_gcn(calibrator: Calibrator, case: Case) -> Posterior:
+    return calibrator.fit(case.fitted(GCN()), case.graph.data, case.split).posterior()
+
+
 # What is learnt from the training labels: add a line for each further model or calibration.
 LEARNT: Mapping[str, Predictor] = {
-    "gcn": lambda case: case.gcn.posterior(),
-    "gat": lambda case: case.gat.posterior(),
-    "gmnn": lambda case: case.gmnn.posterior(),
-    "gmnn averaged logits": lambda case: case.gmnn.posterior("averaged_logits"),
-    "epfgnn": lambda case: case.epfgnn.posterior(),
-    "jointgcn": lambda case: case.jointgcn.posterior(),
-    "mlp": lambda case: case.mlp.posterior(),
-    "gcn, temperature": lambda case: TemperatureScaling().fit(case.gcn, case.graph.data, case.split).posterior(),
-    "gcn, structured": lambda case: StructuredCalibrator().fit(case.gcn, case.graph.data, case.split).posterior(),
+    "gcn": lambda case: case.fitted(GCN()).posterior(),
+    "gat": lambda case: case.fitted(GAT()).posterior(),
+    "gmnn": lambda case: case.fitted(GMNN()).posterior(),
+    "gmnn averaged logits": lambda case: case.fitted(GMNN()).posterior("averaged_logits"),
+    "epfgnn": lambda case: case.fitted(EPFGNN()).posterior(),
+    "jointgcn": lambda case: case.fitted(JointGCN()).posterior(),
+    "mlp": lambda case: case.fitted(GCN(), with_edges=False).posterior(),
+    "gcn, temperature": lambda case: _calibrated_gcn(TemperatureScaling(), case),
+    "gcn, structured": lambda case: _calibrated_gcn(StructuredCalibrator(), case),
 }
 REFERENCES: Mapping[str, Predictor] = {
     "truth": lambda case: case.truth,
