@@ -23,6 +23,7 @@ from edgewise.paper.figures import draw_errors
 from edgewise.paper.page import results_page
 from edgewise.paper.report import report_text, write_tables
 from edgewise.paper.results import Results
+from edgewise.paper.score_rows import statistics_rows
 
 SCORES = ("accuracy", "nll", "brier", "ece")
 
@@ -55,12 +56,11 @@ def test_every_model_is_scored_where_no_edge_agrees(results: Results) -> None:
 
 
 def test_what_is_remembered_of_the_graphs(results: Results) -> None:
-    texas = results.dataset_statistics("texas")
-    assert texas is not None
-    assert (texas.nodes, texas.features, texas.classes) == (183, 24, 5)
-    assert (texas.homophily.mean, texas.k_agree.mean) == (0, 0)
-    drawn = results.dataset_statistics("synthetic-0.2")
-    assert drawn is not None and (drawn.nodes, drawn.features, drawn.classes) == (200, 16, 4)
+    rows = {row.dataset: {score.metric: score.mean for score in row.scores} for row in statistics_rows(results)}
+    texas, drawn = rows["texas"], rows["synthetic-0.2"]
+    assert (texas["nodes"], texas["features"], texas["classes"]) == (183, 24, 5)
+    assert (texas["homophily"], texas["k_agree"]) == (0, 0)
+    assert (drawn["nodes"], drawn["features"], drawn["classes"]) == (200, 16, 4)
 
 
 def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_path: Path) -> None:
