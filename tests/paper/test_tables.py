@@ -9,7 +9,7 @@ import pytest
 
 from edgewise.paper.changes import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
 from edgewise.paper.comparison import far_scores
-from edgewise.paper.formatting import duration, mean_std, signed
+from edgewise.paper.formatting import mean_std, signed
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES
 from edgewise.paper.readings import READINGS
@@ -17,6 +17,7 @@ from edgewise.paper.report import report_text, time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
+from edgewise.sweep.progress import duration
 from paper.made_up_runs import made_up_results
 
 SMALL = Table(

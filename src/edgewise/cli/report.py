@@ -52,7 +52,7 @@ def report(
         from edgewise.sweep.run_table import write_run_table
 
         write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
-        from edgewise.paper.formatting import counted
+        from edgewise.sweep.progress import counted
 
         typer.echo(f"Wrote {counted(len(found.runs), 'run')} to {export}.")
 

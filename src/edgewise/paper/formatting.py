@@ -8,8 +8,6 @@ from types import MappingProxyType
 from edgewise.data.pyg_files import HETEROPHILOUS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.plots.style import BLUE, GRAY, GREEN, OCHRE, PURPLE, VERMILION
-from edgewise.sweep.progress import counted as counted
-from edgewise.sweep.progress import duration as duration
 from edgewise.sweep.runs import SAME_LABEL
 
 

@@ -17,7 +17,6 @@ from edgewise.paper.formatting import (
     READING_NAMES,
     SHARES,
     calibrated_row,
-    duration,
     label,
     row_style,
     row_styles_css,
@@ -46,6 +45,7 @@ from edgewise.paper.score_rows import (
 from edgewise.paper.structured_verdicts import verdict_summary, verdicts
 from edgewise.paper.text_tables import printed_rows
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
+from edgewise.sweep.progress import duration
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
 from edgewise.sweep.sources import SIZE_IN_WORDS
 from edgewise.version import __version__

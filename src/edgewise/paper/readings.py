@@ -41,10 +41,11 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
 )
 
 
-def calibrators_in_order(names: Iterable[str]) -> list[str]:
-    """Put names of calibrators in the order of the tables; others follow as they come."""
-    place = {name: number for number, name in enumerate(CALIBRATORS)}
-    return sorted(dict.fromkeys(names), key=lambda name: place.get(name, len(place)))
+def known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
+    """Put what was found in the known order; the rest follows, sorted."""
+    names = set(found)
+    in_order = [name for name in known if name in names]
+    return in_order + sorted(names.difference(in_order))
 
 
 def _models(*readings: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from edgewise.calibration import known_calibrators
 from edgewise.inference import PairwiseMRF, max_product
 from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
 from edgewise.paper.published import DATASETS
-from edgewise.paper.readings import MODELS, calibrators_in_order
+from edgewise.paper.readings import CALIBRATORS, MODELS, known_first
 from edgewise.posterior import IndependentPosterior
 from edgewise.sweep.plan import Plan, Predictions, Training
 from edgewise.sweep.sources import FOLDS
@@ -70,5 +70,5 @@ def paper_plan(
     named = list(calibrators)
     if "all" in named:
         named = [name for name in (*named, *known_calibrators()) if name != "all"]
-    ordered = tuple(calibrators_in_order(named))
+    ordered = tuple(known_first(CALIBRATORS, named))
     return Plan(tuple(datasets), tuple(models), splits, folds, inits, ordered, RECIPES)

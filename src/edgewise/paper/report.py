@@ -6,11 +6,11 @@ from pathlib import Path
 from edgewise.files.output import replace_file
 from edgewise.paper.comparison import tally_line
 from edgewise.paper.figures import write_figures
-from edgewise.paper.formatting import counted, duration
 from edgewise.paper.page import write_results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import table_latex, table_markdown, table_text
+from edgewise.sweep.progress import counted, duration
 
 ONLY_IN_FILES = "All predictions"  # too wide for a terminal
 

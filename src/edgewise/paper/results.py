@@ -8,7 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, KNOWN_MODELS, READINGS, STARTED_FROM, Source
+from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, KNOWN_MODELS, READINGS, STARTED_FROM, Source, known_first
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.progress import datasets_in_order
 from edgewise.sweep.run_table import read_run_table
@@ -50,14 +50,14 @@ class Results:
     @cached_property
     def models(self) -> list[str]:
         """The models that have runs."""
-        return _known_first(KNOWN_MODELS, (run.key.model for run in self.runs))
+        return known_first(KNOWN_MODELS, (run.key.model for run in self.runs))
 
     @cached_property
     def calibrators(self) -> list[str]:
         """The calibrators that some run has a prediction of."""
         added = (name for run in self.runs for name in _settings(run.key.hyperparameters).calibrators)
         possible = {*CALIBRATORS, *added}
-        return _known_first(CALIBRATORS, (name for run in self.runs for name in run.predictions if name in possible))
+        return known_first(CALIBRATORS, (name for run in self.runs for name in run.predictions if name in possible))
 
     def rows(self, reading: str) -> Mapping[str, Source]:
         """Return the rows of the tables in a reading, with their sources.
@@ -113,13 +113,6 @@ class Results:
 def runs_with(prediction: str, runs: Iterable[Run]) -> list[Run]:
     """Return the runs that have a prediction."""
     return [run for run in runs if prediction in run.predictions]
-
-
-def _known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
-    """Put what was found in the known order; the rest follows, sorted."""
-    names = set(found)
-    in_order = [name for name in known if name in names]
-    return in_order + sorted(names.difference(in_order))
 
 
 # --- several sources ---

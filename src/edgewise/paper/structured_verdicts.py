@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgewise.paper.formatting import PERCENT, counted, label, listed, signed
+from edgewise.paper.formatting import PERCENT, label, listed, signed
 from edgewise.paper.readings import MODELS, STARTED_FROM
 from edgewise.paper.results import Results, runs_with
 from edgewise.paper.score_rows import STRUCTURED, TEMPERATURE, NamedPrediction, compared_predictions, summarize
+from edgewise.sweep.progress import counted
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill
 
-from edgewise.paper.formatting import counted, mean_std, signed
+from edgewise.paper.formatting import mean_std, signed
 from edgewise.paper.score_rows import Score, ScoreRow
+from edgewise.sweep.progress import counted
 
 NOTE_WIDTH = 100
 
