@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from collections import Counter
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -30,7 +31,8 @@ def test_each_public_name_is_on_exactly_one_page():
 def returned_by(shown: object) -> set[str]:
     """Classes of ours that a function returns, or the public methods of a class."""
     methods = [part for name, part in vars(shown).items() if name[0] != "_"] if isinstance(shown, type) else [shown]
-    answers = [part.__annotations__.get("return") for part in methods if inspect.isfunction(part)]
+    answers = [(part, part.__annotations__.get("return")) for part in methods if inspect.isfunction(part)]
+    answers = [getattr(sys.modules[part.__module__], name) if isinstance(name, str) else name for part, name in answers]
     return {
         answer.__name__ for answer in answers if isinstance(answer, type) and answer.__module__.startswith("edgewise.")
     }

@@ -24,36 +24,11 @@ from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.metrics import evaluate
 from edgewise.models.gcn import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior
+from every_calibrator import KINDS, assert_same_bits, every, those
 
-CALIBRATORS = [
-    TemperatureScaling(),
-    LocalScaling(),
-    VectorScaling(),
-    EnsembleTemperatureScaling(),
-    IsotonicCalibration(),
-    CaGCN(epochs=4),
-    GATS(epochs=4),
-    StructuredCalibrator(),
-    StructuredCalibrator(GATS(epochs=4)),
-]
-
-
-def those(wanted=lambda calibrator: True):
-    chosen = [calibrator for calibrator in CALIBRATORS if wanted(calibrator)]
-    return pytest.mark.parametrize("calibrator", chosen, ids=lambda calibrator: repr(calibrator).split("(")[0])
-
-
-every = those()
 # Who is held out is drawn for numbered nodes, and the weights of CaGCN for numbered classes.
 without_draws = those(lambda calibrator: "epochs" not in repr(calibrator))
 without_weights_of_classes = those(lambda calibrator: not isinstance(calibrator, CaGCN))
-
-
-def assert_same_bits(first, second):
-    a, b = first.tensors(), second.tensors()
-    assert a.keys() == b.keys() and type(first) is type(second)
-    for name in a:
-        assert a[name].dtype == b[name].dtype and torch.equal(a[name], b[name])
 
 
 def with_labels(case, y):
@@ -203,7 +178,7 @@ def test_parameters_and_posterior_have_no_gradient(case, calibrator):
 
 @every
 def test_a_calibrator_is_its_options(calibrator):
-    assert eval(repr(calibrator)) == calibrator
+    assert eval(repr(calibrator), dict(KINDS)) == calibrator
     with pytest.raises(AttributeError):
         calibrator.seed = 1
 
@@ -218,7 +193,10 @@ def test_a_quadratic_form_has_its_minimum_where_linear_algebra_says():
 # What is refused.
 
 
-def refused(words, case, logits=None, calibrator=CALIBRATORS[0], data=None, split=None):
+TEMPERATURE = TemperatureScaling()
+
+
+def refused(words, case, logits=None, calibrator=TEMPERATURE, data=None, split=None):
     with pytest.raises(ValueError, match=re.escape(words)):
         calibrator.fit(case.logits if logits is None else logits, data or case.data, split or case.split).posterior()
 

@@ -182,7 +182,7 @@ class Calibrated:
             "format": FORMAT,
             "calibrator": json.dumps(_described(self.calibrator)),
             "posterior": type(self._posterior).__name__,
-            "tensors": json.dumps({name: list(tensor.shape) for name, tensor in sorted(tensors.items())}),
+            "tensors": json.dumps({name: list(tensor.shape) for name, tensor in tensors.items()}),
         }
         write_tensors(path, tensors, metadata)
 
@@ -191,9 +191,10 @@ class Calibrated:
         """Read what `save` wrote, onto the CPU; a calibrator that is not of edgewise has to be imported before."""
         tensors, metadata = read_tensors(path, "fitted calibrator", "Calibrated.save", {"format": [FORMAT]})
         try:
-            shapes, saved = {name: list(tensor.shape) for name, tensor in tensors.items()}, metadata["tensors"]
-            if shapes != json.loads(saved):
-                raise ValueError(f"its tensors are not as they were saved, {saved[:200]}")
+            saved = json.loads(metadata["tensors"])
+            if saved != {name: list(tensor.shape) for name, tensor in tensors.items()}:
+                raise ValueError(f"its tensors are not as they were saved, {metadata['tensors'][:200]}")
+            tensors = {name: tensors[name] for name in saved}  # in their order
             make: Callable[..., Posterior] = POSTERIORS[metadata["posterior"]]
             posterior = make(**below("posterior", tensors))
             return Calibrated(_remade(json.loads(metadata["calibrator"])), below("learned", tensors), posterior)

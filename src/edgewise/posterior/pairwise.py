@@ -178,7 +178,8 @@ class PairwisePosterior(Posterior):
         for (a, b), coupling in couplings.items():
             sides = (self.num_classes if k in (a, b) else 1 for k in range(size))
             total = total + coupling.reshape(*coupling.shape[:-2], *sides)
-        return total.flatten(-size).softmax(-1).to(self._messages.dtype)
+        log_joint = total.flatten(-size)
+        return _kept_possible(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
 
     def _between(
         self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
@@ -201,6 +202,14 @@ class PairwisePosterior(Posterior):
             into_a, into_b = (told.masked_fill(unknown[:, None], 0.0) for told in (into_a, into_b))
             coupling = torch.where(unknown[:, None, None], 0.0, coupling)
         return into_a, into_b, coupling
+
+
+def _kept_possible(p: Float[Tensor, "*b sets entries"], log_p: Tensor) -> Float[Tensor, "*b sets entries"]:
+    """Replace what underflows by the smallest normal number: 0 is for what is impossible, with a logarithm of -inf."""
+    lost = p == 0
+    if not bool(lost.any()):
+        return p
+    return torch.where(lost & (log_p > -torch.inf), torch.finfo(p.dtype).tiny, p)
 
 
 def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
