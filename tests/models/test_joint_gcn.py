@@ -22,8 +22,8 @@ from edgewise.models.joint_gcn import (
     _most_likely,
 )
 from edgewise.models.task import prepare_task
+from inference.test_coupled_marginals import joints_of, scaled_by_a_loop
 from models.blocks import assert_same_bits, blocks, changed, split_of
-from models.test_coupled_marginals import joints_of, scaled_by_a_loop
 
 SMALL = JointGCN(hidden=8, folds=3, max_epochs=12)
 DATA = blocks()

@@ -20,7 +20,7 @@ from edgewise.calibration.calibrator import (
     floored,
 )
 from edgewise.calibration.scaling import LocalScaling
-from edgewise.inference.coupled_marginals import kept_messages, pair_information
+from edgewise.inference.coupled_marginals import pair_information, sinkhorn_messages
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.validation import as_tensor, check_number
 
@@ -93,7 +93,7 @@ class StructuredCalibrator(Calibrator):
     def calibrate(self, learned: Learned, predictions: Predictions) -> Posterior:
         """Couple the ends of all edges by w 1[l = m], with messages that keep their marginals."""
         log_p = self.nodes.log_marginals(below("nodes", learned), predictions)
-        messages = kept_messages(log_p[predictions.edge_index], learned["coupling"])
+        messages = sinkhorn_messages(log_p[predictions.edge_index], learned["coupling"])
         coupling = learned["coupling"] * torch.eye(log_p.shape[1], dtype=log_p.dtype)
         posterior = PairwisePosterior(
             floored(log_p, predictions.dtype), predictions.edge_index, messages, coupling.unsqueeze(0)

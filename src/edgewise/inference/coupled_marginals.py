@@ -1,4 +1,4 @@
-"""Joints of neighbours that keep the marginals of their ends: what sum-product rests at, chosen, not searched for.
+"""Joints of neighbors that keep the marginals of their ends: a fixed point of sum-product, chosen, not searched for.
 
 For marginals p_i and p_j and a strength w there is one joint q(l, m) = a(l) b(m) exp(w 1[l = m]) with these marginals.
 Taken for every edge, p and q are a fixed point of sum-product: that of the field with unaries
@@ -6,41 +6,60 @@ U_i = log p_i - Σ_j μ_{j→i} and couplings w 1[l = m], where μ_{j→i} = log
 there p and q are the field's true marginals, whatever w is.
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-MOST_TURNS = 2000
+from edgewise.inference.fixed_point import attach
+
+MAX_TURNS = 2000
 TOLERANCE = 1e-10  # nats
 
 
-def kept_messages(log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""]) -> Float[Tensor, "2 edges c"]:
-    """Give the messages into starts and ends of edges under which their beliefs are p; log p has a sum of exp of 1.
+def sinkhorn_messages(
+    log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""]
+) -> Float[Tensor, "2 edges classes"]:
+    """Return the messages into starts and ends of edges under which their beliefs are p; exp(log p) sums to 1.
 
-    Rows and columns are scaled by turns (Sinkhorn and Knopp 1967). A neighbour whose belief without this edge is b says
-    log Σ_m b(m) exp(w 1[l = m]) = log(1 + (e^w - 1) b(l)), which is between 0 and w. Gradients flow through the turns.
+    Rows and columns are scaled by turns (Sinkhorn and Knopp 1967). A neighbor whose belief without this edge is b sends
+    log Σ_m b(m) exp(w 1[l = m]) = log(1 + (e^w - 1) b(l)), which is between 0 and w. The gradient is that of the fixed
+    point; where the turns do not converge, it is that of the turns.
     """
     at_start, at_end = log_p
-    raised = torch.expm1(strength)
-    into_end = torch.zeros_like(at_end)
-    for _ in range(MOST_TURNS):
-        into_start = torch.log1p(raised * (at_end - into_end).softmax(-1))
-        before, into_end = into_end, torch.log1p(raised * (at_start - into_start).softmax(-1))
-        if into_end.numel() == 0 or float((into_end - before).detach().abs().max()) < TOLERANCE:
-            break
-    return torch.stack([torch.log1p(raised * (at_end - into_end).softmax(-1)), into_end])
+    factor = torch.expm1(strength)
+
+    def turn(into_end: Float[Tensor, "edges classes"]) -> Float[Tensor, "edges classes"]:
+        into_start = torch.log1p(factor * (at_end - into_end).softmax(-1))
+        return torch.log1p(factor * (at_start - into_start).softmax(-1))
+
+    with torch.no_grad():
+        before, into_end, turns, change = at_end, torch.zeros_like(at_end), 0, torch.inf
+        while turns < MAX_TURNS and change >= TOLERANCE:
+            before, into_end, turns = into_end, turn(into_end), turns + 1
+            change = float((into_end - before).abs().max()) if into_end.numel() else 0.0
+    if torch.is_grad_enabled() and (log_p.requires_grad or strength.requires_grad):
+        into_end = attach(turn, before) if change < TOLERANCE else _repeat(turn, turns, torch.zeros_like(at_end))
+    return torch.stack([torch.log1p(factor * (at_end - into_end).softmax(-1)), into_end])
+
+
+def _repeat(turn: Callable[[Tensor], Tensor], turns: int, x: Tensor) -> Tensor:
+    for _ in range(turns):
+        x = turn(x)
+    return x
 
 
 def pair_information(
     log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""], labels: Int[Tensor, "2 edges"]
 ) -> Float[Tensor, " edges"]:
-    """Give log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): what the joint of two labels says beyond their marginals."""
-    messages = kept_messages(log_p, strength)
+    """Compute log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): what the joint of two labels says beyond their marginals."""
+    messages = sinkhorn_messages(log_p, strength)
     cavities = log_p - messages
-    told = torch.log1p(torch.expm1(strength) * (cavities[0].softmax(-1) * cavities[1].softmax(-1)).sum(-1))
-    normaliser = cavities.logsumexp(-1).sum(0) + told
+    agreement = (cavities[0].softmax(-1) * cavities[1].softmax(-1)).sum(-1)
+    log_normalizer = cavities.logsumexp(-1).sum(0) + torch.log1p(torch.expm1(strength) * agreement)
     own = messages.gather(-1, labels.unsqueeze(-1)).squeeze(-1).sum(0)
-    return strength * (labels[0] == labels[1]) - own - normaliser
+    return strength * (labels[0] == labels[1]) - own - log_normalizer
 
 
 def labelled_likelihood(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_parts
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, unaries
+from edgewise.inference.coupled_marginals import labelled_likelihood, sinkhorn_messages, unaries
 from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
@@ -127,7 +127,7 @@ class JointGCN(Model[FittedJointGCN]):
         logits, log_degree = torch.stack([network.logits for network in networks]).double(), _log_degree(task)
         learnt = _most_likely(_held_out(task, fold, logits, log_degree))
         log_node = learnt.log_marginals(logits, log_degree).logsumexp(0).log_softmax(-1)
-        messages = kept_messages(log_node[task.edge_index], learnt.strength)
+        messages = sinkhorn_messages(log_node[task.edge_index], learnt.strength)
         weights = {f"{k}/{name}": weight for k, net in enumerate(networks) for name, weight in net.weights.items()}
         weights |= {name: number.detach() for name, number in learnt._asdict().items()}
         beliefs = log_node.to(task.dtype), task.edge_index, messages.to(task.dtype)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
-from edgewise.inference.coupled_marginals import kept_messages, labelled_likelihood, pair_information, unaries
+from edgewise.inference.coupled_marginals import labelled_likelihood, pair_information, sinkhorn_messages, unaries
 from edgewise.inference.messages import log_sum, sweep
 
 CLASSES = 3
@@ -25,7 +25,7 @@ def number(value):
 
 def joints_of(log_p, strength):
     """Give q (edges, classes, classes) of messages."""
-    start, end = log_p - kept_messages(log_p, number(strength))
+    start, end = log_p - sinkhorn_messages(log_p, number(strength))
     raised = start.unsqueeze(2) + end.unsqueeze(1) + strength * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
     return raised.flatten(1).softmax(1).view(raised.shape)
 
@@ -77,26 +77,26 @@ def test_without_strength_joints_are_products():
 def test_extreme_marginals_have_finite_messages():
     log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1)
     for strength in (-3.0, 3.0):
-        messages = kept_messages(log_p, number(strength))
+        messages = sinkhorn_messages(log_p, number(strength))
         assert (messages.abs() <= abs(strength)).all()
 
 
 def test_turning_edges_around_turns_messages_around():
     log_p = log_marginals(2, 7, CLASSES)
-    there, back = kept_messages(log_p, number(1.2)), kept_messages(log_p.flip(0), number(1.2))
+    there, back = sinkhorn_messages(log_p, number(1.2)), sinkhorn_messages(log_p.flip(0), number(1.2))
     torch.testing.assert_close(back, there.flip(0), atol=1e-8, rtol=0.0)
 
 
 def test_relabelling_edges_and_classes_relabels_messages():
     log_p = log_marginals(2, 7, CLASSES)
     edges, classes = torch.tensor([3, 1, 0, 6, 5, 2, 4]), torch.tensor([2, 0, 1])
-    expected = kept_messages(log_p, number(-0.7))[:, edges][..., classes]
-    torch.testing.assert_close(kept_messages(log_p[:, edges][..., classes], number(-0.7)), expected)
+    expected = sinkhorn_messages(log_p, number(-0.7))[:, edges][..., classes]
+    torch.testing.assert_close(sinkhorn_messages(log_p[:, edges][..., classes], number(-0.7)), expected)
 
 
 def test_no_edges():
     empty = torch.zeros(2, 0, CLASSES, dtype=torch.float64)
-    assert kept_messages(empty, number(1.0)).shape == (2, 0, CLASSES)
+    assert sinkhorn_messages(empty, number(1.0)).shape == (2, 0, CLASSES)
     assert pair_information(empty, number(1.0), torch.zeros(2, 0, dtype=torch.long)).shape == (0,)
 
 
@@ -106,7 +106,7 @@ def test_no_edges():
 @pytest.mark.parametrize("strength", [-2.0, 0.7, 3.0])
 def test_on_a_tree_they_are_the_true_marginals_of_the_field(strength):
     log_p = log_marginals(6, CLASSES)
-    messages = kept_messages(log_p[TREE], number(strength))
+    messages = sinkhorn_messages(log_p[TREE], number(strength))
     mrf = ew.PairwiseMRF(unaries(log_p, TREE, messages), TREE, strength * torch.eye(CLASSES))
     exact = ew.exact_marginals(mrf)[0]
     torch.testing.assert_close(exact.node, log_p.exp(), atol=1e-8, rtol=0.0)
@@ -116,7 +116,7 @@ def test_on_a_tree_they_are_the_true_marginals_of_the_field(strength):
 def test_on_loops_sum_product_rests_there():
     loop = torch.tensor([[0, 0, 1, 2, 0], [1, 2, 2, 3, 3]])
     log_p = log_marginals(4, CLASSES)
-    messages = kept_messages(log_p[loop], number(1.0))
+    messages = sinkhorn_messages(log_p[loop], number(1.0))
     mrf = ew.PairwiseMRF(unaries(log_p, loop, messages), loop, torch.eye(CLASSES))
     again = sweep(mrf, messages, log_sum)
     torch.testing.assert_close(again, messages - messages.amax(-1, keepdim=True), atol=1e-8, rtol=0.0)
@@ -129,7 +129,7 @@ def test_on_loops_sum_product_rests_there():
 def test_on_a_tree_the_likelihood_is_that_of_enumeration(strength):
     """log P(y) = energy - log Z, with Z summed over all 3⁶ labellings."""
     log_p = log_marginals(6, CLASSES)
-    field = unaries(log_p, TREE, kept_messages(log_p[TREE], number(strength)))
+    field = unaries(log_p, TREE, sinkhorn_messages(log_p[TREE], number(strength)))
     labellings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
     energy = field[torch.arange(6), labellings].sum(1)
     energy = energy + strength * (labellings[:, TREE[0]] == labellings[:, TREE[1]]).sum(1)
@@ -156,3 +156,37 @@ def test_gradients(strength):
         return pair_information(logits.log_softmax(-1), strength, y)
 
     assert torch.autograd.gradcheck(information, (logits, number(strength).requires_grad_()), atol=1e-6)
+
+
+def messages_by_turns(log_p, strength, turns=2000):
+    """Scale rows and columns by turns, with a gradient through all of them."""
+    (at_start, at_end), factor = log_p, torch.expm1(strength)
+    into_end = torch.zeros_like(at_end)
+    for _ in range(turns):
+        into_start = torch.log1p(factor * (at_end - into_end).softmax(-1))
+        before, into_end = into_end, torch.log1p(factor * (at_start - into_start).softmax(-1))
+        if float((into_end - before).detach().abs().max()) < 1e-10:
+            break
+    return torch.stack([torch.log1p(factor * (at_end - into_end).softmax(-1)), into_end])
+
+
+@pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.3, 1.5, 5.0])
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_messages_are_those_of_the_turns_to_the_bit_and_the_gradient_agrees_to_eight_digits(strength, spread):
+    logits, w = log_marginals(2, 20, CLASSES, spread=spread).requires_grad_(), number(strength).requires_grad_()
+    ours, turns = (messages(logits.log_softmax(-1), w) for messages in (sinkhorn_messages, messages_by_turns))
+    assert torch.equal(ours, turns)
+    assert torch.equal(sinkhorn_messages(logits.detach().log_softmax(-1), w.detach()), turns)
+    weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, expected = (torch.autograd.grad((weights * m).sum(), (logits, w)) for m in (ours, turns))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
+
+
+def test_turns_that_do_not_converge_have_the_gradient_of_the_turns(monkeypatch):
+    monkeypatch.setattr("edgewise.inference.coupled_marginals.MAX_TURNS", 3)
+    logits, w = log_marginals(2, 5, CLASSES).requires_grad_(), number(4.0).requires_grad_()
+    ours, turns = sinkhorn_messages(logits, w), messages_by_turns(logits, w, turns=3)
+    assert torch.equal(ours, turns)
+    found, expected = (torch.autograd.grad(m.square().sum(), (logits, w)) for m in (ours, turns))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
