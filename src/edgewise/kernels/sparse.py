@@ -12,7 +12,8 @@ from jaxtyping import Float, Int, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import Threads, choose, runs_compiled, vectorized
+from edgewise.kernels import dispatch
+from edgewise.kernels.dispatch import Threads, choose, vectorized
 
 Matrix = Any  # of scipy, which ships no types
 
@@ -64,9 +65,8 @@ class SparseMatrix:
         first, column = self.rows.first[: self.grad_rows + 1].cpu().numpy(), self.rows.column.cpu().numpy()
         num, device = int(first[-1]), self.rows.value.device
         numbered = csr_array((np.arange(num), column[:num], first), shape=(self.grad_rows, self.shape[1]))
-        blocks_pay = num >= MIN_ENTRIES_PER_ROW * self.shape[1] * (self.grad_rows // ROWS_PER_BLOCK) and runs_compiled(
-            device
-        )
+        filled = num >= MIN_ENTRIES_PER_ROW * self.shape[1] * (self.grad_rows // ROWS_PER_BLOCK)
+        blocks_pay = filled and dispatch.runs_compiled(device)
         first, index, place = _transposed(numbered, ROWS_PER_BLOCK if blocks_pay else self.grad_rows)
         value = self.rows.value.cpu().numpy()[place]
         return _rows(first, index, value, place, self.rows.value.dtype, device)
