@@ -6,28 +6,24 @@ from pathlib import Path
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# All modules with shapes, but for those at the door, whose own refusals are tested (checks, evaluate, module, binning,
-# datasets, splits, arrays, posterior, inference without its messages, task, wrap), those of models that take protocols,
-# and the compiled loops, which cannot be wrapped (forest, long_edge_list, compiled_*).
+# Modules that compute. Those that check their input are left out, for a wrapper would refuse it before they do, and
+# their own refusals are tested; so are compiled loops, which cannot be wrapped.
 CHECKED = [
-    "edgewise.data.edges",
     "edgewise.data.edges",
     "edgewise.data.statistics",
     "edgewise.inference.messages",
-    "edgewise.metrics.collect",
-    "edgewise.metrics.elements",
-    "edgewise.metrics.evaluation",
-    "edgewise.metrics.sums",
-    "edgewise.metrics.intervals",
-    "edgewise.metrics.collect",
-    "edgewise.metrics.scores",
-    "edgewise.metrics.sums",
     "edgewise.kernels.attention",
-    "edgewise.models.graph_pass",
     "edgewise.kernels.dropout",
     "edgewise.kernels.projection",
     "edgewise.kernels.sparse",
     "edgewise.kernels.stars",
+    "edgewise.metrics.collect",
+    "edgewise.metrics.elements",
+    "edgewise.metrics.evaluation",
+    "edgewise.metrics.intervals",
+    "edgewise.metrics.scores",
+    "edgewise.metrics.sums",
+    "edgewise.models.graph_pass",
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 

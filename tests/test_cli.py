@@ -31,7 +31,7 @@ from edgewise.cli.app import COMMANDS
 from edgewise.cli.options import names_in
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.sums import Closed, Kind
+from edgewise.metrics.scoring_input import Closed, Kind
 from edgewise.models import known_models
 from edgewise.paper.published import PUBLISHED_DATASETS
 from hard_use.inputs import calibrate_args, evaluate_args, predict_args
@@ -173,7 +173,7 @@ def test_json_holds_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path)
         binning="mass",
         closed="left",
         norm="max",
-        edges="any",
+        edge_choice="any",
         n_resamples=3,
         confidence_level=0.5,
         seed=7,
@@ -181,7 +181,7 @@ def test_json_holds_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path)
     document = json.loads(out.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     assert document.pop("version") == ew.__version__
     assert document.pop("files") == {**{name: str(file) for name, file in saved.items()}, "edge_probs": None}
-    assert document.pop("settings") == {"edges": "any", "n_resamples": 3, "confidence_level": 0.5, "seed": 7}
+    assert document.pop("settings") == {"edge_choice": "any", "n_resamples": 3, "confidence_level": 0.5, "seed": 7}
     assert document == strict(evaluation.to_dict())
     assert result.stdout == f"{evaluation}\n"
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
 
 ArrayLike = Tensor | NDArray[np.generic]
@@ -219,9 +220,7 @@ def check_distributions(p: Tensor, name: str, row: str) -> None:
 def first_bad_row(p: Tensor, tolerance: float) -> int | None:
     """Find a row that is no distribution; a chunk at a time, so that nothing large is made."""
     if worth_compiling(p):
-        from edgewise.kernels.distribution_rows import first_bad_row_of_many
-
-        return first_bad_row_of_many(p, tolerance)
+        return kernels.distribution_rows.first_bad_row_of_many(p, tolerance)
     step = max(1, CHECK_ELEMENTS // max(1, p.shape[1]))
     for lo in range(0, len(p), step):
         part = p[lo : lo + step]

@@ -1,12 +1,8 @@
-import importlib
-
 import numba
 import pytest
 import torch
 
 from edgewise.kernels import dispatch as compiled
-from edgewise.kernels import score_sums as compiled_sums
-from edgewise.metrics import sums as exact
 
 
 def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypatch):
@@ -19,14 +15,6 @@ def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypat
 
     monkeypatch.setattr(numba, "njit", without_folder)
     assert compiled.compiled(lambda x: x + 1)(2) == 3
-
-
-def test_a_constant_that_differs_from_the_compiled_one_is_noticed(monkeypatch):
-    monkeypatch.setattr(exact, "FRACTION_BITS", 49)
-    with pytest.raises(ImportError, match=r"compiled_sums.py"):
-        importlib.reload(compiled_sums)
-    monkeypatch.undo()
-    importlib.reload(compiled_sums)
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3, 7])

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgewise.data import edges
 from edgewise.data.edges import scored_edges
 from edgewise.kernels import long_edge_list
-from edgewise.kernels.long_edge_list import scored_edges_of_long_list
 from reference import loops
 
 CHOICES = st.sampled_from(["both", "any", "all"])
@@ -51,8 +51,9 @@ def test_each_pair_counts_as_often_as_its_more_frequent_direction(case, choice):
 def test_long_lists_keep_the_very_same_edges(case, choice, few):
     edge_index, mask = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_edge_list, "FEW", few)
-        found = scored_edges_of_long_list(edge_index, mask, choice)
+        patch.setattr(long_edge_list, "MAX_SORTED", few)
+        patch.setattr(edges, "worth_compiling", lambda tensor: True)
+        found = scored_edges(edge_index, mask, choice)
     assert torch.equal(found, scored_edges(edge_index, mask, choice))
 
 

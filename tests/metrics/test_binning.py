@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.metrics.sums import Binning
+from edgewise.metrics.scoring_input import Binning
+from edgewise.metrics.sums import bin_boundaries, bin_index
 from reference import loops
 
 
@@ -17,21 +18,21 @@ def test_float32_confidences_fall_into_their_exact_bin(confidences, n_bins, clos
     binning = Binning(n_bins, closed=closed)
     tensor = torch.tensor(confidences, dtype=torch.float32)
     expected = [loops.bin_of(c, n_bins, closed) for c in confidences]
-    assert binning.index(tensor, binning.boundaries(tensor)).tolist() == expected
+    assert bin_index(tensor, binning, bin_boundaries(binning, tensor)).tolist() == expected
 
 
 def test_boundaries_belong_where_the_definition_says():
     confidence = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0, 1.0000001])
     right, left = Binning(4), Binning(4, closed="left")
-    assert right.index(confidence, right.boundaries(confidence)).tolist() == [0, 0, 1, 2, 3, 3]
-    assert left.index(confidence, left.boundaries(confidence)).tolist() == [0, 1, 2, 3, 3, 3]
+    assert bin_index(confidence, right, bin_boundaries(right, confidence)).tolist() == [0, 0, 1, 2, 3, 3]
+    assert bin_index(confidence, left, bin_boundaries(left, confidence)).tolist() == [0, 1, 2, 3, 3, 3]
 
 
 @given(st.integers(1, 20), st.integers(1, 200), st.integers(0, 99), st.sampled_from(["right", "left"]))
 def test_mass_bins_without_ties_hold_equally_many(n_bins, n, seed, closed):
     confidence = torch.from_numpy(np.random.default_rng(seed).permutation(n) / n)
     binning = Binning(n_bins, "mass", closed)
-    bins = binning.index(confidence, binning.boundaries(confidence))
+    bins = bin_index(confidence, binning, bin_boundaries(binning, confidence))
     counts = torch.bincount(bins, minlength=n_bins)
     assert len(counts) == n_bins
     assert counts.max() - counts.min() <= 1
@@ -42,16 +43,16 @@ def test_mass_bins_without_ties_hold_equally_many(n_bins, n, seed, closed):
 def test_ties_share_a_bin_in_any_order(closed):
     confidence = torch.tensor([0.5, 0.9, 0.5, 0.5, 0.2, 0.5, 0.9, 0.9])
     binning = Binning(4, "mass", closed)
-    bins = binning.index(confidence, binning.boundaries(confidence))
+    bins = bin_index(confidence, binning, bin_boundaries(binning, confidence))
     for value in confidence.unique():
         assert bins[confidence == value].unique().numel() == 1
     order = torch.randperm(len(confidence), generator=torch.Generator().manual_seed(0))
     shuffled = confidence[order]
-    assert torch.equal(binning.index(shuffled, binning.boundaries(shuffled)), bins[order])
+    assert torch.equal(bin_index(shuffled, binning, bin_boundaries(binning, shuffled)), bins[order])
 
 
 def test_mass_bins_by_hand():
     confidence = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], dtype=torch.float64)
     binning = Binning(3, "mass")
-    assert binning.boundaries(confidence).tolist() == [0.0, 0.2, 0.4, 1.0]
-    assert binning.index(confidence, binning.boundaries(confidence)).tolist() == [0, 0, 1, 1, 2, 2]
+    assert bin_boundaries(binning, confidence).tolist() == [0.0, 0.2, 0.4, 1.0]
+    assert bin_index(confidence, binning, bin_boundaries(binning, confidence)).tolist() == [0, 0, 1, 1, 2, 2]

@@ -29,7 +29,9 @@ def test_same_bits(compiled_for_all, dtype, choice, closed, size):
         answers = []
         for on in (True, False):
             compiled_for_all(on)
-            ev = ew.evaluate(probs, y, edge_index, mask=mask, closed=closed, edges=choice, n_bins=7, same_label=True)
+            ev = ew.evaluate(
+                probs, y, edge_index, mask=mask, closed=closed, edge_choice=choice, n_bins=7, same_label=True
+            )
             answers.append(ev.to_dict())
         np.testing.assert_equal(*answers)
 

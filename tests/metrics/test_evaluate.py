@@ -38,7 +38,7 @@ def loop(probs, y, edge_index, mask, **options):
 @settings(max_examples=150)
 def test_product_joint_equals_the_loops(case, n_bins, norm, closed, choice):
     probs, y, edge_index, mask = case
-    ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edges=choice)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edge_choice=choice)
     assert_matches(ev, loop(*case, n_bins=n_bins, norm=norm, closed=closed, choice=choice))
 
 
@@ -183,9 +183,9 @@ def test_unknown_labels_outside_the_mask():
     y, mask = torch.tensor([0, 1, -1, 2]), torch.tensor([True, True, False, False])
     path = torch.tensor([[0, 1, 2], [1, 2, 3]])
     assert ew.evaluate(probs, y, path, mask=mask).edgewise.count == 1
-    assert ew.evaluate(probs, y, path, mask=mask, edges="any").edgewise.count == 1
-    assert ew.evaluate(probs, y, torch.tensor([[0, 1], [3, 3]]), mask=mask, edges="any").edgewise.count == 2
-    assert ew.evaluate(probs, y, torch.tensor([[0, 2], [3, 3]]), mask=mask, edges="all").edgewise.count == 1
+    assert ew.evaluate(probs, y, path, mask=mask, edge_choice="any").edgewise.count == 1
+    assert ew.evaluate(probs, y, torch.tensor([[0, 1], [3, 3]]), mask=mask, edge_choice="any").edgewise.count == 2
+    assert ew.evaluate(probs, y, torch.tensor([[0, 2], [3, 3]]), mask=mask, edge_choice="all").edgewise.count == 1
 
 
 def test_empty_sets_are_legal():
@@ -302,7 +302,7 @@ def test_evaluations_of_parts_add_up():
     added = ew.evaluate(whole_probs, whole_y, whole_edges) + ew.evaluate(probs, y, edges)
     assert added.to_dict() == together.to_dict()
     assert sum([ew.evaluate(probs, y, edges)] * 2).edgewise.count == 2 * ew.evaluate(probs, y, edges).edgewise.count
-    for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edges": "all"}, {"same_label": True}):
+    for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edge_choice": "all"}, {"same_label": True}):
         with pytest.raises(ValueError, match="same options"):
             ew.evaluate(probs, y, edges, **other) + ew.evaluate(probs, y, edges)
     with pytest.raises(TypeError):

@@ -124,7 +124,7 @@ def test_a_view_that_is_empty_or_infinite_has_no_interval():
 def test_every_choice_of_edges_and_bins(binning):
     probs, y, edge_index, mask = random_case(0, num_nodes=60, num_edges=100)
     for choice in ("both", "any", "all"):
-        ev = ew.evaluate(probs, y, edge_index, mask=mask, edges=choice, binning=binning, n_resamples=50)
+        ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_choice=choice, binning=binning, n_resamples=50)
         interval = ev.intervals["edgewise"]["brier"]
         assert interval.low < ev.edgewise.brier < interval.high
 
@@ -136,5 +136,7 @@ def test_ends_outside_the_mask_are_resampled_too():
     y[0] = 0
     star = torch.stack([torch.zeros(199, dtype=torch.long), torch.arange(1, 200)])
     mask = torch.arange(200) == 0
-    interval = ew.evaluate(probs, y, star, mask=mask, edges="any", n_resamples=200).intervals["edgewise"]["accuracy"]
+    interval = ew.evaluate(probs, y, star, mask=mask, edge_choice="any", n_resamples=200).intervals["edgewise"][
+        "accuracy"
+    ]
     assert interval.high - interval.low > 0.05

@@ -81,18 +81,18 @@ def test_forward_gives_the_batch_and_keeps_the_sum():
 
 def test_dtype_device_copy_and_pickle_change_nothing():
     parts = batches(2)
-    metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     metric.update(*parts[0])
     metric = metric.to("cpu").set_dtype(torch.float16).half().double()
     metric = pickle.loads(pickle.dumps(copy.deepcopy(metric)))
     metric.persistent(True)
-    fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     fresh.persistent(True)
     fresh.load_state_dict(metric.state_dict())
     for survivor in (metric, fresh):
         survivor.update(*parts[1])
         assert survivor.tables.dtype == torch.int64
-    expected = whole(parts, n_bins=9, norm="l2", closed="left", edges="any", same_label=True)
+    expected = whole(parts, n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     assert metric.compute().to_dict() == expected
     # torchmetrics does not save that it was updated, so the loaded one is asked for its sums, not for compute().
     assert torch.equal(fresh.tables, metric.tables)
@@ -112,7 +112,7 @@ def test_modules_with_other_options_are_never_taken_for_one():
     probs, y, edge_index, mask = random_case(0, num_nodes=40, num_edges=90)
     options = {
         "both": {},
-        "all": {"edges": "all"},
+        "all": {"edge_choice": "all"},
         "left": {"closed": "left"},
         "l2": {"norm": "l2"},
         "event": {"same_label": True},
@@ -128,7 +128,7 @@ def test_modules_with_other_options_are_never_taken_for_one():
         assert together[name].to_dict() == alone.compute().to_dict(), name
 
 
-@pytest.mark.parametrize("other", [{"edges": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": True}])
+@pytest.mark.parametrize("other", [{"edge_choice": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": True}])
 def test_sums_of_other_options_are_neither_merged_nor_loaded(other):
     ours, theirs = ew.GraphCalibration(), ew.GraphCalibration(**other)
     for metric in (ours, theirs):

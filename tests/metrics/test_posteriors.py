@@ -38,7 +38,7 @@ def kinds(dtype=torch.float64):
 
 @pytest.mark.parametrize("kind", ["independent", "mixture", "field"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{}, {"binning": "mass"}, {"edges": "any"}, {"n_resamples": 5}])
+@pytest.mark.parametrize("options", [{}, {"binning": "mass"}, {"edge_choice": "any"}, {"n_resamples": 5}])
 def test_kinds_agree_with_explicit_joints(kind, dtype, options):
     beliefs, y, edge_index, mask = kinds(dtype)
     posterior = beliefs[kind]
@@ -168,7 +168,7 @@ def test_sets_of_products_may_be_large_and_choices_apply():
     sets[:, 0] = sets[:, 0].roll(3)
     assert ew.evaluate(beliefs["independent"], y, edge_index, mask=mask, node_sets=sets).node_sets.count == 0
     known = mask.nonzero().T
-    ev = ew.evaluate(beliefs["independent"], y, edge_index, mask=mask, node_sets=known.T, edges="any")
+    ev = ew.evaluate(beliefs["independent"], y, edge_index, mask=mask, node_sets=known.T, edge_choice="any")
     assert ev.node_sets.count == 1
     log_p = beliefs["independent"].node.log()[mask].gather(1, y[mask][:, None])
     assert ev.node_sets.nll == pytest.approx(-float(log_p.sum()))

@@ -81,7 +81,7 @@ REFUSED = {
     "binning": (lambda c: {"binning": "depth"}, "binning .* width, mass, but got 'depth'"),
     "norm": (lambda c: {"norm": "l3"}, "norm .* l1, l2, max, but got 'l3'"),
     "closed": (lambda c: {"closed": "both"}, "closed .* right, left, but got 'both'"),
-    "edges": (lambda c: {"edges": "some"}, "edges .* both, any, all, but got 'some'"),
+    "edge_choice": (lambda c: {"edge_choice": "some"}, "edge_choice .* both, any, all, but got 'some'"),
     "n_resamples": (lambda c: {"n_resamples": -1}, "n_resamples .* but got -1"),
     "confidence_level": (
         lambda c: {"n_resamples": 5, "confidence_level": 95},
@@ -118,7 +118,7 @@ def test_bad_options_of_the_module():
         ({"n_bins": 0}, "n_bins"),
         ({"norm": "l3"}, "norm"),
         ({"closed": "x"}, "closed"),
-        ({"edges": "some"}, "edges"),
+        ({"edge_choice": "some"}, "edge_choice"),
     ]:
         with pytest.raises(ValueError, match=message):
             ew.GraphCalibration(**options)

@@ -100,7 +100,7 @@ def evaluate(
                 binning=binning,
                 closed=closed,
                 norm=norm,
-                edges=edge_choice,
+                edge_choice=edge_choice,
                 same_label=same_label,
                 n_resamples=resamples,
                 confidence_level=confidence_level,
@@ -112,7 +112,7 @@ def evaluate(
     try:
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
-            settings = {"edges": edge_choice, **intervals}
+            settings = {"edge_choice": edge_choice, **intervals}
             more = {"selective": curves.to_dict()} if curves else {}
             more |= {"convergence": asdict(convergence)} if convergence is not None else {}
             write_json(json_file, {"files": as_given(named), "settings": settings, **ev.to_dict(), **more})

@@ -7,9 +7,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
 
 EdgeChoice = Literal["both", "any", "all"]
+ENDS_NEEDED: dict[EdgeChoice, int] = {"both": 2, "any": 1, "all": 0}  # in the mask
 
 
 def scored_edges(
@@ -27,16 +29,15 @@ def scored_edges(
     [True, False, True, False]
     """
     if worth_compiling(edge_index):
-        from edgewise.kernels.long_edge_list import scored_edges_of_long_list
+        keep, suspects = kernels.long_edge_list.match_directions(edge_index, mask, ENDS_NEEDED[choice])
+    else:
+        keep = _ends_qualify(edge_index, mask, choice)
+        suspects = keep.nonzero().squeeze(1)
+    keep[suspects[~listed_once(edge_index[:, suspects], mask.shape[0])]] = False
+    return keep
 
-        return scored_edges_of_long_list(edge_index, mask, choice)
-    qualifies = ends_qualify(edge_index, mask, choice)
-    positions = qualifies.nonzero().squeeze(1)
-    qualifies[positions[~listed_once(edge_index[:, positions], mask.shape[0])]] = False
-    return qualifies
 
-
-def ends_qualify(
+def _ends_qualify(
     edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], choice: EdgeChoice
 ) -> Bool[Tensor, " edges"]:
     """Tell for each listed edge whether its ends differ and satisfy the choice."""
@@ -92,13 +93,13 @@ class EdgeLookup:
 
 
 def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pairs"]:
-    """Give pairs of nodes numbers, both directions of a pair the same."""
+    """Map pairs of nodes to numbers, both directions of a pair to the same."""
     start, end = pairs.long()
     return torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
 
 
 def connected_parts(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:
-    """Give each node the number of the connected part of the graph that it is in.
+    """Find the connected part of the graph that each node is in; parts are numbered from 0.
 
     >>> connected_parts(torch.tensor([[0], [2]]), 3).tolist()
     [0, 1, 0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, checked_events
 from edgewise.decisions.pair_beliefs import PairBeliefs, pair_beliefs
-from edgewise.metrics.scoring_input import checked
+from edgewise.metrics.scoring_input import checked_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
@@ -240,7 +240,7 @@ def selective(
     same                      3     0.3333     0.1111     0.1111     0.0000
     """
     belief = as_posterior(posterior)
-    given = checked(belief, y, edge_index, mask)
+    given = checked_input(belief, y, edge_index, mask)
     ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
     asked = checked_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
     beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])

@@ -7,8 +7,8 @@ Which edges are listed in both directions? Three steps, of which the first is en
    of mentions agree by chance with probability 2^-64.)
 2. Elsewhere mark every backward pair in a table of bits, at the place that a hash gives, and clear the forward mentions
    that find their bit unset: surely they have no partner. Change sides and hash, and repeat from step 1.
-3. What remains suspect is listed in both directions, but not equally often, or is a rare accident of the hash: it is
-   sorted.
+3. What remains suspect is listed in both directions, but not equally often, or is a rare accident of the hash: the
+   caller sorts it.
 
 A list with one direction only needs none of this. No answer depends on a hash, but for the checksums of step 1.
 """
@@ -21,24 +21,25 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.edges import EdgeChoice, listed_once
 from edgewise.kernels.dispatch import compiled, in_slices
 
 Array = NDArray[Any]
 
 MAX_TABLE_BITS = 29  # 64 MiB of bits, of which 5 * 10^7 marks fill a tenth
-FEW = 1 << 18
+MAX_SORTED = 1 << 18  # suspects that are sorted at once, without any more marks
 MAX_ROUNDS = 8
 BUCKET_BITS = 16
 BLOCK = 1024
 
 
-def scored_edges_of_long_list(
-    edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], choice: EdgeChoice
-) -> Bool[Tensor, " edges"]:
-    """Give what `edgewise.data.edges.scored_edges` gives, for long lists on the CPU."""
+def match_directions(
+    edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], ends_needed: int
+) -> tuple[Bool[Tensor, " edges"], Int[Tensor, " suspects"]]:
+    """Mark the edges with enough ends in the mask, without second mentions; and list those still to be compared.
+
+    What is listed is marked; whether it is a second mention depends on the other listed ones only.
+    """
     start, end = edge_index[0].numpy(), edge_index[1].numpy()
-    ends_needed = {"both": 2, "any": 1, "all": 0}[choice]
     inside = mask.numpy().view(np.uint8)
     keep = np.empty(start.shape[0], dtype=np.uint8)
 
@@ -46,29 +47,28 @@ def scored_edges_of_long_list(
         return _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
 
     parts = in_slices(qualify, start.shape[0])
+    suspects = np.empty(0, dtype=np.int64)
     if all(sum(side) > 0 for side in zip(*parts, strict=True)):
-        _drop_second_mentions(start, end, mask.shape[0], keep)
-    return torch.from_numpy(keep).view(torch.bool)
+        suspects = _drop_second_mentions(start, end, keep)
+    return torch.from_numpy(keep).view(torch.bool), torch.from_numpy(suspects)
 
 
-def _drop_second_mentions(start: Array, end: Array, num_nodes: int, keep: Array) -> None:
-    """Set ``keep`` to 0 for the mentions of a pair that would count its edges a second time."""
+def _drop_second_mentions(start: Array, end: Array, keep: Array) -> Array:
+    """Set ``keep`` to 0 for mentions that would count an edge a second time; return those that stay suspect."""
     suspect, before = keep.copy(), 2 * len(keep)
     for round_ in range(MAX_ROUNDS):
         forward, backward = _resolve_symmetric_buckets(start, end, suspect, keep)
         if forward == 0 or backward == 0:
-            return
+            return np.empty(0, dtype=np.int64)
         left = forward + backward
-        if left <= FEW or left > 0.9 * before:  # few enough to sort, or marks do not help any more
+        if left <= MAX_SORTED or left > 0.9 * before:  # few enough to sort, or marks do not help any more
             break
         before = left
         # About ten bits a suspect: sparse enough to tell strangers apart, and small tables stay in the cache.
         table_bits = min(MAX_TABLE_BITS, max(16, (5 * left).bit_length()))
         _clear_the_unmarked(start, end, suspect, 1, 2 * round_ + 1, table_bits)
         _clear_the_unmarked(start, end, suspect, 0, 2 * round_ + 2, table_bits)
-    positions = np.flatnonzero(suspect)
-    pairs = torch.from_numpy(np.stack([start[positions], end[positions]]))
-    keep[positions[~listed_once(pairs, num_nodes).numpy()]] = 0
+    return np.flatnonzero(suspect)
 
 
 def _resolve_symmetric_buckets(start: Array, end: Array, suspect: Array, keep: Array) -> tuple[int, int]:

@@ -1,35 +1,40 @@
 """From checked predictions to sums: the one pass over nodes and edges."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
+from edgewise import kernels
 from edgewise.data.edges import EdgeChoice, scored_edges
 from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
+    RECORD,
+    Elements,
     Records,
+    concatenate,
     joint_elements,
-    joint_event_elements,
+    joint_same_label_elements,
     labels_of,
     node_elements,
     node_records,
     product_elements,
-    product_event_elements,
+    product_same_label_elements,
 )
-from edgewise.metrics.scoring_input import ScoringInput
+from edgewise.metrics.scoring_input import Binning, ScoringInput
 from edgewise.metrics.sums import (
-    AGREE,
-    DISAGREE,
-    EDGEWISE,
-    NODEWISE,
-    Binning,
-    Elements,
+    FRACTION_BITS,
+    LOW_BITS,
+    VIEWS,
+    Sums,
+    bin_boundaries,
+    bin_index,
     carried,
-    empty_tables,
+    sum_elements,
     sum_groups,
 )
 
@@ -54,90 +59,107 @@ class ScoredEdges(NamedTuple):
     agree: Bool[Tensor, " edges"]
 
 
-def prepare(given: ScoringInput, edges: EdgeChoice) -> ScoringTask:
+class ViewElements(NamedTuple):
+    """All elements of a view, and the nodes of each: itself, or the two ends of an edge."""
+
+    elements: Elements
+    nodes: Int[Tensor, "ends elements"]
+
+
+def prepare(given: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
     """Reduce nodes to records and choose the edges; an edge with an unknown label at an end cannot be scored."""
-    keep = scored_edges(given.edge_index, given.mask, edges)
-    if edges != "both":
+    keep = scored_edges(given.edge_index, given.mask, edge_choice)
+    if edge_choice != "both":
         known = given.y >= 0
         for part in slices(len(keep), CHUNK_ELEMENTS):
             keep[part] &= known[given.edge_index[:, part].long()].all(0)
     return ScoringTask(given, node_records(given.probs, given.y), keep)
 
 
-def width_tables(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Int[Tensor, "tables rows 4"]:
+def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
     """Sum every view into bins of equal width, in bounded memory."""
-    tables = empty_tables(binning.n_bins, task.records.device)
-    boundaries = binning.boundaries(task.records[:0, 0])
-    if worth_compiling(task.records):
-        from edgewise.kernels.score_sums import sum_nodes
-
-        tables[NODEWISE] = sum_nodes(task.records, task.given.mask, binning)
-    else:
-        tables[NODEWISE] = sum_one(all_nodes(task), binning, boundaries)
-    touched = torch.zeros(2, len(task.records), dtype=torch.bool, device=task.records.device)
-    by_agreement = tables[AGREE : DISAGREE + 1]
+    n_bins, mask = binning.n_bins, task.given.mask
+    nodewise, boundaries = sum_elements(node_elements(task.records[mask]), binning)
+    by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)
+    touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
     if task.given.joints is None and worth_compiling(task.keep):
-        _sum_long_list(task, binning, by_agreement, touched, progress)
+        for part in slices(len(task.keep), COMPILED_SLICE):
+            by_agreement += carried(_sum_long_list(task, part, binning, touched), n_bins)
+            _report(progress, part, task)
     else:
         for edges in edge_chunks(task, progress):
-            bins = binning.index(edges.elements.confidence, boundaries)
-            by_agreement += sum_groups(edges.elements, bins, (~edges.agree).long(), 2, binning.n_bins)
-            _touch(touched, edges)
-    tables[EDGEWISE] = tables[AGREE] + tables[DISAGREE]
-    _count_touched(tables, touched, task.given.mask)
-    return carried(tables, binning.n_bins)
+            bins = bin_index(edges.elements.confidence, binning, boundaries)
+            by_agreement += sum_groups(edges.elements, bins, (~edges.agree).long(), 2, n_bins)
+            touched[0, edges.ends[:, edges.agree].flatten()] = True
+            touched[1, edges.ends[:, ~edges.agree].flatten()] = True
+    tables = carried(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
+    # For the K index: nodes of the mask that have an edge in each view.
+    tables[1:, -1, 1] = (torch.stack((touched.any(0), *touched)) & mask).count_nonzero(1)
+    return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
 
 
-def mass_tables(
-    nodes: Elements, edges: ScoredEdges, mask: Bool[Tensor, " nodes"], binning: Binning
-) -> tuple[Int[Tensor, "tables rows 4"], Float[Tensor, "tables limits"]]:
-    """Sum every view into bins of its own that hold equally many elements, and give their boundaries."""
-    everything = torch.ones_like(edges.agree)
-    tables = empty_tables(binning.n_bins, mask.device)
-    limits = torch.zeros(len(tables), binning.n_bins + 1, dtype=torch.float64, device=mask.device)
-    views = [nodes] + [edges.elements.select(chosen) for chosen in (everything, edges.agree, ~edges.agree)]
-    for view, elements in enumerate(views):
-        limits[view] = binning.boundaries(elements.confidence)
-        tables[view] = sum_one(elements, binning, limits[view])
-    touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
-    _touch(touched, edges)
-    _count_touched(tables, touched, mask)
-    return tables, limits
+def _sum_long_list(
+    task: ScoringTask, part: slice, binning: Binning, touched: Bool[Tensor, "2 nodes"]
+) -> Int[Tensor, "2 rows 4"]:
+    """Sum the edges of a slice with product joints into the tables of (agree, disagree)."""
+    return kernels.score_sums.sum_product_edges(
+        RECORD,
+        task.records,
+        task.given.edge_index[:, part],
+        task.keep[part],
+        touched,
+        binning.n_bins,
+        binning.closed == "right",
+        FRACTION_BITS,
+        LOW_BITS,
+    )
 
 
-def same_label_table(
-    task: ScoringTask, binning: Binning, progress: Progress | None = None
-) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
+    """Sum every view into bins of its own that hold equally many elements."""
+    sums = {view: sum_elements(elements, binning) for view, (elements, _) in views.items()}
+    for view in VIEWS[1:]:
+        touched = torch.zeros_like(mask)
+        touched[views[view].nodes.flatten()] = True
+        sums[view].table[-1, 1] = (touched & mask).count_nonzero()
+    return sums
+
+
+def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dict[str, ViewElements]:
+    """Collect the elements of every view at once: about 50 bytes an edge, twice."""
+    mask, parts = task.given.mask, list(edge_chunks(task, progress))
+    ends, agree = torch.cat([part.ends for part in parts], dim=1), torch.cat([part.agree for part in parts])
+    edges = concatenate([part.elements for part in parts])
+    return {
+        "nodewise": ViewElements(node_elements(task.records[mask]), mask.nonzero().T),
+        "edgewise": ViewElements(edges, ends),
+        "agree": ViewElements(edges.select(agree), ends[:, agree]),
+        "disagree": ViewElements(edges.select(~agree), ends[:, ~agree]),
+    }
+
+
+def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
     """Sum the event "both ends have the same label", whose probability is Σ_l q(l, l)."""
-    return one_table(_same_label_chunks(task, progress), binning, task.records.device)
+    return _sum_chunks(_same_label_chunks(task, progress), binning)
 
 
-def one_table(
-    chunks: Iterable[Elements], binning: Binning, device: torch.device
-) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
+def node_set_sums(task: ScoringTask, sets: Int[Tensor, "set sets"], edge_choice: EdgeChoice, binning: Binning) -> Sums:
+    """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint.
+
+    Sets are chosen as edges are: by how many of their nodes are in the mask; all labels must be known.
+    """
+    inside, chosen = task.given.mask[sets], (task.given.y >= 0)[sets].all(0)
+    if edge_choice != "all":
+        chosen &= inside.all(0) if edge_choice == "both" else inside.any(0)
+    return _sum_chunks(_node_set_chunks(task, sets[:, chosen]), binning)
+
+
+def _sum_chunks(chunks: Iterable[Elements], binning: Binning) -> Sums:
     """Sum elements that come in chunks; bins of equal mass have to wait for all of them."""
-    boundaries = binning.boundaries(torch.empty(0, dtype=torch.float64, device=device))
-    table = empty_tables(binning.n_bins, device)[0]
-    if binning.kind == "width":
-        for elements in chunks:
-            table += sum_one(elements, binning, boundaries)
-    else:
-        elements = concatenate(list(chunks))
-        boundaries = binning.boundaries(elements.confidence)
-        table = sum_one(elements, binning, boundaries)
-    return carried(table, binning.n_bins), boundaries
-
-
-def all_nodes(task: ScoringTask) -> Elements:
-    """Give the elements of all nodes of the mask."""
-    return node_elements(task.records[task.given.mask])
-
-
-def all_edges(task: ScoringTask, progress: Progress | None = None) -> ScoredEdges:
-    """Give all scored edges at once: about 50 bytes an edge."""
-    parts = list(edge_chunks(task, progress))
-    ends = torch.cat([part.ends for part in parts], dim=1)
-    return ScoredEdges(ends, concatenate([part.elements for part in parts]), torch.cat([part.agree for part in parts]))
+    if binning.kind == "mass":
+        return sum_elements(concatenate(list(chunks)), binning)
+    total = reduce(torch.add, (sum_elements(elements, binning).table for elements in chunks))
+    return Sums(carried(total, binning.n_bins), bin_boundaries(binning))
 
 
 def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator[ScoredEdges]:
@@ -160,82 +182,12 @@ def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator
     for ends, positions in _kept_chunks(task, per_edge, progress):
         labels = y[ends].long()
         if joints is None:
-            yield product_event_elements(probs, ends, labels)
+            yield product_same_label_elements(probs, ends, labels)
         else:
-            yield joint_event_elements(joints(ends, positions), labels)
+            yield joint_same_label_elements(joints(ends, positions), labels)
 
 
-def _kept_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Give (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
-    num_edges = len(task.keep)
-    for part in slices(num_edges, CHUNK_ELEMENTS // per_edge):
-        positions = part.start + task.keep[part].nonzero().squeeze(1)
-        yield task.given.edge_index[:, positions].long(), positions
-        if progress is not None:
-            progress(part.stop, num_edges)
-
-
-def slices(length: int, step: int) -> Iterator[slice]:
-    """Cut ``range(length)``; an empty one gives one empty slice, so that whoever concatenates has something."""
-    step = max(1, step)
-    for lo in range(0, max(1, length), step):
-        yield slice(lo, min(lo + step, length))
-
-
-def _sum_long_list(
-    task: ScoringTask, binning: Binning, by_agreement: Tensor, touched: Tensor, progress: Progress | None
-) -> None:
-    from edgewise.kernels.score_sums import sum_product_edges
-
-    num_edges, edge_index = len(task.keep), task.given.edge_index
-    for part in slices(num_edges, COMPILED_SLICE):
-        by_agreement += sum_product_edges(task.records, edge_index[:, part], task.keep[part], touched, binning)
-        if progress is not None:
-            progress(part.stop, num_edges)
-
-
-def sum_one(elements: Elements, binning: Binning, boundaries: Float[Tensor, " limits"]) -> Int[Tensor, "rows 4"]:
-    """Sum elements into one table."""
-    bins = binning.index(elements.confidence, boundaries)
-    return sum_groups(elements, bins, torch.zeros_like(bins), 1, binning.n_bins)[0]
-
-
-def _touch(touched: Bool[Tensor, "2 nodes"], edges: ScoredEdges) -> None:
-    """Note the ends of agreeing edges in row 0 and those of disagreeing edges in row 1."""
-    touched[0, edges.ends[:, edges.agree].flatten()] = True
-    touched[1, edges.ends[:, ~edges.agree].flatten()] = True
-
-
-def _count_touched(tables: Tensor, touched: Bool[Tensor, "2 nodes"], mask: Bool[Tensor, " nodes"]) -> None:
-    """Count the nodes of the mask that have an edge in each view, for the K index."""
-    inside = touched & mask
-    tables[EDGEWISE, -1, 1] = (inside[0] | inside[1]).count_nonzero()
-    tables[AGREE, -1, 1] = inside[0].count_nonzero()
-    tables[DISAGREE, -1, 1] = inside[1].count_nonzero()
-
-
-def concatenate(parts: list[Elements]) -> Elements:
-    """Put elements one after another."""
-    return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
-
-
-def node_set_table(
-    task: ScoringTask, sets: Int[Tensor, "set sets"], choice: EdgeChoice, binning: Binning
-) -> tuple[Int[Tensor, "rows 4"], Float[Tensor, " limits"]]:
-    """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint."""
-    chosen = sets[:, _scored(task, sets, choice)]
-    return one_table(_chunks(task, chosen), binning, task.records.device)
-
-
-def _scored(task: ScoringTask, sets: Int[Tensor, "set sets"], choice: EdgeChoice) -> Bool[Tensor, " sets"]:
-    """Choose sets as edges are chosen: by how many of their nodes are in the mask; all labels must be known."""
-    inside, known = task.given.mask[sets], (task.given.y >= 0)[sets].all(0)
-    if choice == "both":
-        return known & inside.all(0)
-    return known & inside.any(0) if choice == "any" else known
-
-
-def _chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
+def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
     joints, num_classes = task.given.joints, task.given.probs.shape[1]
     per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
     for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
@@ -245,3 +197,23 @@ def _chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elemen
         else:
             positions = torch.arange(part.start, part.stop, device=sets.device)
             yield joint_elements(joints(sets[:, part], positions), *ends)
+
+
+def _kept_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
+    for part in slices(len(task.keep), CHUNK_ELEMENTS // per_edge):
+        positions = part.start + task.keep[part].nonzero().squeeze(1)
+        yield task.given.edge_index[:, positions].long(), positions
+        _report(progress, part, task)
+
+
+def _report(progress: Progress | None, part: slice, task: ScoringTask) -> None:
+    if progress is not None:
+        progress(part.stop, len(task.keep))
+
+
+def slices(length: int, step: int) -> Iterator[slice]:
+    """Cut ``range(length)``; an empty one gives one empty slice, so that whoever concatenates has something."""
+    step = max(1, step)
+    for lo in range(0, max(1, length), step):
+        yield slice(lo, min(lo + step, length))

@@ -1,18 +1,39 @@
 """From probabilities to what is scored: confidence, correctness, NLL and Brier score of each node and each edge."""
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
-from edgewise.metrics.sums import Elements
 
 CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about what fits the outer cache
 PRODUCT_UNIT = 2.0**60
 
-# Columns of the per-node records. CODE is 2 · label + correct, or -1 where the label is unknown.
-CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(5)
+# Columns of the per-node records. The code is 2 · label + correct, or -1 where the label is unknown.
+RECORD = ("confidence", "nll", "p_true", "square_sum", "code")
+CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(len(RECORD))
 Records = Float[Tensor, "nodes 5"]
+
+
+class Elements(NamedTuple):
+    """What is scored of each node or edge; nll is infinite where the true label had probability zero."""
+
+    confidence: Float[Tensor, " elements"]
+    correct: Bool[Tensor, " elements"]
+    nll: Float[Tensor, " elements"]
+    brier: Float[Tensor, " elements"]
+
+    def select(self, chosen: Bool[Tensor, " elements"]) -> "Elements":
+        """Keep the chosen elements."""
+        return Elements(*(column[chosen] for column in self))
+
+
+def concatenate(parts: list[Elements]) -> Elements:
+    """Put elements one after another."""
+    return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> Records:
@@ -21,11 +42,9 @@ def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]
     For a product joint confidence = max p_i · max p_j, log q = log p_i + log p_j and Σ q² = (Σ p_i²)(Σ p_j²), so no
     edge ever looks at C classes, let alone C² pairs.
     """
-    records = torch.empty(probs.shape[0], 5, dtype=torch.float64, device=probs.device)
+    records = torch.empty(probs.shape[0], len(RECORD), dtype=torch.float64, device=probs.device)
     if worth_compiling(probs):
-        from edgewise.kernels.score_sums import fill_node_records
-
-        fill_node_records(records, probs, y)
+        kernels.score_sums.fill_node_records(RECORD, records, probs, y, PRODUCT_UNIT)
     else:
         _fill_node_records(records, probs, y)
     records[:, NLL] = -records[:, P_TRUE].log()
@@ -77,21 +96,21 @@ def joint_elements(joint: Float[Tensor, "elements ..."], *ends: Records) -> Elem
     )
 
 
-def product_event_elements(
+def product_same_label_elements(
     probs: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"], labels: Int[Tensor, "2 edges"]
 ) -> Elements:
-    """Score the event of the same label, P = Σ_l p_i(l) p_j(l), on edges with product joints."""
+    """Score the event "both ends have the same label", P = Σ_l p_i(l) p_j(l), on edges with product joints."""
     if worth_compiling(ends) and worth_compiling(probs):
-        from edgewise.kernels import score_sums as compiled_sums
-
-        p_same = compiled_sums.row_products(probs, ends)
+        p_same = kernels.score_sums.row_products(probs, ends, PRODUCT_UNIT)
     else:
         p_same = row_products(probs[ends[0]], probs[ends[1]])
     return _event_elements(p_same, 1.0 - p_same, labels[0] == labels[1], probs[ends, labels].double().prod(0))
 
 
-def joint_event_elements(joint: Float[Tensor, "edges classes classes"], labels: Int[Tensor, "2 edges"]) -> Elements:
-    """Score the event of the same label, P = Σ_l q(l, l), on edges with joints of their own."""
+def joint_same_label_elements(
+    joint: Float[Tensor, "edges classes classes"], labels: Int[Tensor, "2 edges"]
+) -> Elements:
+    """Score the event "both ends have the same label", P = Σ_l q(l, l), on edges with joints of their own."""
     joint = joint.double()
     diagonal = torch.eye(joint.shape[1], dtype=torch.bool, device=joint.device)
     p_same, p_differ = (joint.masked_fill(left_out, 0.0).sum((1, 2)) for left_out in (~diagonal, diagonal))

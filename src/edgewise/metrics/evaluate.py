@@ -8,19 +8,17 @@ from torch import Tensor
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import (
     Progress,
-    all_edges,
-    all_nodes,
-    mass_tables,
-    node_set_table,
+    elements_by_view,
+    mass_sums,
+    node_set_sums,
     prepare,
-    same_label_table,
-    width_tables,
+    same_label_sums,
+    width_sums,
 )
 from edgewise.metrics.evaluation import Evaluation, Intervals
 from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.scoring_input import ScoringInput, checked
-from edgewise.metrics.sums import NODE_SETS, NUM_TABLES, SAME_LABEL, Binning, Closed, Kind
+from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, checked_input
 from edgewise.posterior import Belief
 from edgewise.validation import (
     ArrayLike,
@@ -44,7 +42,7 @@ def evaluate(
     binning: Kind = "width",
     norm: Norm = "l1",
     closed: Closed = "right",
-    edges: EdgeChoice = "both",
+    edge_choice: EdgeChoice = "both",
     same_label: bool = False,
     node_sets: ArrayLike | None = None,
     n_resamples: int = 0,
@@ -79,7 +77,7 @@ def evaluate(
         the largest ("max").
     closed
         Which end belongs to a bin, "right" or "left".
-    edges
+    edge_choice
         Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an
         end is left out.
     same_label
@@ -87,8 +85,8 @@ def evaluate(
         scores do not: on 10^8 edges that takes several times as long.
     node_sets
         Also score sets of k nodes, given as an index (k, M): wedges, triangles, whatever is of interest. A set counts
-        as often as it is listed, when all its nodes are in the mask (``edges`` says otherwise). A pairwise field knows
-        sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
+        as often as it is listed, when all its nodes are in the mask (``edge_choice`` says otherwise). A pairwise field
+        knows sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
     n_resamples
         Give confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
         calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
@@ -120,33 +118,25 @@ def evaluate(
     (2, 0.36, 1)
     """
     bins = Binning(n_bins, binning, closed)
-    _check_options(norm, edges, n_resamples, confidence_level, seed)
-    given = checked(probs, y, edge_index, mask, edge_probs)
+    _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
+    given = checked_input(probs, y, edge_index, mask, edge_probs)
     sets = None if node_sets is None else _checked_node_sets(node_sets, given, edge_probs is not None)
-    task = prepare(given, edges)
-    boundaries = bins.boundaries(task.records[:0, 0]).repeat(NUM_TABLES, 1)
-    elements = None
-    if bins.kind == "mass" or n_resamples:
-        elements = all_nodes(task), all_edges(task, progress)
-    if elements is not None and bins.kind == "mass":
-        tables, boundaries = mass_tables(*elements, given.mask, bins)
-    else:
-        tables = width_tables(task, bins, progress)
+    task = prepare(given, edge_choice)
+    views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
+    sums = mass_sums(views, given.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
     if same_label:
-        tables[SAME_LABEL], boundaries[SAME_LABEL] = same_label_table(task, bins, progress)
+        sums["same_label"] = same_label_sums(task, bins, progress)
     if sets is not None:
-        tables[NODE_SETS], boundaries[NODE_SETS] = node_set_table(task, sets, edges, bins)
+        sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
     intervals: Intervals = {}
-    if elements is not None and n_resamples:
-        intervals = node_resampling_intervals(
-            *elements, given.mask, boundaries, bins, norm, n_resamples, confidence_level, seed
-        )
-    return Evaluation(tables, boundaries, bins, norm, edges, same_label, sets is not None, intervals)
+    if n_resamples:
+        intervals = node_resampling_intervals(views, sums, given.mask, bins, norm, n_resamples, confidence_level, seed)
+    return Evaluation(sums, bins, norm, edge_choice, intervals)
 
 
-def _check_options(norm: Norm, edges: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:
+def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:
     check_option("norm", norm, get_args(Norm))
-    check_option("edges", edges, get_args(EdgeChoice))
+    check_option("edge_choice", edge_choice, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
     check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jaxtyping import Float, Int
-from torch import Tensor
+import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
-from edgewise.metrics.sums import NODE_SETS, SAME_LABEL, VIEWS, Binning, carried
+from edgewise.metrics.scoring_input import Binning
+from edgewise.metrics.sums import VIEWS, Sums, carried
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,10 @@ class Evaluation:
         The scores of edges whose true labels agree.
     disagree
         The scores of edges whose true labels differ.
+    same_label
+        The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges; None unless asked for.
+    node_sets
+        The scores of the sets of nodes that were given; None if there were none.
     intervals
         Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``; empty unless
         resamples were asked for.
@@ -91,44 +95,28 @@ class Evaluation:
 
     def __init__(
         self,
-        tables: Int[Tensor, "tables rows 4"],
-        boundaries: Float[Tensor, "tables limits"],
+        sums: Mapping[str, Sums],
         binning: Binning,
         norm: Norm = "l1",
-        edges: EdgeChoice = "both",
-        has_same_label: bool = False,
-        has_node_sets: bool = False,
+        edge_choice: EdgeChoice = "both",
         intervals: Intervals | None = None,
     ):
-        self._tables, self._boundaries = tables.cpu(), boundaries.cpu()
-        self._binning, self._norm = binning, norm
-        self._has_same_label, self._has_node_sets = has_same_label, has_node_sets
-        self._edges: EdgeChoice = edges
+        self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
+        self._binning, self._norm, self._edge_choice = binning, norm, edge_choice
         self.intervals: Intervals = intervals or {}
         self.nodewise, self.edgewise, self.agree, self.disagree = (
-            ViewScores(self._tables[view], self._boundaries[view], norm) for view in range(len(VIEWS))
+            ViewScores(*self._sums[view], norm) for view in VIEWS
         )
-
-    @property
-    def same_label(self) -> EventScores | None:
-        """The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges; None unless asked for."""
-        if not self._has_same_label:
-            return None
-        return EventScores(self._tables[SAME_LABEL], self._boundaries[SAME_LABEL], self._norm)
-
-    @property
-    def node_sets(self) -> ViewScores | None:
-        """The scores of the sets of nodes that were given; None if there were none."""
-        if not self._has_node_sets:
-            return None
-        return ViewScores(self._tables[NODE_SETS], self._boundaries[NODE_SETS], self._norm)
+        event, sets = self._sums.get("same_label"), self._sums.get("node_sets")
+        self.same_label = None if event is None else EventScores(*event, norm)
+        self.node_sets = None if sets is None else ViewScores(*sets, norm)
 
     @property
     def options(self) -> dict[str, object]:
         """Which edges were scored, how confidences were binned, and how gaps were summed up."""
         binning = self._binning
         of_bins = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed}
-        return {"edges": self._edges, **of_bins, "norm": self._norm}
+        return {"edge_choice": self._edge_choice, **of_bins, "norm": self._norm}
 
     @property
     def homophily(self) -> float:
@@ -138,8 +126,9 @@ class Evaluation:
     @property
     def k_index(self) -> KIndex:
         """K of each edge view; NaN without nodes."""
-        touched, nodes = self._tables[:, -1, 1].tolist(), self.nodewise.count
-        return KIndex(*(touched[view] / nodes if nodes else float("nan") for view in range(1, len(VIEWS))))
+        nodes = self.nodewise.count
+        touched = (int(self._sums[view].table[-1, 1]) for view in VIEWS[1:])
+        return KIndex(*(number / nodes if nodes else float("nan") for number in touched))
 
     def __getitem__(self, view: str) -> ViewScores:
         if view not in VIEWS:
@@ -151,28 +140,27 @@ class Evaluation:
         """Merge the scores of two disjoint parts; a node in both would count twice. Intervals do not add."""
         if not isinstance(other, Evaluation):
             return NotImplemented
-        settings, others = (
-            {**ev.options, "same_label": ev._has_same_label, "node_sets": ev._has_node_sets} for ev in (self, other)
-        )
-        if settings != others:
-            raise ValueError(f"Expected evaluations with the same options, but got {settings} and {others}.")
+        ours, theirs = ({**ev.options, "views": list(ev._sums)} for ev in (self, other))
+        if ours != theirs:
+            raise ValueError(f"Expected evaluations with the same options, but got {ours} and {theirs}.")
         if self._binning.kind == "mass":
             raise ValueError("Bins of equal mass depend on all elements, so they cannot be added. Use binning='width'.")
-        tables = carried(self._tables + other._tables, self._binning.n_bins)
-        has = self._has_same_label, self._has_node_sets
-        return Evaluation(tables, self._boundaries, self._binning, self._norm, self._edges, *has)
+        tables = torch.stack([sums.table + other._sums[view].table for view, sums in self._sums.items()])
+        added = zip(self._sums.items(), carried(tables, self._binning.n_bins), strict=True)
+        sums = {view: Sums(table, boundaries) for (view, (_, boundaries)), table in added}
+        return Evaluation(sums, self._binning, self._norm, self._edge_choice)
 
     def __radd__(self, other: object) -> "Evaluation":
         """Let ``sum(evaluations)`` work, which begins with 0."""
         return self if other == 0 else NotImplemented
 
     def scalars(self) -> dict[str, float]:
-        """Give the sixteen scores, and those of sets of nodes, under flat names such as "edgewise/ece" for loggers."""
+        """Return the sixteen scores, and those of sets of nodes, by flat names such as "edgewise/ece", for loggers."""
         views = {view: self[view] for view in VIEWS} | ({"node_sets": self.node_sets} if self.node_sets else {})
         return {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
 
     def to_dict(self) -> dict[str, object]:
-        """Give everything as plain dicts, lists and numbers."""
+        """Return everything as plain dicts, lists and numbers."""
         out: dict[str, object] = {view: self[view].to_dict() for view in VIEWS}
         k_index = self.k_index
         out["homophily"] = self.homophily

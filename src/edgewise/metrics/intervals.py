@@ -20,10 +20,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.metrics.collect import ScoredEdges
+from edgewise.metrics.collect import ViewElements
+from edgewise.metrics.elements import Elements
 from edgewise.metrics.evaluation import Interval, Intervals
 from edgewise.metrics.scores import METRICS, Norm, calibration_error
-from edgewise.metrics.sums import VIEWS, Binning, Elements
+from edgewise.metrics.scoring_input import Binning
+from edgewise.metrics.sums import VIEWS, Sums, bin_index
 
 CHUNK_ELEMENTS = 1 << 22
 HIGHEST = {"accuracy": 1.0, "nll": math.inf, "brier": 2.0, "ece": 1.0}
@@ -38,34 +40,27 @@ class _View(NamedTuple):
 
 
 def node_resampling_intervals(
-    nodes: Elements,
-    edges: ScoredEdges,
+    elements: dict[str, ViewElements],
+    sums: dict[str, Sums],
     mask: Bool[Tensor, " nodes"],
-    boundaries: Float[Tensor, "tables limits"],
     binning: Binning,
     norm: Norm,
     n_resamples: int,
     confidence_level: float,
     seed: int,
 ) -> Intervals:
-    """Give an interval for each metric of each view."""
-    views = _views(nodes, edges, mask, boundaries, binning)
+    """Compute an interval for each metric of each view."""
+    views = [
+        _View(of_view, bin_index(of_view.confidence, binning, sums[view].boundaries), nodes)
+        for view, (of_view, nodes) in elements.items()
+    ]
     population = mask.clone()
-    population[edges.ends.flatten()] = True
+    population[elements["edgewise"].nodes.flatten()] = True
     once = _scores(views, population.double().unsqueeze(0), binning.n_bins, norm)
     resampled = [
         _scores(views, weights, binning.n_bins, norm) for weights in _draw_weights(population, n_resamples, seed)
     ]
     return _basic_intervals(once[0], torch.cat(resampled), confidence_level)
-
-
-def _views(nodes: Elements, edges: ScoredEdges, mask: Tensor, boundaries: Tensor, binning: Binning) -> list[_View]:
-    views = [_View(nodes, binning.index(nodes.confidence, boundaries[0]), mask.nonzero().T)]
-    everything = torch.ones_like(edges.agree)
-    for view, chosen in enumerate((everything, edges.agree, ~edges.agree), start=1):
-        elements = edges.elements.select(chosen)
-        views.append(_View(elements, binning.index(elements.confidence, boundaries[view]), edges.ends[:, chosen]))
-    return views
 
 
 def _draw_weights(

@@ -8,11 +8,11 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from edgewise.data.edges import EdgeChoice
-from edgewise.metrics.collect import prepare, same_label_table, width_tables
+from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.scoring_input import checked
-from edgewise.metrics.sums import NUM_TABLES, SAME_LABEL, Binning, Closed, carried, empty_tables
+from edgewise.metrics.scoring_input import Binning, Closed, checked_input
+from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carried
 from edgewise.posterior import Belief
 from edgewise.validation import ArrayLike, check_option
 
@@ -28,7 +28,7 @@ class GraphCalibration(Metric):
     """Calibration of nodes, edges, agreeing and disagreeing edges, over batches and processes.
 
     The state is one int64 tensor of exact sums, so batches and processes may come in any number and order: the result
-    is the same to the last bit, and no change of the module's dtype can round it. ``compute`` gives an `Evaluation`;
+    is the same to the last bit, and no change of the module's dtype can round it. ``compute`` returns an `Evaluation`;
     ``compute().scalars()`` suits a logger.
 
     Batches are disjoint graphs or parts of a graph: a node or an edge given twice counts twice, and an edge between two
@@ -42,7 +42,7 @@ class GraphCalibration(Metric):
         How the gaps of the bins make one calibration error: "l1", "l2" or "max".
     closed
         Which end belongs to a bin, "right" or "left".
-    edges
+    edge_choice
         Score an edge when "both" ends are in the mask, or "any", or "all" edges.
     same_label
         Also score the event "both ends have the same label".
@@ -66,27 +66,28 @@ class GraphCalibration(Metric):
         n_bins: int = 15,
         norm: Norm = "l1",
         closed: Closed = "right",
-        edges: EdgeChoice = "both",
+        edge_choice: EdgeChoice = "both",
         same_label: bool = False,
         **kwargs: Any,
     ):
         # One state, one collective; a caller's own dist_sync_fn still wins.
         super().__init__(**{"dist_sync_fn": all_reduce_sum, **kwargs})
         check_option("norm", norm, get_args(Norm))
-        check_option("edges", edges, get_args(EdgeChoice))
+        check_option("edge_choice", edge_choice, get_args(EdgeChoice))
         self.binning = Binning(n_bins, "width", closed)
         self.norm: Norm = norm
-        self.edges: EdgeChoice = edges
-        self.same_label = same_label
+        self.edge_choice: EdgeChoice = edge_choice
+        self.views = (*VIEWS, "same_label") if same_label else VIEWS
         # All that decides what is summed is in the name of the state: so torchmetrics never takes two modules of a
         # collection for one, and never merges or loads the sums of another kind.
         event = "_same_label" if same_label else ""
-        self.state_name = f"tables_{edges}_{closed}_{n_bins}{event}"
-        self.add_state(self.state_name, empty_tables(n_bins), dist_reduce_fx="sum")
+        self.state_name = f"tables_{edge_choice}_{closed}_{n_bins}{event}"
+        tables = torch.zeros(len(self.views), n_bins + 2, 4, dtype=torch.long)
+        self.add_state(self.state_name, tables, dist_reduce_fx="sum")
 
     @property
     def tables(self) -> Tensor:
-        """The sums (see `edgewise.metrics.sums`)."""
+        """The sums of each of ``views`` (see `edgewise.metrics.sums`)."""
         tables: Tensor = getattr(self, self.state_name)
         return tables
 
@@ -99,16 +100,17 @@ class GraphCalibration(Metric):
         edge_probs: ArrayLike | None = None,
     ) -> None:
         """Add a batch; arguments as in `edgewise.evaluate`."""
-        task = prepare(checked(probs, y, edge_index, mask, edge_probs), self.edges)
-        tables = width_tables(task, self.binning)
-        if self.same_label:
-            tables[SAME_LABEL], _ = same_label_table(task, self.binning)
-        total = carried(self.tables + tables.to(self.tables.device), self.binning.n_bins)
+        task = prepare(checked_input(probs, y, edge_index, mask, edge_probs), self.edge_choice)
+        sums = width_sums(task, self.binning)
+        if "same_label" in self.views:
+            sums["same_label"] = same_label_sums(task, self.binning)
+        batch = torch.stack([sums[view].table for view in self.views])
+        total = carried(self.tables + batch.to(self.tables.device), self.binning.n_bins)
         setattr(self, self.state_name, total)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a batch and give its own scores."""
-        checked(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
+        """Add a batch and return its own scores."""
+        checked_input(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
@@ -125,7 +127,8 @@ class GraphCalibration(Metric):
         return self
 
     def compute(self) -> Evaluation:
-        """Give the scores of all batches so far."""
+        """Return the scores of all batches so far."""
         tables = carried(self.tables, self.binning.n_bins)
-        boundaries = self.binning.boundaries(torch.empty(0)).repeat(NUM_TABLES, 1)
-        return Evaluation(tables, boundaries, self.binning, self.norm, self.edges, self.same_label)
+        boundaries = bin_boundaries(self.binning)
+        sums = {view: Sums(table, boundaries) for view, table in zip(self.views, tables, strict=True)}
+        return Evaluation(sums, self.binning, self.norm, self.edge_choice)

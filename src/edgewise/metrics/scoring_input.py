@@ -1,21 +1,54 @@
-"""The door: what is wrong with an input is said here, once, and never again."""
+"""Input checks: what is scored, by which labels, in which bins. What passed them is not checked again."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.posterior import Belief, IndependentPosterior, Posterior, as_posterior
-from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, checked_labels, checked_mask
+from edgewise.validation import (
+    ArrayLike,
+    as_tensor,
+    check_distributions,
+    check_option,
+    check_whole_number,
+    checked_edges,
+    checked_labels,
+    checked_mask,
+)
+
+Kind = Literal["width", "mass"]
+Closed = Literal["right", "left"]
+
+MAX_BINS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Binning:
+    """How confidences are binned: m bins of equal width or equal mass, closed on the right or on the left.
+
+    Right-closed bins of equal width: bin k = {(k-1)/m < c <= k/m}; 0 belongs to the first bin and 1 to the last.
+    """
+
+    n_bins: int = 15
+    kind: Kind = "width"
+    closed: Closed = "right"
+
+    def __post_init__(self) -> None:
+        check_whole_number("n_bins", self.n_bins, 1, MAX_BINS)
+        check_option("binning", self.kind, get_args(Kind))
+        check_option("closed", self.closed, get_args(Closed))
+
 
 # Joints of listed edges or sets of nodes, asked for by (ends, positions in the list): (elements, classes, classes, …).
 Joints = Callable[[Int[Tensor, "ends elements"], Int[Tensor, " elements"]], Tensor]
 
 
 class ScoringInput(NamedTuple):
-    """What is to be scored, and by which labels; it passed the door."""
+    """What is scored, and by which labels; checked, on one device."""
 
     probs: Float[Tensor, "nodes classes"]
     y: Int[Tensor, " nodes"]
@@ -24,7 +57,7 @@ class ScoringInput(NamedTuple):
     joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
 
 
-def checked(
+def checked_input(
     probs: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,
@@ -33,32 +66,31 @@ def checked(
 ) -> ScoringInput:
     """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
     posterior = as_posterior(probs)
-    p = posterior.node.detach()
     is_product = isinstance(posterior, IndependentPosterior)
     if edge_probs is not None and not is_product:
         raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
-    nodes = p.shape[0]
+    p = posterior.node.detach()
+    nodes, classes = p.shape
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
         chosen = checked_mask(_on_device(mask, "mask", p.device), nodes, "mask")
-    labels = _scorable_labels(_on_device(y, "y", p.device), chosen, p.shape[1])
+    labels = _scorable_labels(_on_device(y, "y", p.device), chosen, classes)
     edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
-        given = _checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], p.shape[1])
-        joints = _listed(given)
+        joints = _listed(_checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes))
     elif not is_product:
         joints = _believed(posterior)
     return ScoringInput(p, labels, edges, chosen, joints)
 
 
 def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
-    """Give joints by their place in the list."""
+    """Look joints up by their place in the list."""
     return lambda ends, positions: joints[positions]
 
 
 def _believed(posterior: Posterior) -> Joints:
-    """Give joints by nodes; a belief was checked when it was made."""
+    """Ask a posterior, which was checked when it was made, for joints of nodes."""
     detached = posterior.detach()
     return lambda ends, positions: detached.marginal(ends)
 
