@@ -1,4 +1,4 @@
-"""The page about the inside names files, tests and layers that exist."""
+"""The page about the inside lists every file, and names files, tests and layers that exist."""
 
 import re
 import tomllib
@@ -8,6 +8,7 @@ import pytest
 
 HOME = Path(__file__).parents[1]
 PAGE = (HOME / "docs" / "inside.md").read_text("utf-8")
+SOURCE = HOME / "src" / "edgewise"
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:src|tests|docs)/[\w/.]+)", PAGE))))
@@ -21,10 +22,18 @@ def test_tests_exist(test):
     assert f"def {name}(" in (HOME / path).read_text("utf-8")
 
 
-def test_every_folder_has_a_section():
-    folders = {path.parent.name for path in (HOME / "src" / "edgewise").glob("*/__init__.py")}
-    sections = re.findall(r"^## (\w+)/(?: and (\w+)/)?$", PAGE, re.MULTILINE)
-    assert {name for names in sections for name in names if name} == folders
+def test_every_source_file_has_a_line():
+    sections = dict(re.findall(r"^## (\w+)(?:/|\.py)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+    listed = {
+        f"{folder}/{name}" for folder, text in sections.items() for name in re.findall(r"^\| `(\w+\.py)`", text, re.M)
+    }
+    there = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("*/*.py") if path.name != "__init__.py"}
+    assert listed == there
+
+
+def test_base_names_are_unique_but_for_commands():
+    names = [path.name for path in SOURCE.rglob("*.py") if path.parent.name != "cli" and path.name != "__init__.py"]
+    assert sorted(names) == sorted(set(names))
 
 
 def test_the_picture_has_the_layers_that_are_checked():
