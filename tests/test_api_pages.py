@@ -52,7 +52,12 @@ def test_what_a_recipe_of_contributing_takes_from_a_package_is_on_a_page():
         name for names in re.findall(r"^from edgewise\.\w+ import (.+)$", text, re.M) for name in names.split(", ")
     }
     assert "NodeCalibrator" in taken
-    assert taken - {"Weights", "check_number", "check_whole_number"} - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS} == set()
+    assert (
+        taken
+        - {"Weights", "check_number", "check_whole_number"}
+        - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS}
+        == set()
+    )
 
 
 @pytest.mark.parametrize("identifier", IDENTIFIERS)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from edgewise.paper.findings import verdicts
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import MODELS, READINGS
 from edgewise.paper.recipes import RECIPES
 from edgewise.paper.report import write_tables
 from edgewise.paper.results import Results, read_sources
-from edgewise.paper.structured_verdicts import verdicts
 from edgewise.sweep.plan import calibrators_of, hyperparameters
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
-from edgewise.decisions import pair_beliefs, predict_edges
+from edgewise.decisions import events, predict_edges
 from reference.enumeration import Enumeration
 
 EVENTS = ("same", "different", "both_correct", "both=1", "any=1", "only_one=1")
@@ -175,7 +175,7 @@ def test_chunks_change_nothing(kind, monkeypatch):
     ring, kinds = beliefs(7)
     pairs = torch.cat([ring, torch.tensor([[0, 1], [2, 3]])], dim=1)
     whole = predict_edges(kinds[kind], pairs, EVENTS, top=3).columns
-    monkeypatch.setattr(pair_beliefs, "CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr(events, "CHUNK_ELEMENTS", 1)
     parts = predict_edges(kinds[kind], pairs, EVENTS, top=3).columns
     for name, column in whole.items():
         if column.dtype.kind == "f":

@@ -18,12 +18,12 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from edgewise.paper.figures import draw_calibrators, sweep_figures
+from edgewise.paper.findings import verdict_summary, verdicts
 from edgewise.paper.page import drawn_document
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import calibrated_runs, calibrator_rows, structured_rows
-from edgewise.paper.structured_verdicts import verdict_summary, verdicts
 from edgewise.paper.text_tables import printed_rows, table_latex
 
 SOME = ("temperature", "isotonic", "structured")

@@ -6,7 +6,7 @@ import pytest
 
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.changes import change_rows, describe_changes
+from edgewise.paper.findings import change_rows, describe_changes
 from edgewise.paper.formatting import signed
 from edgewise.paper.page import drawn_document, pooled_bins, source_document, source_key
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.paper.changes import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
 from edgewise.paper.comparison import far_scores
+from edgewise.paper.findings import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
 from edgewise.paper.formatting import mean_std, signed
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES

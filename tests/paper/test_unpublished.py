@@ -17,9 +17,9 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from edgewise.paper import results
-from edgewise.paper.changes import change_rows, describe_changes
 from edgewise.paper.comparison import compare, tally_line
 from edgewise.paper.figures import draw_errors, draw_reliability_grid
+from edgewise.paper.findings import change_rows, describe_changes
 from edgewise.paper.formatting import label, signed
 from edgewise.paper.page import drawn_document, results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
-from edgewise.decisions.events import EventLike, checked_events
-from edgewise.decisions.pair_beliefs import PairBeliefs, Progress, methods_of, pair_beliefs
+from edgewise.decisions.events import EventLike, PairBeliefs, Progress, checked_events, methods_of, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
 from edgewise.validation import ArrayLike, check_whole_number, integers
 

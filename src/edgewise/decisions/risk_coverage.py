@@ -9,8 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.edges import scored_edges
-from edgewise.decisions.events import BOTH_CORRECT, EventLike, checked_events
-from edgewise.decisions.pair_beliefs import PairBeliefs, pair_beliefs
+from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, checked_events, pair_beliefs
 from edgewise.metrics.scoring_input import checked_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.html_page import page_part, render_page, write_page
-from edgewise.paper.changes import change_rows, describe_changes
 from edgewise.paper.comparison import tally_line
+from edgewise.paper.findings import change_rows, describe_changes, verdict_summary, verdicts
 from edgewise.paper.formatting import (
     COUNTS,
     METRIC_NAMES,
@@ -42,7 +42,6 @@ from edgewise.paper.score_rows import (
     structured_rows,
     summarize,
 )
-from edgewise.paper.structured_verdicts import verdict_summary, verdicts
 from edgewise.paper.text_tables import printed_rows
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.progress import duration

@@ -8,18 +8,9 @@ from dataclasses import replace
 from itertools import product
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.changes import Change, changes
 from edgewise.paper.comparison import far_scores
-from edgewise.paper.formatting import (
-    COUNTS,
-    METRIC_NAMES,
-    PERCENT,
-    READING_NAMES,
-    SHARES,
-    label,
-    number,
-    score_name,
-)
+from edgewise.paper.findings import Change, changes, verdict_summary, verdicts
+from edgewise.paper.formatting import COUNTS, METRIC_NAMES, PERCENT, READING_NAMES, SHARES, label, number, score_name
 from edgewise.paper.readings import AS_DEFINED, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
@@ -37,7 +28,6 @@ from edgewise.paper.score_rows import (
     statistics_rows,
     structured_rows,
 )
-from edgewise.paper.structured_verdicts import verdict_summary, verdicts
 from edgewise.paper.text_tables import Cell, Row, Table, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL
 

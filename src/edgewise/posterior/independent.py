@@ -5,8 +5,7 @@ from typing import Protocol
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import Posterior, check_node_shape
-from edgewise.posterior.convergence import Convergence
+from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import Posterior
-from edgewise.posterior.convergence import Convergence
+from edgewise.posterior.belief import Convergence, Posterior
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 

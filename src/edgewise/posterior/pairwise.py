@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup, Found, check_listed_once, connected_parts
-from edgewise.posterior.belief import Posterior, check_node_shape
-from edgewise.posterior.convergence import Convergence
+from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
 from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
