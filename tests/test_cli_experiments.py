@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from edgewise import workers
-from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS
+from edgewise.calibration import known_calibrators
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
@@ -96,8 +96,8 @@ def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--datasets", "coro"], "such as synthetic-0.3, but got 'coro'."),
-        (["--models", "gcn", "mlp"], f"Expected --models from {', '.join(KNOWN_MODELS)}, but got 'mlp'."),
-        (["--calibrators", "platt"], f"from {', '.join(CALIBRATORS)}, or all, but got 'platt'."),
+        (["--models", "gcn", "mlp"], "Expected --models from gcn, gat, gmnn, epfgnn, jointgcn, but got 'mlp'."),
+        (["--calibrators", "platt"], f"from {', '.join(known_calibrators())}, or all, but got 'platt'."),
         (["--ray", "local", "--fitted", "x"], "Leave --fitted out: nodes of Ray share no folder."),
         (["--folds", 4], "Expected --folds"),
         (["--splits", 0], "Expected --splits"),
