@@ -183,10 +183,18 @@ def test_messages_are_those_of_the_turns_to_the_bit_and_the_gradient_agrees_to_e
         torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
 
 
-def test_turns_that_do_not_converge_have_the_gradient_of_the_turns(monkeypatch):
-    monkeypatch.setattr("edgewise.inference.coupled_marginals.MAX_TURNS", 3)
-    logits, w = log_marginals(2, 5, CLASSES).requires_grad_(), number(4.0).requires_grad_()
-    ours, turns = sinkhorn_messages(logits, w), messages_by_turns(logits, w, turns=3)
-    assert torch.equal(ours, turns)
-    found, expected = (torch.autograd.grad(m.square().sum(), (logits, w)) for m in (ours, turns))
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+@pytest.mark.parametrize("strength", [-6.0, 6.0])
+def test_extreme_marginals_have_finite_gradients(strength):
+    log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1).requires_grad_()
+    w = number(strength).requires_grad_()
+    labels = torch.zeros(2, 6, dtype=torch.long)
+    gradients = torch.autograd.grad(pair_information(log_p, w, labels).sum(), (log_p, w))
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+def test_a_second_derivative_is_refused():
+    w = number(1.0).requires_grad_()
+    (first,) = torch.autograd.grad(sinkhorn_messages(log_marginals(2, 4, CLASSES), w.exp()).sum(), w)
+    assert float(first) != 0.0
+    with pytest.raises(RuntimeError, match="Expected a first derivative"):
+        torch.autograd.grad(sinkhorn_messages(log_marginals(2, 4, CLASSES), w.exp()).sum(), w, create_graph=True)

@@ -6,13 +6,9 @@ U_i = log p_i - Σ_j μ_{j→i} and couplings w 1[l = m], where μ_{j→i} = log
 there p and q are the field's true marginals, whatever w is.
 """
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from edgewise.inference.fixed_point import attach
 
 MAX_TURNS = 2000
 TOLERANCE = 1e-10  # nats
@@ -25,7 +21,7 @@ def sinkhorn_messages(
 
     Rows and columns are scaled by turns (Sinkhorn and Knopp 1967). A neighbor whose belief without this edge is b sends
     log Σ_m b(m) exp(w 1[l = m]) = log(1 + (e^w - 1) b(l)), which is between 0 and w. The gradient is that of the fixed
-    point; where the turns do not converge, it is that of the turns.
+    point, without the turns that led to it.
     """
     at_start, at_end = log_p
     factor = torch.expm1(strength)
@@ -35,19 +31,41 @@ def sinkhorn_messages(
         return torch.log1p(factor * (at_start - into_start).softmax(-1))
 
     with torch.no_grad():
-        before, into_end, turns, change = at_end, torch.zeros_like(at_end), 0, torch.inf
-        while turns < MAX_TURNS and change >= TOLERANCE:
-            before, into_end, turns = into_end, turn(into_end), turns + 1
-            change = float((into_end - before).abs().max()) if into_end.numel() else 0.0
-    if torch.is_grad_enabled() and (log_p.requires_grad or strength.requires_grad):
-        into_end = attach(turn, before) if change < TOLERANCE else _repeat(turn, turns, torch.zeros_like(at_end))
+        before, into_end = at_end, torch.zeros_like(at_end)
+        for _ in range(MAX_TURNS):
+            before, into_end = into_end, turn(into_end)
+            if into_end.numel() == 0 or float((into_end - before).abs().max()) < TOLERANCE:
+                break
+    if torch.is_grad_enabled() and into_end.numel() and (log_p.requires_grad or strength.requires_grad):
+        with torch.no_grad():
+            from_end = (at_end - before).softmax(-1)
+            from_start = (at_start - torch.log1p(factor * from_end)).softmax(-1)
+            jacobian = _jacobian(factor, from_start) @ _jacobian(factor, from_end)
+        into_end = turn(before)
+        into_end.register_hook(lambda gradient: _adjoint(jacobian, gradient))
     return torch.stack([torch.log1p(factor * (at_end - into_end).softmax(-1)), into_end])
 
 
-def _repeat(turn: Callable[[Tensor], Tensor], turns: int, x: Tensor) -> Tensor:
-    for _ in range(turns):
-        x = turn(x)
-    return x
+def _adjoint(
+    jacobian: Float[Tensor, "edges classes classes"], gradient: Float[Tensor, "edges classes"] | None
+) -> Float[Tensor, "edges classes"] | None:
+    """Solve λ (I - ∂f/∂x) = g: the gradient g of a fixed point x = f(x, θ) becomes λ ∂f/∂θ.
+
+    Edges do not depend on each other, so each has a small system of its own. That is quicker than to iterate, as
+    `fixed_point.attach` does for messages that depend on all others.
+    """
+    if gradient is None:
+        return None
+    if torch.is_grad_enabled():
+        raise RuntimeError("Expected a first derivative, but a second one of a fixed point is not available.")
+    solved: Tensor = torch.linalg.solve(torch.eye(jacobian.shape[1]).to(jacobian) - jacobian.mT, gradient)
+    return solved
+
+
+def _jacobian(factor: Float[Tensor, ""], b: Float[Tensor, "edges classes"]) -> Float[Tensor, "edges classes classes"]:
+    """∂ log(1 + f b(l)) / ∂ log b(m) of a softmax b: f b(l) (1[l = m] - b(m)) / (1 + f b(l))."""
+    share = factor * b / (1 + factor * b)
+    return share.diag_embed() - share.unsqueeze(2) * b.unsqueeze(1)
 
 
 def pair_information(
