@@ -169,6 +169,6 @@ def test_each_target_has_its_neighbors_and_itself(nodes):
 def test_some_targets_among_all_sources():
     parts, neighborhoods, _ = random_case(9, 2, 3)
     nodes, device = np.array([2, 5, 28]), torch.device("cpu")
-    adjacent = task_of(random_data(9)).neighbours[nodes]
+    adjacent = task_of(random_data(9)).neighbors[nodes]
     some = Neighborhoods.from_arrays(adjacent.indptr, adjacent.indices, nodes, 30, device, Threads(1))
     torch.testing.assert_close(attend(*parts, some), attend(*parts, neighborhoods)[[2, 5, 28]], rtol=0, atol=1e-14)

@@ -15,7 +15,7 @@ from edgewise.models.joint_gcn import (
     PRIOR,
     HeldOut,
     JointGCN,
-    Learnt,
+    Learned,
     _held_out,
     _log_degree,
     _log_likelihood,
@@ -75,7 +75,7 @@ def test_features_that_tell_nothing_leave_all_to_the_coupling(strength):
 
 
 def numbers(*values):
-    return Learnt(*torch.tensor(values, dtype=torch.float64))
+    return Learned(*torch.tensor(values, dtype=torch.float64))
 
 
 def test_what_labels_were_drawn_with_is_found_again():

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.models.task import averaging, neighbours, undirected_edges
+from edgewise.models.task import adjacency_with_loops, averaging, undirected_edges
 from edgewise.posterior import HasPosterior, Posterior, as_posterior
 from edgewise.validation import (
     SUM_TOLERANCE,
@@ -79,7 +79,7 @@ class Predictions:
     @cached_property
     def averaging(self) -> Any:
         """Â = D^-½ (A + I) D^-½ as a scipy matrix."""
-        return averaging(neighbours(self.edge_index, len(self.logits)))
+        return averaging(adjacency_with_loops(self.edge_index, len(self.logits)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,16 +66,16 @@ class FittedEPFGNN(Fitted):
 
     @property
     def is_coupled(self) -> bool:
-        """Whether EM beat its backbone and learnt a coupling; if not, the joint of an edge is a product."""
+        """Whether EM beat its backbone and learned a coupling; if not, the joint of an edge is a product."""
         return bool(self.edge_scale.any())
 
     def mrf(self, evidence: bool = True) -> PairwiseMRF:
-        """Give the field, with training nodes clamped to their labels or without."""
+        """Return the field, with training nodes clamped to their labels or without."""
         labels = dict(zip(self.known.tolist(), self.known_labels.tolist(), strict=True)) if evidence else {}
         return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=labels)
 
     def infer(self, inference: Inference | None = None, evidence: bool | None = None) -> tuple[Posterior, Convergence]:
-        """Give the posterior, and whether inference converged; arguments as in `posterior`, which warns instead."""
+        """Return the posterior, and whether inference converged; arguments as in `posterior`, which warns instead."""
         chosen = self.model.inference if inference is None else inference
         check_option("inference", chosen, tuple(INFERENCES))
         clamped = self.model.evidence if evidence is None else evidence
@@ -83,7 +83,7 @@ class FittedEPFGNN(Fitted):
         return INFERENCES[chosen](self.mrf(clamped))
 
     def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
-        """Give what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
+        """Return what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
 
         Messages run until they rest, for 1000 sweeps at most; to say otherwise call
         ``ew.sum_product(fitted.mrf(), max_sweeps=…, damping=…)``.

@@ -33,7 +33,7 @@ class Fitted(ABC):
     model
         The hyper-parameters it was trained with.
     weights
-        What was learnt, by name.
+        What was learned, by name.
     history
         How training went.
 
@@ -54,7 +54,7 @@ class Fitted(ABC):
 
     @abstractmethod
     def posterior(self) -> Posterior:
-        """Give what the model believes about the labels of all nodes."""
+        """Return what the model believes about the labels of all nodes."""
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
         """Return the predictions that a sweep scores, by name; each is computed when it is called."""
@@ -136,7 +136,7 @@ class FittedClassifier(Fitted):
     parts = ("logits",)
 
     def posterior(self) -> IndependentPosterior:
-        """Give softmax(logits) for each node, independent of the others."""
+        """Return softmax(logits) for each node, independent of the others."""
         return IndependentPosterior(self.logits.softmax(-1))
 
     def apply(self, data: Any, *, directed: Directed = "refuse") -> "FittedClassifier":

@@ -43,7 +43,7 @@ class FittedGMNN(Fitted):
     parts = ("sample_logits",)
 
     def posterior(self, prediction: Prediction | None = None) -> MixturePosterior | IndependentPosterior:
-        """Give what the samples say of nodes and edges.
+        """Return what the samples say of nodes and edges.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """One forward pass over a graph: its operations, each cut to the rows that the wanted nodes need.
 
 The logits of some nodes after k graph convolutions depend on the nodes within k steps of them, and on no others. A
-model says how many steps its forward pass looks (`Model.hops`) and is written as if for the whole graph.
+model says how many steps its forward pass looks (`Classifier.hops`) and is written as if for the whole graph.
 """
 
 from collections.abc import Callable
@@ -148,7 +148,7 @@ class ReceptiveField:
         """Return who is averaged for the nodes within one step less than ``hop``."""
         if hop not in self._neighborhoods:
             targets, sources = self.within(None if hop is None else hop - 1), self.within(hop)
-            adjacent = self.graph.neighbours[targets]
+            adjacent = self.graph.neighbors[targets]
             places = np.searchsorted(sources, adjacent.indices), np.searchsorted(sources, targets)
             self._neighborhoods[hop] = Neighborhoods.from_arrays(
                 adjacent.indptr, *places, len(sources), self.graph.device, self.graph.threads
@@ -273,15 +273,7 @@ class FirstLayer:
         place = np.empty(task.num_nodes, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         self.val_rows = torch.from_numpy(place[val]).to(task.device)
-        self._product = (_DenseProduct if isinstance(x, Tensor) else _SparseProduct).cut(task, x, rows, len(learned))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """Compute all rows."""
-        return self._product.forward(weight)
-
-    def backward(self, grad: Float[Tensor, "learned hidden"]) -> Tensor:
-        """Compute the gradient of the weight, from that of the rows that are learned from."""
-        return self._product.backward(grad)
+        self.product = (_DenseProduct if isinstance(x, Tensor) else _SparseProduct).cut(task, x, rows, len(learned))
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,13 +325,13 @@ class _FirstLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, layer: FirstLayer) -> tuple[Tensor, Tensor]:
         ctx.layer = layer
-        rows = layer.forward(weight.detach())
+        rows = layer.product.forward(weight.detach())
         ctx.mark_non_differentiable(rows)
         return rows, rows[: layer.num_learned]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.layer.backward(grads[1]), None
+        return ctx.layer.product.backward(grads[1]), None
 
 
 _first_layer: Callable[..., tuple[Tensor, Tensor]] = _FirstLayer.apply

@@ -1,4 +1,4 @@
-"""JointGCN: GCNs for the marginals of nodes, and a coupling of neighbours, learnt from labels that were held out."""
+"""JointGCN: GCNs for the marginals of nodes, and a coupling of neighbours, learned from labels that were held out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -61,11 +61,11 @@ class FittedJointGCN(Fitted):
         return self.strength * torch.eye(self.log_node.shape[1]).to(self.log_node)
 
     def mrf(self) -> PairwiseMRF:
-        """Give the field at whose fixed point of sum-product the posterior is; on a forest it is the only one."""
+        """Return the field at whose fixed point of sum-product the posterior is; on a forest it is the only one."""
         return PairwiseMRF(unaries(self.log_node, self.edge_index, self.messages), self.edge_index, self._coupling)
 
     def posterior(self) -> PairwisePosterior:
-        """Give the marginals of all nodes and the joints of all edges."""
+        """Return the marginals of all nodes and the joints of all edges."""
         return PairwisePosterior(self.log_node, self.edge_index, self.messages, self._coupling.unsqueeze(0))
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
@@ -125,11 +125,11 @@ class JointGCN(Model[FittedJointGCN]):
         fold = held_out_folds(task, self.folds, generator(seeds.sampling, "folds"))
         networks = [self._network(task, fold, k, seeds, log) for k in range(self.folds)]
         logits, log_degree = torch.stack([network.logits for network in networks]).double(), _log_degree(task)
-        learnt = _most_likely(_held_out(task, fold, logits, log_degree))
-        log_node = learnt.log_marginals(logits, log_degree).logsumexp(0).log_softmax(-1)
-        messages = sinkhorn_messages(log_node[task.edge_index], learnt.strength)
+        learned = _most_likely(_held_out(task, fold, logits, log_degree))
+        log_node = learned.log_marginals(logits, log_degree).logsumexp(0).log_softmax(-1)
+        messages = sinkhorn_messages(log_node[task.edge_index], learned.strength)
         weights = {f"{k}/{name}": weight for k, net in enumerate(networks) for name, weight in net.weights.items()}
-        weights |= {name: number.detach() for name, number in learnt._asdict().items()}
+        weights |= {name: number.detach() for name, number in learned._asdict().items()}
         beliefs = log_node.to(task.dtype), task.edge_index, messages.to(task.dtype)
         return FittedJointGCN(self, weights, log.history(), *beliefs)
 
@@ -149,7 +149,7 @@ class _Network(NamedTuple):
     logits: Float[Tensor, "nodes classes"]
 
 
-class Learnt(NamedTuple):
+class Learned(NamedTuple):
     """How sure networks may be, how that depends on the degree, and how far neighbours go together."""
 
     log_sharpness: Float[Tensor, ""]
@@ -159,7 +159,7 @@ class Learnt(NamedTuple):
     def log_marginals(
         self, logits: Float[Tensor, "*networks nodes classes"], log_degree: Float[Tensor, " nodes"]
     ) -> Float[Tensor, "*networks nodes classes"]:
-        """Give log softmax(s d_i^b z_i)."""
+        """Return log softmax(s d_i^b z_i)."""
         factor: Tensor = (self.log_sharpness + self.power * log_degree).exp()
         return (factor.unsqueeze(1) * logits).log_softmax(-1)
 
@@ -174,7 +174,7 @@ class HeldOut(NamedTuple):
 
 
 def _log_degree(task: Task) -> Float[Tensor, " nodes"]:
-    """Give log d, the node itself counted, less its mean over nodes."""
+    """Return log d, the node itself counted, less its mean over nodes."""
     degree = torch.bincount(task.edge_index.flatten(), minlength=task.num_nodes).double().log1p()
     return degree - degree.mean()
 
@@ -194,7 +194,7 @@ def _held_out(
     return HeldOut(logits[fold, task.train], log_degree[task.train], task.labels[task.train], edges)
 
 
-def _most_likely(held_out: HeldOut) -> Learnt:
+def _most_likely(held_out: HeldOut) -> Learned:
     """Maximise the likelihood of what was held out, under normal priors."""
     from scipy.optimize import minimize
 
@@ -202,17 +202,17 @@ def _most_likely(held_out: HeldOut) -> Learnt:
 
     def loss(place: list[float]) -> tuple[float, list[float]]:
         numbers = held_out.logits.new_tensor(place).requires_grad_()
-        value = -_log_likelihood(held_out, Learnt(*numbers)) + (numbers / prior).square().sum() / 2
+        value = -_log_likelihood(held_out, Learned(*numbers)) + (numbers / prior).square().sum() / 2
         (gradient,) = torch.autograd.grad(value, numbers)
         return float(value.detach()), gradient.tolist()
 
     found = minimize(loss, [0.0, 0.0, 0.0], jac=True, method="L-BFGS-B", bounds=BOUNDS)
-    return Learnt(*held_out.logits.new_tensor(found.x))
+    return Learned(*held_out.logits.new_tensor(found.x))
 
 
-def _log_likelihood(held_out: HeldOut, learnt: Learnt) -> Float[Tensor, ""]:
-    log_p = learnt.log_marginals(held_out.logits, held_out.log_degree)
-    return labelled_likelihood(log_p, held_out.labels, held_out.edge_index, learnt.strength)
+def _log_likelihood(held_out: HeldOut, learned: Learned) -> Float[Tensor, ""]:
+    log_p = learned.log_marginals(held_out.logits, held_out.log_degree)
+    return labelled_likelihood(log_p, held_out.labels, held_out.edge_index, learned.strength)
 
 
 def held_out_folds(task: Task, num_folds: int, draws: torch.Generator) -> Int[Tensor, " train"]:

@@ -71,7 +71,7 @@ class Model(ABC, Generic[F]):
         data
             A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges
             count as if they were not there, ``edge_attr`` is not used, and a graph with ``edge_weight`` is refused.
-            Nothing is learnt from labels of nodes that neither train nor validate; they may be -1, and if not, they
+            Nothing is learned from labels of nodes that neither train nor validate; they may be -1, and if not, they
             count towards the number of classes.
         split
             Who trains and who validates: an `ew.Split`, or anything with the masks ``train`` and ``val``.

@@ -48,7 +48,7 @@ def generator(seed: int, purpose: str) -> torch.Generator:
 
 
 def dropout_key(seed: int, purpose: str) -> int:
-    """Give the key of all masks of one phase of training."""
+    """Return the key of all masks of one phase of training."""
     return _word(seed, purpose)
 
 

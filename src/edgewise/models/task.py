@@ -25,8 +25,8 @@ from edgewise.validation import (
 )
 
 
-def neighbours(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Any:
-    """Make A + I, in which each node is its own neighbour, of edges that are listed once, without self-loops."""
+def adjacency_with_loops(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Any:
+    """Make A + I, in which each node is its own neighbor, of edges that are listed once, without self-loops."""
     from scipy.sparse import csr_array
 
     start, end = edge_index.cpu().numpy()
@@ -37,13 +37,13 @@ def neighbours(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Any:
     return matrix
 
 
-def averaging(neighbours: Any) -> Any:
+def averaging(neighbors: Any) -> Any:
     """Make Â = D^-½ (A + I) D^-½, D the row sums of A + I (Kipf and Welling 2017)."""
     from scipy.sparse import csr_array
 
-    root = np.sqrt(np.diff(neighbours.indptr))
-    value = 1.0 / (np.repeat(root, np.diff(neighbours.indptr)) * root[neighbours.indices])
-    return csr_array((value, neighbours.indices, neighbours.indptr), shape=neighbours.shape)
+    root = np.sqrt(np.diff(neighbors.indptr))
+    value = 1.0 / (np.repeat(root, np.diff(neighbors.indptr)) * root[neighbors.indices])
+    return csr_array((value, neighbors.indices, neighbors.indptr), shape=neighbors.shape)
 
 
 MIN_DENSE_SHARE = 0.3  # of non-zeros, from which on a dense product is quicker
@@ -117,7 +117,7 @@ class LabelledNodes(Protocol):
 
     @property
     def train(self) -> Bool[Tensor, " nodes"]:
-        """The nodes whose labels are learnt from."""
+        """The nodes whose labels are learned from."""
 
     @property
     def val(self) -> Bool[Tensor, " nodes"]:
@@ -150,14 +150,14 @@ class Graph:
         return np.arange(self.num_nodes)
 
     @cached_property
-    def neighbours(self) -> Any:
+    def neighbors(self) -> Any:
         """A + I as a scipy matrix: each node is its own neighbor."""
-        return neighbours(self.edge_index, self.num_nodes)
+        return adjacency_with_loops(self.edge_index, self.num_nodes)
 
     @cached_property
     def averaging(self) -> Any:
         """Â = D^-½ (A + I) D^-½."""
-        return averaging(self.neighbours)
+        return averaging(self.neighbors)
 
     @cached_property
     def averaging_all(self) -> SparseMatrix:
@@ -171,7 +171,7 @@ class Graph:
 
     def reach(self, nodes: Nodes) -> Nodes:
         """Return nodes and their neighbors, in order."""
-        return np.unique(self.neighbours[nodes].indices).astype(np.int64)
+        return np.unique(self.neighbors[nodes].indices).astype(np.int64)
 
     def sparse(self, matrix: Any, grad_rows: int | None = None) -> SparseMatrix:
         """Arrange a scipy matrix for products with this graph's tensors."""
