@@ -61,8 +61,8 @@ def names_in(package: str) -> tuple[str, ...]:
 
     Their files are read as text: help must not wait until torch is imported.
 
-    >>> names_in("models")
-    ('epfgnn', 'gat', 'gcn', 'gmnn', 'jointgcn')
+    >>> {"gat", "gcn"} <= set(names_in("models"))
+    True
     """
     files = (file for file in resources.files("edgewise").joinpath(package).iterdir() if file.name.endswith(".py"))
     return tuple(sorted(name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))))
