@@ -89,21 +89,60 @@ def _sum_elements(
     nll: Array,
     brier: Array,
 ) -> None:
-    n_bins, low_mask = tables.shape[1] - 2, (1 << low_bits) - 1
     for e in range(len(rows)):
-        table, row, possible = tables[groups[e]], rows[e], nll[e] < np.inf
-        table[row, 0] += 1
-        table[row, 1] += correct[e]
-        fixed = np.int64(np.rint(confidence[e] * one))
-        table[row, 2] += fixed >> low_bits
-        table[row, 3] += fixed & low_mask
-        fixed = np.int64(np.rint((nll[e] if possible else 0.0) * one))
-        table[n_bins, 0] += fixed >> low_bits
-        table[n_bins, 1] += fixed & low_mask
-        fixed = np.int64(np.rint(brier[e] * one))
-        table[n_bins, 2] += fixed >> low_bits
-        table[n_bins, 3] += fixed & low_mask
-        table[n_bins + 1, 0] += not possible
+        _add(tables[groups[e]], one, low_bits, rows[e], correct[e], confidence[e], nll[e], brier[e])
+
+
+def sum_nodes(
+    fields: Sequence[str],
+    records: Float[Tensor, "nodes fields"],
+    mask: Bool[Tensor, " nodes"],
+    n_bins: int,
+    right: bool,
+    fraction_bits: int,
+    low_bits: int,
+) -> Int[Tensor, "rows 4"]:
+    """Sum the nodes of the mask."""
+    nodes, inside = _with_fields(records, fields), mask.numpy()
+
+    def sum_slice(lo: int, hi: int) -> Array:
+        table = np.zeros((n_bins + 2, 4), dtype=np.int64)
+        _sum_nodes(table, 2.0**fraction_bits, low_bits, nodes[lo:hi], inside[lo:hi], right)
+        return table
+
+    return torch.from_numpy(np.stack(in_slices(sum_slice, len(nodes))).sum(0))
+
+
+@compiled
+def _sum_nodes(table: Array, one: float, low_bits: int, nodes: Array, inside: Array, right: bool) -> None:
+    n_bins = len(table) - 2
+    for i in range(len(nodes)):
+        if inside[i]:
+            node = nodes[i]
+            index = int(np.ceil(node.confidence * n_bins)) - 1 if right else int(np.floor(node.confidence * n_bins))
+            brier = 1.0 - 2.0 * node.p_true + node.square_sum
+            row = min(max(index, 0), n_bins - 1)
+            _add(table, one, low_bits, row, int(node.code) & 1, node.confidence, node.nll, brier)
+
+
+@compiled
+def _add(
+    table: Array, one: float, low_bits: int, row: int, correct: int, confidence: float, nll: float, brier: float
+) -> None:
+    """Add one element to a table (see `edgewise.metrics.sums`)."""
+    n_bins, low_mask, possible = len(table) - 2, (1 << low_bits) - 1, nll < np.inf
+    table[row, 0] += 1
+    table[row, 1] += correct
+    fixed = np.int64(np.rint(confidence * one))
+    table[row, 2] += fixed >> low_bits
+    table[row, 3] += fixed & low_mask
+    fixed = np.int64(np.rint((nll if possible else 0.0) * one))
+    table[n_bins, 0] += fixed >> low_bits
+    table[n_bins, 1] += fixed & low_mask
+    fixed = np.int64(np.rint(brier * one))
+    table[n_bins, 2] += fixed >> low_bits
+    table[n_bins, 3] += fixed & low_mask
+    table[n_bins + 1, 0] += not possible
 
 
 def row_products(

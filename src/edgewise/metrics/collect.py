@@ -78,41 +78,30 @@ def prepare(given: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
 
 def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
     """Sum every view into bins of equal width, in bounded memory."""
-    n_bins, mask = binning.n_bins, task.given.mask
-    nodewise, boundaries = sum_elements(node_elements(task.records[mask]), binning)
+    n_bins, mask, boundaries = binning.n_bins, task.given.mask, bin_boundaries(binning)
+    how = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
+    if worth_compiling(task.records):
+        nodewise = kernels.score_sums.sum_nodes(RECORD, task.records, mask, *how)
+    else:
+        nodewise = sum_elements(node_elements(task.records[mask]), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)
     touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
     if task.given.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), COMPILED_SLICE):
-            by_agreement += carried(_sum_long_list(task, part, binning, touched), n_bins)
+            edges, keep = task.given.edge_index[:, part], task.keep[part]
+            tables = kernels.score_sums.sum_product_edges(RECORD, task.records, edges, keep, touched, *how)
+            by_agreement += carried(tables, n_bins)
             _report(progress, part, task)
     else:
-        for edges in edge_chunks(task, progress):
-            bins = bin_index(edges.elements.confidence, binning, boundaries)
-            by_agreement += sum_groups(edges.elements, bins, (~edges.agree).long(), 2, n_bins)
-            touched[0, edges.ends[:, edges.agree].flatten()] = True
-            touched[1, edges.ends[:, ~edges.agree].flatten()] = True
+        for ends, elements, agree in edge_chunks(task, progress):
+            bins = bin_index(elements.confidence, binning, boundaries)
+            by_agreement += sum_groups(elements, bins, (~agree).long(), 2, n_bins)
+            touched[0, ends[:, agree].flatten()] = True
+            touched[1, ends[:, ~agree].flatten()] = True
     tables = carried(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
     # For the K index: nodes of the mask that have an edge in each view.
     tables[1:, -1, 1] = (torch.stack((touched.any(0), *touched)) & mask).count_nonzero(1)
     return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
-
-
-def _sum_long_list(
-    task: ScoringTask, part: slice, binning: Binning, touched: Bool[Tensor, "2 nodes"]
-) -> Int[Tensor, "2 rows 4"]:
-    """Sum the edges of a slice with product joints into the tables of (agree, disagree)."""
-    return kernels.score_sums.sum_product_edges(
-        RECORD,
-        task.records,
-        task.given.edge_index[:, part],
-        task.keep[part],
-        touched,
-        binning.n_bins,
-        binning.closed == "right",
-        FRACTION_BITS,
-        LOW_BITS,
-    )
 
 
 def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
