@@ -11,6 +11,7 @@ import torch
 
 import edgewise as ew
 from edgewise.calibration import known_calibrators
+from edgewise.cli.calibrate import MAX_SHOWN
 from test_cli import run
 
 MASKS = ("train", "val")
@@ -41,7 +42,7 @@ def test_it_is_what_the_library_gives(name, case, saved, tmp_path):
     assert type(found) is type(posterior)
     assert torch.equal(found.node, posterior.node)
     assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
-    few = [key for key, value in parameters.items() if torch.as_tensor(value).numel() < 10]
+    few = [key for key, value in parameters.items() if torch.as_tensor(value).numel() <= MAX_SHOWN]
     assert result.stdout.startswith(f"{name}: {few[0]} " if few else f"Calibrated by {name}.\n")
     assert f"Wrote 60 nodes to {out}." in result.stdout
     if "temperature" in parameters:
