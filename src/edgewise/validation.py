@@ -1,4 +1,8 @@
-"""Arrays at the door: what they must be before anything looks at their values."""
+"""Input checks and conversions that everything shares: arrays, labels, masks, edges and sets, distributions, options.
+
+``check_…`` refuses what is wrong with a ValueError that says what was expected, what came, and the way out;
+``checked_…`` also returns what it checked.
+"""
 
 import math
 import warnings
@@ -14,6 +18,8 @@ from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
 
 ArrayLike = Tensor | NDArray[np.generic]
+
+# Arrays
 
 
 def as_tensor(array: ArrayLike, name: str) -> Tensor:
@@ -59,8 +65,8 @@ def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
-def integers(tensor: Tensor, name: str) -> Tensor:
-    """Check that a tensor holds integers, and give it signed."""
+def checked_integers(tensor: Tensor, name: str) -> Tensor:
+    """Check that a tensor holds integers, and make them signed."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(
             f"Expected {name} to hold integers, but got dtype {tensor.dtype}. If they are whole, pass {name}.long() "
@@ -69,15 +75,18 @@ def integers(tensor: Tensor, name: str) -> Tensor:
     return tensor if tensor.dtype.is_signed else tensor.long()
 
 
+# Labels, masks, edges and sets of nodes
+
+
 def checked_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
-    """Check that there is a label, or -1 for unknown, for each node; ``rows`` are what there is one a node of."""
+    """Check that there is a label, or -1 for unknown, for each node; ``rows`` is what a message calls the nodes."""
     if y.ndim != 1 or num_nodes not in (None, len(y)):
         hint = " Both have an entry for each node of the graph, in one order." if y.ndim == 1 else ""
         if y.ndim == 2:
             hint = " For a column pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(-1)."
         each = "each node" if num_nodes is None else f"each of the {num_nodes} {rows}"
         raise ValueError(f"Expected y to hold one label for {each}, but got shape {tuple(y.shape)}.{hint}")
-    y = integers(y, "y")
+    y = checked_integers(y, "y")
     if bool((y < -1).any()):
         node = int((y < -1).nonzero()[0])
         raise ValueError(
@@ -91,14 +100,14 @@ def checked_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " node
     """Check that there is a boolean for each node."""
     if mask.dtype != torch.bool:
         raise ValueError(
-            f"Expected {name} to hold booleans, one a node, but got dtype {mask.dtype}. "
+            f"Expected {name} to hold booleans, one per node, but got dtype {mask.dtype}. "
             f"For 0/1 numbers pass {name}.bool() (NumPy: {name}.astype(bool)); for node indices pass "
             "torch_geometric.utils.index_to_mask(index, size)."
         )
     if mask.shape != (num_nodes,):
         hint = f" Of several masks choose one: {name}[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
         raise ValueError(
-            f"Expected {name} of shape ({num_nodes},), one entry a node, but got {tuple(mask.shape)}.{hint}"
+            f"Expected {name} of shape ({num_nodes},), one entry per node, but got {tuple(mask.shape)}.{hint}"
         )
     return mask
 
@@ -108,7 +117,7 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         hint = " Pass edge_index.T." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(f"Expected edge_index of shape (2, edges), but got shape {tuple(edge_index.shape)}.{hint}")
-    edge_index = integers(edge_index, "edge_index")
+    edge_index = checked_integers(edge_index, "edge_index")
     if edge_index.shape[1] == 0:
         return edge_index
     low, high = (int(limit) for limit in edge_index.aminmax())
@@ -131,7 +140,7 @@ def checked_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set s
     """Check that the columns of a (k, M) index are sets of existing, distinct nodes."""
     if nodes.ndim != 2 or nodes.shape[0] == 0:
         raise ValueError(f"Expected {name} of shape (nodes in a set, sets), but got shape {tuple(nodes.shape)}.")
-    nodes = integers(nodes, name).long()
+    nodes = checked_integers(nodes, name).long()
     outside = ((nodes < 0) | (nodes >= num_nodes)).any(0)
     if bool(outside.any()):
         s = int(outside.nonzero()[0])
@@ -155,53 +164,7 @@ def _few(sets: Tensor, which: int) -> str:
     return str(nodes) if len(nodes) <= 6 else f"{str(nodes[:6])[:-1]}, …]"
 
 
-def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Refuse an option that does not exist, and list those that do."""
-    if value not in allowed:
-        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
-
-
-def check_whole_number(name: str, value: object, low: int, high: int) -> None:
-    """Refuse what is no whole number within limits; a NumPy integer is one, and True is none."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
-
-
-MAX_SEED = (1 << 63) - 1  # the largest that a signed 64-bit column of a results store can hold
-
-
-def check_seed(seed: object, name: str = "seed") -> None:
-    """Refuse what is no seed; the limits are the same wherever something is drawn.
-
-    >>> check_seed(-1)
-    Traceback (most recent call last):
-    ValueError: Expected seed to be a whole number from 0 to 9223372036854775807, but got -1.
-    """
-    check_whole_number(name, seed, 0, MAX_SEED)
-
-
-def check_number(
-    name: str,
-    value: object,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    below: float = math.inf,
-    most: float = math.inf,
-    way_out: str = "",
-) -> None:
-    """Refuse what is no finite number within limits; a NumPy number is one, and True is none.
-
-    >>> check_number("learning_rate", 0.0, above=0)
-    Traceback (most recent call last):
-    ValueError: Expected learning_rate to be a number above 0, but got 0.0.
-    """
-    number = value if isinstance(value, int | float | np.integer | np.floating) else math.nan
-    if isinstance(value, bool) or not (above < number < below and least <= number <= most):
-        limits = {"above": above, "of at least": least, "below": below, "at most": most}
-        words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
-        raise ValueError(f"Expected {name} to be a number {words}, but got {value!r}. {way_out}".rstrip())
-
+# Distributions
 
 # How far a row may be from 1: rounding to the dtype; and float64 often holds float32 numbers, or decimals.
 SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
@@ -256,3 +219,54 @@ def _way_to_sum_to_one(total: float, num_values: int) -> str:
     if abs(total - 100.0) < 2.0:
         return "For percentages pass p / 100."
     return "For logits pass logits.softmax(-1); a column that is no class, such as an id, must be left out."
+
+
+# Options
+
+
+def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Refuse an option that does not exist, and list those that do."""
+    if value not in allowed:
+        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
+
+
+def check_whole_number(name: str, value: object, low: int, high: int) -> None:
+    """Refuse what is no whole number within limits; a NumPy integer is one, and True is none."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+        raise ValueError(f"Expected {name} to be a whole number from {low} to {high}, but got {value!r}.")
+
+
+MAX_SEED = (1 << 63) - 1  # the largest that a signed 64-bit column of a results store can hold
+
+
+def check_seed(seed: object, name: str = "seed") -> None:
+    """Refuse what is no seed; the limits are the same wherever something is drawn.
+
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+    ValueError: Expected seed to be a whole number from 0 to 9223372036854775807, but got -1.
+    """
+    check_whole_number(name, seed, 0, MAX_SEED)
+
+
+def check_number(
+    name: str,
+    value: object,
+    *,
+    above: float = -math.inf,
+    least: float = -math.inf,
+    below: float = math.inf,
+    most: float = math.inf,
+    way_out: str = "",
+) -> None:
+    """Refuse what is no finite number within limits; a NumPy number is one, and True is none.
+
+    >>> check_number("learning_rate", 0.0, above=0)
+    Traceback (most recent call last):
+    ValueError: Expected learning_rate to be a number above 0, but got 0.0.
+    """
+    number = value if isinstance(value, int | float | np.integer | np.floating) else math.nan
+    if isinstance(value, bool) or not (above < number < below and least <= number <= most):
+        limits = {"above": above, "of at least": least, "below": below, "at most": most}
+        words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
+        raise ValueError(f"Expected {name} to be a number {words}, but got {value!r}. {way_out}".rstrip())

@@ -267,8 +267,8 @@ def test_what_is_no_data_is_refused(case):
             {"val": torch.zeros(60, dtype=torch.bool)},
             "Expected a split with at least one val node, but the mask is",
         ),
-        ({"val": torch.arange(60)}, "Expected val to hold booleans, one a node, but got dtype torch.int64"),
-        ({"val": torch.ones(59, dtype=torch.bool)}, "Expected val of shape (60,), one entry a node, but got (59,)."),
+        ({"val": torch.arange(60)}, "Expected val to hold booleans, one per node, but got dtype torch.int64"),
+        ({"val": torch.ones(59, dtype=torch.bool)}, "Expected val of shape (60,), one entry per node, but got (59,)."),
         ({"val": torch.ones(60, dtype=torch.bool)}, "validation nodes to differ, but node 0 is in both. A model is s"),
     ],
 )

@@ -137,14 +137,14 @@ def test_unknown_options_of_fit():
 SPLITS = [
     (
         masks(train=SPLIT.train.long()),
-        "Expected train to hold booleans, one a node, but got dtype torch.int64. For 0/1",
+        "Expected train to hold booleans, one per node, but got dtype torch.int64. For 0/1",
     ),
     (
         masks(val=SPLIT.val.nonzero().squeeze(1)),
         "(NumPy: val.astype(bool)); for node indices pass torch_geometric.util",
     ),
-    (masks(train=SPLIT.train[1:]), "Expected train of shape (90,), one entry a node, but got (89,)."),
-    (masks(val=SPLIT.val.unsqueeze(0)), "Expected val of shape (90,), one entry a node, but got (1, 90)."),
+    (masks(train=SPLIT.train[1:]), "Expected train of shape (90,), one entry per node, but got (89,)."),
+    (masks(val=SPLIT.val.unsqueeze(0)), "Expected val of shape (90,), one entry per node, but got (1, 90)."),
     (masks(val=SPLIT.val.unsqueeze(1)), "but got (90, 1). Of several masks choose one: val[:, k]."),
     (masks(train=torch.zeros(90, dtype=torch.bool)), "Expected at least one train node, but the mask is empty."),
     (masks(val=torch.zeros(90, dtype=torch.bool)), "Expected at least one val node, but the mask is empty."),

@@ -135,7 +135,7 @@ def test_only_too_many_labellings_are_left_to_chains(monkeypatch):
 @pytest.mark.parametrize(
     ("evidence", "words"),
     [
-        (torch.ones(5, dtype=torch.bool), r"evidence of shape \(6,\), one entry a node, but got \(5,\)"),
+        (torch.ones(5, dtype=torch.bool), r"evidence of shape \(6,\), one entry per node, but got \(5,\)"),
         (torch.ones(6), "evidence to hold booleans"),
         (np.array([0, 1]), "evidence to hold booleans.*index_to_mask"),
         ([True] * 6, "tensor or a NumPy array"),

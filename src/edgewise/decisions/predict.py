@@ -14,7 +14,7 @@ from torch import Tensor
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
 from edgewise.decisions.events import EventLike, PairBeliefs, Progress, checked_events, methods_of, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
-from edgewise.validation import ArrayLike, check_whole_number, integers
+from edgewise.validation import ArrayLike, check_whole_number, checked_integers
 
 NameLike = ArrayLike | Sequence[str] | Sequence[int]
 PairsLike = ArrayLike | Sequence[tuple[object, object]]
@@ -86,7 +86,7 @@ def checked_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
 
 def _columns(pairs: PairsLike) -> NDArray[Any]:
     if isinstance(pairs, Tensor):
-        columns = integers(pairs.detach(), "pairs").cpu().numpy()
+        columns = checked_integers(pairs.detach(), "pairs").cpu().numpy()
     elif isinstance(pairs, np.ndarray):
         columns = pairs
     else:

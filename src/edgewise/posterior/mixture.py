@@ -47,7 +47,7 @@ class MixturePosterior(Posterior):
             self._weights = dense_tensor(weights, "weights").to(self._samples)
         if self._weights.shape != shape[:-2]:
             raise ValueError(
-                f"Expected weights of shape {shape[:-2]}, one a sample, but got shape {tuple(self._weights.shape)}."
+                f"Expected weights of shape {shape[:-2]}, one per sample, but got shape {tuple(self._weights.shape)}."
             )
         check_distributions(self._weights.reshape(-1, shape[-3]), "weights", "row")
 
