@@ -88,7 +88,7 @@ def evaluate(
         as often as it is listed, when all its nodes are in the mask (``edge_choice`` says otherwise). A pairwise field
         knows sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
     n_resamples
-        Give confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
+        Compute confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
         calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
         by √3 at the most, where edges hardly share nodes. The correction is not whole near zero: whether an error is
         more than chance is better asked by drawing labels from the probabilities themselves.

@@ -107,7 +107,7 @@ def _view_scores(
 
 
 def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) -> Float[Tensor, "elements columns"]:
-    """Give count, confidence and correct by bin, then nll, truths of probability zero, and brier."""
+    """Return count, confidence and correct by bin, then nll, truths of probability zero, and brier."""
     in_bin = torch.nn.functional.one_hot(bins, n_bins).double()
     possible = elements.nll.isfinite()
     nll = torch.where(possible, elements.nll, 0.0)

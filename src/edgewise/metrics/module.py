@@ -47,7 +47,7 @@ class GraphCalibration(Metric):
     same_label
         Also score the event "both ends have the same label".
     **kwargs
-        What any metric of torchmetrics can be told, such as ``sync_on_compute``.
+        Options of any metric of torchmetrics, such as ``sync_on_compute``.
 
     Examples
     --------

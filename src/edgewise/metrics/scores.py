@@ -171,7 +171,7 @@ class Scores:
         return self._totals.zero_probability
 
     def to_dict(self) -> dict[str, object]:
-        """Give all scores and the reliability sums as plain numbers and lists."""
+        """Return all scores and the reliability sums as plain numbers and lists."""
         names = ("nll", "brier", "ece", "debiased_l2", "overconfidence", "underconfidence", "zero_probability")
         return {**{name: getattr(self, name) for name in names}, "reliability": _plain(self.reliability)}
 
@@ -194,7 +194,7 @@ class ViewScores(Scores):
         return f"ViewScores(count={self.count}, {scores})"
 
     def to_dict(self) -> dict[str, object]:
-        """Give all scores and the reliability sums as plain numbers and lists."""
+        """Return all scores and the reliability sums as plain numbers and lists."""
         return {"count": self.count, "accuracy": self.accuracy, **super().to_dict()}
 
 
@@ -215,7 +215,7 @@ class EventScores(Scores):
         return f"EventScores(count={self.count}, frequency={self.frequency:.4f}, ece={self.ece:.4f})"
 
     def to_dict(self) -> dict[str, object]:
-        """Give all scores and the reliability sums as plain numbers and lists."""
+        """Return all scores and the reliability sums as plain numbers and lists."""
         return {
             "count": self.count,
             "frequency": self.frequency,

@@ -106,11 +106,11 @@ class Posterior(ABC):
 
     @abstractmethod
     def tensors(self) -> Mapping[str, Tensor]:
-        """Give what the belief is made of, under the names of the constructor's arguments."""
+        """Return what the belief is made of, under the names of the constructor's arguments."""
 
     @abstractmethod
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
-        """Give the flat joints of a chunk of sets, each of distinct nodes."""
+        """Return the flat joints of a chunk of sets, each of distinct nodes."""
 
     @property
     def _copies(self) -> int:
@@ -133,7 +133,7 @@ class Posterior(ABC):
         return tuple(self.node.shape[:-2])
 
     def joint(self, edge_index: ArrayLike) -> Float[Tensor, "*batch edges classes classes"]:
-        """Give P(y_i = l, y_j = m) of each pair (i, j); that of a node with itself has its marginal on the diagonal."""
+        """Return P(y_i = l, y_j = m) of each pair (i, j); a node with itself has its marginal on the diagonal."""
         pairs = checked_edges(as_tensor(edge_index, "edge_index").to(self.node.device), self.num_nodes).long()
         loop = pairs[0] == pairs[1]
         if not bool(loop.any()):
@@ -144,7 +144,7 @@ class Posterior(ABC):
         return joints
 
     def marginal(self, nodes: ArrayLike) -> Float[Tensor, "*shape"]:
-        """Give the joint of each set of nodes: for ``nodes`` (k, M) it is (M, C, …, C) with k dimensions of classes.
+        """Return the joint of each set of nodes: for ``nodes`` (k, M) it is (M, C, …, C) with k dimensions of classes.
 
         k may be 1 to 6, as long as the C^k entries of a joint are at most 2^20.
 
@@ -198,7 +198,7 @@ class Posterior(ABC):
             raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
-        """Give the same belief on another device, or in another dtype."""
+        """Return the same belief on another device, or in another dtype."""
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(device, dtype if tensor.is_floating_point() else None)
@@ -206,7 +206,7 @@ class Posterior(ABC):
         return self._remade(**{name: moved(tensor) for name, tensor in self.tensors().items()})
 
     def detach(self) -> "Posterior":
-        """Give the same belief without a gradient."""
+        """Return the same belief without a gradient."""
         return self._remade(**{name: tensor.detach() for name, tensor in self.tensors().items()})
 
     def __getitem__(self, index: int) -> "Posterior":

@@ -48,7 +48,7 @@ class IndependentPosterior(Posterior):
         return self._node
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give the node marginals."""
+        """Return the node marginals."""
         return {"node": self._node}
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:

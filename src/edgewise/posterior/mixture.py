@@ -57,7 +57,7 @@ class MixturePosterior(Posterior):
         return _normalised(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give samples and weights."""
+        """Return samples and weights."""
         return {"samples": self._samples, "weights": self._weights}
 
     @property

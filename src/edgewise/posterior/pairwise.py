@@ -18,7 +18,7 @@ class PairwisePosterior(Posterior):
     """Beliefs b_i of nodes, messages between the ends of edges, and couplings T of edges; all in logarithms.
 
     The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): each end's
-    belief without what the other end told it, and their coupling. So a coupling that edges share costs (E, C) and not
+    belief without the message from the other end, and their coupling. So a coupling that edges share costs (E, C), not
     (E, C, C). Larger sets of nodes that hang together are joined in the same way: exact on a tree; elsewhere loops in
     the set count in full, so its marginals may differ from ``node``, and ways around outside the set do not count.
 
@@ -107,8 +107,8 @@ class PairwisePosterior(Posterior):
         check_listed_once(edges, marginals.shape[-2])
         _check_marginals(marginals.detach(), edges, pairs.detach())
         # What is impossible for a node is impossible in its joints, which say so; here it must only be finite.
-        told = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
-        return cls(marginals.log(), edges, told[..., edges, :], pairs.log())
+        log_node = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
+        return cls(marginals.log(), edges, log_node[..., edges, :], pairs.log())
 
     @cached_property
     def node(self) -> Float[Tensor, "*batch nodes classes"]:
@@ -122,14 +122,14 @@ class PairwisePosterior(Posterior):
 
     @property
     def messages(self) -> Float[Tensor, "*batch 2 edges classes"]:
-        """What the ends of each edge told each other: into its start, and into its end."""
+        """The messages along each edge: into its start, and into its end."""
         return self._messages
 
     def _more(self) -> str:
         return f", edges={self._edge_index.shape[1]}"
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give beliefs, edges, messages and couplings."""
+        """Return beliefs, edges, messages and couplings."""
         tensors = {"log_node": self._log_node, "edge_index": self._edge_index, "messages": self._messages}
         scale = {} if self._edge_scale is None else {"edge_scale": self._edge_scale}
         return {**tensors, "pairwise": self._pairwise, **scale}
@@ -158,7 +158,7 @@ class PairwisePosterior(Posterior):
         return connected_parts(self._edge_index[:, ~self._decided[self._edge_index].any(0)], self.num_nodes)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
-        """Join the sets: Σ_i (b_i - what other nodes of the set told it) + the couplings among them."""
+        """Join the sets: Σ_i (b_i - messages from other nodes of the set) + the couplings among them."""
         size = len(nodes)
         fields = [self._log_node[..., node, :].double() for node in nodes]
         found = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
@@ -183,11 +183,11 @@ class PairwisePosterior(Posterior):
     def _between(
         self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
     ) -> tuple[Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c"], Float[Tensor, "*b couplings c c"]]:
-        """Give the messages into both nodes of a pair and their coupling; zero where they share no edge."""
+        """Return the messages into both nodes of a pair and their coupling; zero where they share no edge."""
         unknown = edge < 0
         if self._edge_index.shape[1] == 0:
-            silence = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
-            return silence, silence, silence.new_zeros(1, self.num_classes, self.num_classes)
+            zero = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
+            return zero, zero, zero.new_zeros(1, self.num_classes, self.num_classes)
         direction = backward.long()
         into_a, into_b = self._messages[..., direction, edge, :], self._messages[..., 1 - direction, edge, :]
         coupling = self._pairwise if self._pairwise.shape[-3] == 1 else self._pairwise[..., edge, :, :]
@@ -198,7 +198,7 @@ class PairwisePosterior(Posterior):
         if self._edge_scale is not None:
             coupling = coupling * self._edge_scale[..., edge, None, None].double()
         if bool(unknown.any()):
-            into_a, into_b = (told.masked_fill(unknown[:, None], 0.0) for told in (into_a, into_b))
+            into_a, into_b = (message.masked_fill(unknown[:, None], 0.0) for message in (into_a, into_b))
             coupling = torch.where(unknown[:, None, None], 0.0, coupling)
         return into_a, into_b, coupling
 
