@@ -49,7 +49,7 @@ def test_workers_that_only_die_are_given_up(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "MAX_DEATHS", 2)
     outcomes = LocalProcesses(1).execute(work, ["die"] * 9)
     assert len(list(islice(outcomes, 2))) == 2
-    with pytest.raises(ValueError, match=r"3 in a row died\. The worker process was ended by SIGKILL"):
+    with pytest.raises(ValueError, match=r"2 in a row died\. The worker process was ended by SIGKILL"):
         next(outcomes)
     assert active_children() == []
 

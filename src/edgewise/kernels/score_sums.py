@@ -114,14 +114,20 @@ def sum_nodes(
 
 
 @compiled
+def _bin_index(confidence: float, n_bins: int, right: bool) -> int:
+    """Find the bin of equal width, as `edgewise.metrics.sums.bin_index` does."""
+    index = int(np.ceil(confidence * n_bins)) - 1 if right else int(np.floor(confidence * n_bins))
+    return min(max(index, 0), n_bins - 1)
+
+
+@compiled
 def _sum_nodes(table: Array, one: float, low_bits: int, nodes: Array, inside: Array, right: bool) -> None:
     n_bins = len(table) - 2
     for i in range(len(nodes)):
         if inside[i]:
             node = nodes[i]
-            index = int(np.ceil(node.confidence * n_bins)) - 1 if right else int(np.floor(node.confidence * n_bins))
             brier = 1.0 - 2.0 * node.p_true + node.square_sum
-            row = min(max(index, 0), n_bins - 1)
+            row = _bin_index(node.confidence, n_bins, right)
             _add(table, one, low_bits, row, int(node.code) & 1, node.confidence, node.nll, brier)
 
 
@@ -223,9 +229,8 @@ def _sum_edges(
             code_i, code_j = np.int64(i.code), np.int64(j.code)
             confidence, nll = i.confidence * j.confidence, i.nll + j.nll
             p_true, square_sum = i.p_true * j.p_true, i.square_sum * j.square_sum
-            index = int(np.ceil(confidence * n_bins)) - 1 if right else int(np.floor(confidence * n_bins))
             views[k] = (code_i >> 1) != (code_j >> 1)
-            cells[k] = views[k] * n_bins + min(max(index, 0), n_bins - 1)
+            cells[k] = views[k] * n_bins + _bin_index(confidence, n_bins, right)
             counts[k] = 1 + ((code_i & code_j & 1) << 32)
             confidences[k], nlls[k], briers[k] = confidence, nll, 1.0 - 2.0 * p_true + square_sum
         _sum_block(num, views, cells, counts, confidences, nlls, briers, n_bins, one, low_bits, table)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,6 +14,8 @@ from edgewise.calibration.structured import StructuredCalibrator
 from edgewise.data import Split
 from edgewise.inference import sum_product
 from edgewise.metrics import evaluate
+from edgewise.metrics.scoring_input import Binning
+from edgewise.metrics.sums import bin_boundaries, bin_index
 from edgewise.models.epfgnn import EPFGNN
 from edgewise.models.gat import GAT
 from edgewise.models.gcn import GCN
@@ -158,8 +159,8 @@ def expected_ece(
 
     It is what the edge ECE measures, without the noise of the labels that happened to be drawn.
     """
-    confidence = said.flatten(1).amax(1).numpy()
-    right = true[torch.arange(len(true)), predicted[0], predicted[1]].numpy()
-    place = np.clip(np.ceil(confidence * N_BINS).astype(int) - 1, 0, N_BINS - 1)
-    gaps = np.bincount(place, weights=right - confidence, minlength=N_BINS)
-    return float(np.abs(gaps).sum() / max(1, len(confidence)))
+    confidence, binning = said.flatten(1).amax(1), Binning(N_BINS)
+    right = true[torch.arange(len(true)), predicted[0], predicted[1]]
+    place = bin_index(confidence, binning, bin_boundaries(binning))
+    gaps = torch.bincount(place, weights=(right - confidence).double(), minlength=N_BINS)
+    return float(gaps.abs().sum() / max(1, len(confidence)))

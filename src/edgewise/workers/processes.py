@@ -16,7 +16,7 @@ from typing import Any, Generic
 from edgewise.workers.compiled_cache import claim_cache_folder, inherited_by_children
 from edgewise.workers.outcomes import Failure, Job, JobOutcome, NodeCheck, Result, attempt
 
-MAX_DEATHS = 10  # of workers in a row; more of them are not the fault of jobs
+MAX_DEATHS = 10  # of workers in a row: so many are not the fault of jobs
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,13 @@ class LocalProcesses:
                 ready = wait([worker.connection for worker in busy])
                 for worker in (worker for worker in busy if worker.connection in ready):
                     outcome = worker.take()
-                    if worker.is_alive:
-                        deaths = 0
-                    else:
-                        deaths += 1
-                        _check_deaths(deaths, outcome)
+                    deaths = 0 if worker.is_alive else deaths + 1
+                    if not worker.is_alive and deaths < MAX_DEATHS:
                         worker.start()
-                    if waiting:
+                    if waiting and worker.is_alive:
                         worker.give(waiting.pop())
                     yield outcome
+                    _check_deaths(deaths, outcome)
         finally:
             for worker in workers:
                 worker.stop()
@@ -125,7 +123,7 @@ def signals_kept_from_children() -> Iterator[None]:
 
 
 def _check_deaths(deaths: int, outcome: JobOutcome[Any, Any]) -> None:
-    if deaths > MAX_DEATHS and isinstance(outcome, Failure):
+    if deaths >= MAX_DEATHS and isinstance(outcome, Failure):
         raise ValueError(f"Expected workers that finish jobs, but {deaths} in a row died. {outcome.error}")
 
 
