@@ -215,7 +215,16 @@ POSTERIORS: Mapping[str, type[Posterior]] = {kind.__name__: kind for kind in (In
 
 
 def known_calibrators() -> dict[str, type[Calibrator]]:
-    """Return all calibrators by their command-line names: those of this package, and all that are defined by now."""
+    """Return the calibrators of this package by their names on the command line, in the order of these names.
+
+    A calibrator needs no entry in a list: every module of the package is imported, and its calibrators are found there.
+    """
+    own = (kind for kind in defined_calibrators().values() if kind.__module__.startswith("edgewise.calibration."))
+    return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
+
+
+def defined_calibrators() -> dict[str, type[Calibrator]]:
+    """Return all calibrators that are defined by now, wherever, by their names."""
     package = import_module("edgewise.calibration")
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
@@ -228,7 +237,7 @@ def known_calibrators() -> dict[str, type[Calibrator]]:
         if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
             raise ValueError(f"Expected one calibrator named {kind.name!r}, but got {other} and {kind}. Rename one.")
         known[kind.name] = kind  # of one that is defined again, the last
-    return dict(sorted(known.items()))
+    return known
 
 
 def _described(calibrator: Calibrator) -> dict[str, Any]:
@@ -240,7 +249,7 @@ def _described(calibrator: Calibrator) -> dict[str, Any]:
 
 def _remade(description: Mapping[str, Any]) -> Calibrator:
     """Make the calibrator that was described."""
-    known = known_calibrators()
+    known = defined_calibrators()
     if description["name"] not in known:
         raise ValueError(
             f"it is of {description['name']!r}, and known are {', '.join(known)}. Import the module that defines it "
