@@ -52,16 +52,15 @@ def mean_field_sweep(
     for lo in range(0, mrf.num_edges, step):
         some = slice(lo, lo + step)
         # T has a row for each label of the start and a column for each label of the end.
-        coupling = mrf.pairwise if mrf.is_shared else mrf.pairwise[..., some, :, :]
-        fields = fields.index_add(-2, start[some], _expected(mrf, coupling.mT, q[..., end[some], :], some))
-        fields = fields.index_add(-2, end[some], _expected(mrf, coupling, q[..., start[some], :], some))
+        fields = fields.index_add(-2, start[some], _expected(mrf, mrf.pairwise.mT, q[..., end[some], :], some))
+        fields = fields.index_add(-2, end[some], _expected(mrf, mrf.pairwise, q[..., start[some], :], some))
     return fields.softmax(-1).to(q.dtype)
 
 
 def _expected(
-    mrf: PairwiseMRF, coupling: Float[Tensor, "*batch c classes classes"], q: Tensor, some: slice
+    mrf: PairwiseMRF, pairwise: Float[Tensor, "*batch couplings classes classes"], q: Tensor, some: slice
 ) -> Float[Tensor, "*batch some classes"]:
-    """Σ_l q(l) s T(l, m) in float64."""
-    coupling, q = coupling.double(), q.double()
+    """Σ_l q(l) s T(l, m) of some edges in float64."""
+    coupling, q = (pairwise if mrf.is_shared else pairwise[..., some, :, :]).double(), q.double()
     expected = q @ coupling.squeeze(-3) if mrf.is_shared else (q.unsqueeze(-2) @ coupling).squeeze(-2)
     return expected if mrf.edge_scale is None else expected * mrf.edge_scale[..., some, None].double()
