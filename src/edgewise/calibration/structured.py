@@ -38,7 +38,7 @@ class StructuredCalibrator(Calibrator):
     from edges with both ends labelled. Edges between validation nodes speak for the calibrated marginals themselves,
     but are few, and a network is too sure of labels that it was trained on. So for other labelled edges the likelihood
     of w is that of marginals by a simpler model, a ridge regression on features averaged over two hops, which leaves
-    out both labels of each edge in turn (`leave_out`): this takes w for much the same in all models that look as far.
+    out both labels of each edge in turn (`left_out`): this takes w for much the same in all models that look as far.
     Without features there are only the edges between validation nodes.
 
     w is shrunk: labels alone say J, by how much the log odds of equal labels on edges exceed those of any two nodes.
