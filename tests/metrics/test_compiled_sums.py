@@ -1,5 +1,8 @@
 """The compiled pass and the tensors give the same bits."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -77,3 +80,13 @@ def test_truth_to_1e_9_on_two_million_edges():
         assert scores.brier == pytest.approx(brier[chosen].mean(), abs=1e-9)
         gap = np.bincount(bins[chosen], (correct - confidence)[chosen], minlength=15)
         assert scores.ece == pytest.approx(np.abs(gap).sum() / chosen.sum(), abs=1e-9)
+
+
+def test_short_inputs_do_not_load_numba():
+    """It takes a second, which only long inputs are worth."""
+    code = (
+        "import sys, torch, edgewise as ew\n"
+        "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), same_label=True, n_resamples=2)\n"
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
