@@ -149,7 +149,7 @@ def compare(case: Case) -> Found:
     for name, factor in (("shared coupling", None), ("scaled per edge", scale)):
         mrf = ew.PairwiseMRF(unary, edges, pairwise, edge_scale=factor)
         difference = (swept(mrf, 1).node - direct(unary, edges, pairwise, factor, 1)).abs().max()
-        assert float(difference) < 1e-3, difference  # float32 sums over the neighbours of hubs
+        assert float(difference) < 1e-3, difference  # float32 sums over the neighbors of hubs
         ours = per_sweep(partial(swept, mrf), few, many, 1 if huge else 3)
         row(f"edgewise, {name}", ours)
         rival = partial(direct, unary, edges, pairwise, factor)

@@ -71,7 +71,7 @@ def direct_scores(elements: list[Tensor]) -> list[float]:
 
 
 def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor) -> list[float]:
-    """Let torchmetrics compute the calibration errors of nodes and of materialised edge confidences."""
+    """Let torchmetrics compute the calibration errors of nodes and of materialized edge confidences."""
     start, end = edge_index
     confidence, prediction = probs.max(1)
     right, agree = prediction == y, y[start] == y[end]

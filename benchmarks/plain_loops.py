@@ -69,14 +69,14 @@ def _copy(layers: Sequence[Any], weights: Weights) -> None:
 
 @dataclass
 class Loop:
-    """One optimiser's training loop, with its losses."""
+    """One optimizer's training loop, with its losses."""
 
     model: torch.nn.Module
     data: Data
     split: ew.Split
 
     def __post_init__(self) -> None:
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=0.01, weight_decay=5e-4)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, weight_decay=5e-4)
         self.losses: list[float] = []
         self.best, self.kept = (0.0, math.inf), self.model.state_dict()
 
@@ -84,10 +84,10 @@ class Loop:
         """Train for some epochs."""
         for _ in range(epochs):
             self.model.train()
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             loss = loss_of(self.model(x, self.data.edge_index))
             loss.backward()
-            self.optimiser.step()
+            self.optimizer.step()
             self.losses.append(float(loss.detach()))
             if evaluated:
                 self.model.eval()
@@ -121,7 +121,7 @@ def gmnn(
     features, labels, classes = Loop(q, data, split), Loop(p, data, split), int(data.y.max()) + 1
     known, draws = one_hot(data.y[split.train], classes).float(), generator(0, "gmnn")
     features.run(epochs[0], data.x, lambda out: cross_entropy(out[split.train], data.y[split.train]), evaluated=True)
-    features.optimiser = torch.optim.Adam(q.parameters(), lr=0.01, weight_decay=5e-4)
+    features.optimizer = torch.optim.Adam(q.parameters(), lr=0.01, weight_decay=5e-4)
 
     def drawn(logits: Tensor) -> Tensor:
         below = torch.rand(len(logits), 1, dtype=torch.float64, generator=draws)
@@ -175,14 +175,14 @@ def epfgnn(field: PairwiseField, data: Data, split: ew.Split, epochs: tuple[int,
     backbone.run(epochs[0], data.x, lambda out: cross_entropy(out[split.train], data.y[split.train]), evaluated=True)
     q = backbone.logits(data.x).softmax(1)
     q[split.train] = one_hot(data.y[split.train], q.shape[1]).float()
-    optimiser = torch.optim.Adam(field.parameters(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(field.parameters(), lr=0.01, weight_decay=5e-4)
     losses = backbone.losses
     for _ in range(epochs[1]):
         field.train()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = field.loss(field.backbone(data.x, data.edge_index), q)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
         field.eval()
         with torch.no_grad():

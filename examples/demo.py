@@ -87,7 +87,7 @@ def main() -> None:
 
     epfgnn = trained["epfgnn"]
     stayed = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
-    print("\nCora, one run (split 0, fold 0, one initialisation) beside the published mean ± std over 75; percent:\n")
+    print("\nCora, one run (split 0, fold 0, one initialization) beside the published mean ± std over 75; percent:\n")
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
     print(
         "\nPublished edge scores are products of node marginals, and gmnn's logits are averaged; our gmnn is a\n"

@@ -23,12 +23,12 @@ def trained(graph: ew.SyntheticGraph, split: ew.Split) -> ew.Posterior:
     data = graph.data
     torch.manual_seed(0)
     model = GraphSAGE(data.num_features, hidden_channels=32, num_layers=2, out_channels=len(CLASSES))
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits = model(data.x, data.edge_index)
         cross_entropy(logits[split.train], data.y[split.train]).backward()
-        optimiser.step()
+        optimizer.step()
     return ew.wrap(model, data)
 
 

@@ -32,12 +32,12 @@ class Sage(torch.nn.Module):
 
 
 def train(model: Sage, data: Data, split: ew.Split) -> None:
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
     for _ in range(60):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits = model(data.x, data.edge_index)
         cross_entropy(logits[split.train], data.y[split.train]).backward()
-        optimiser.step()
+        optimizer.step()
 
 
 def main() -> None:
@@ -67,7 +67,7 @@ def main() -> None:
     over = "more" if nodes.overconfidence > nodes.underconfidence else "less"
     print(
         f"\nThe model was {over} certain than right. Calibration keeps what it predicts and corrects how certain it is;"
-        "\nthe coupling adds what a product cannot say, that neighbours often share a label. P(same) is the mean"
+        "\nthe coupling adds what a product cannot say, that neighbors often share a label. P(same) is the mean"
         "\nprobability of that, beside the share of edges where it is so."
     )
 

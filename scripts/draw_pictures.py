@@ -30,7 +30,7 @@ Edges = Int[np.ndarray, "2 edges"]
 PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
 BLUE, ORANGE, RED, INK, PALE = "#56B4E9", "#E69F00", "#D55E00", "#222222", "#D0D0D0"
 DOTTED = (0, (1.0, 0.7))
-CENTRED: dict[str, Any] = {"ha": "center", "va": "center"}
+CENTERED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
 # --- the four views of a graph of seven nodes, the one of docs/views.md ---
@@ -69,7 +69,7 @@ EDGES = ("ab", "bc", "cd", "de", "ea", "dg", "fg")
 
 
 def draw_views() -> Figure:
-    """Draw the graph once a view, with what the view scores in colour."""
+    """Draw the graph once a view, with what the view scores in color."""
     scored = [edge for edge in EDGES if all(NODES[end].is_scored for end in edge)]
     agree = [edge for edge in scored if NODES[edge[0]].label == NODES[edge[1]].label]
     views = {
@@ -101,7 +101,7 @@ def _draw_view(ax: Axes, scored_nodes: Sequence[str], scored_edges: Sequence[str
         if name in scored_nodes:
             x, y = node.place
             away = (1.0, 0.0) if name == "f" else (x, y)  # from the middle, so that no edge runs through the number
-            ax.annotate(f"{node.confidence:.1f}", (x + 0.42 * away[0], y + 0.42 * away[1]), **CENTRED, weight="bold")
+            ax.annotate(f"{node.confidence:.1f}", (x + 0.42 * away[0], y + 0.42 * away[1]), **CENTERED, weight="bold")
     ax.set(aspect="equal", xlim=(-1.45, 2.6), ylim=(-1.25, 1.6))
     ax.axis("off")
 
@@ -118,7 +118,7 @@ def _draw_edge(ax: Axes, edge: str, is_scored: bool) -> None:
     confidence = NODES[edge[0]].confidence * NODES[edge[1]].confidence
     paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     middle = ((x0 + x1) / 2, (y0 + y1) / 2)
-    ax.annotate(f"{confidence:.2f}", middle, **CENTRED, weight="bold", bbox=paper, zorder=3)
+    ax.annotate(f"{confidence:.2f}", middle, **CENTERED, weight="bold", bbox=paper, zorder=3)
 
 
 def _draw_node(ax: Axes, name: str, node: Node, is_vivid: bool) -> None:
@@ -131,7 +131,7 @@ def _draw_node(ax: Axes, name: str, node: Node, is_vivid: bool) -> None:
         ax.plot(*node.place, "o", markersize=23, markerfacecolor="none", color=ink, markeredgewidth=2, zorder=4)
     elif node.is_scored:
         ax.plot(*node.place, "x", markersize=23, color=RED, alpha=max(alpha, 0.5), markeredgewidth=3, zorder=4)
-    ax.annotate(name, node.place, **CENTRED, color=ink, weight="bold", zorder=5)
+    ax.annotate(name, node.place, **CENTERED, color=ink, weight="bold", zorder=5)
 
 
 def _legend() -> list[Line2D]:

@@ -164,7 +164,7 @@ def read_planetoid(part: Mapping[str, bytes]) -> CitationGraph:
     row[test_index] = np.arange(allx.shape[0], num_known)
     return CitationGraph(
         x=sp.vstack([allx, tx, sp.csr_matrix((1, allx.shape[1]))], format="csr")[row].astype(np.float32),
-        edges=unique_pairs((u, v) for u, neighbours in graph.items() for v in neighbours),
+        edges=unique_pairs((u, v) for u, neighbors in graph.items() for v in neighbors),
         y=np.append(np.vstack([ally, ty]).argmax(axis=1), 0)[row],
     )
 

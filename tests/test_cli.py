@@ -34,7 +34,7 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Closed, Kind
 from edgewise.models import known_models
 from edgewise.paper.published import PUBLISHED_DATASETS
-from hard_use.inputs import calibrate_args, evaluate_args, predict_args
+from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
 
 PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
 LABELS = np.array([0, 0, 1, 1, 0])

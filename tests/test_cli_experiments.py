@@ -17,8 +17,8 @@ from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
 from edgewise.workers import Failure, JobOutcome
 from edgewise.workers.outcomes import attempt
-from paper.made_up_runs import made_up_results
-from sweep.tiny import write_planetoid
+from helpers.fake_results import made_up_results
+from helpers.tiny_datasets import write_planetoid
 from test_cli import run
 
 FILES = ["report.html", "tables.csv", "tables.md", "tables.tex"]
@@ -85,7 +85,7 @@ def test_dry_run_writes_nothing(tmp_path: Path, tiny: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_quick_is_one_split_and_one_initialisation(tmp_path: Path) -> None:
+def test_quick_is_one_split_and_one_initialization(tmp_path: Path) -> None:
     result = run("reproduce", "--out", tmp_path, "--quick", "--dry-run")
     assert "36 runs (1 split, 3 folds, 1 init for each cell), 0 done" in result.output
     result = run("reproduce", "--out", tmp_path, "--dry-run")

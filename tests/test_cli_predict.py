@@ -170,7 +170,7 @@ def test_a_precision_out_of_reach_selects_nothing_and_says_so(calibrated):
 
 def test_bad_options_are_refused_in_one_line(saved, tmp_path):
     given = ("--probs", saved["probs"], "--edges", saved["edges"])
-    labelled = ("--labels", saved["labels"], "--val", saved["labels"])
+    labeled = ("--labels", saved["labels"], "--val", saved["labels"])
     nobody = tmp_path / "nobody.npy"
     np.save(nobody, np.zeros(5, bool))
     (tmp_path / "stranger.csv").write_text("x17,q99\n")
@@ -194,13 +194,13 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
             *(*given, "--select", "same", "--cost", "1,5"),
             *("--labels", saved["labels"], "--val", tmp_path / "first.npy"),
         ),
-        "both ends in": (*given, "--select", "same", "--precision", 0.9, *labelled[:2], "--val", nobody),
-        "row 3 holds -1": (*given, "--select", "same", "--precision", 0.9, *labelled),
+        "both ends in": (*given, "--select", "same", "--precision", 0.9, *labeled[:2], "--val", nobody),
+        "row 3 holds -1": (*given, "--select", "same", "--precision", 0.9, *labeled),
         "but they share 2": (
             *(*given, "--select", "same", "--precision", 0.9, "--labels", saved["labels"]),
             *("--val", tmp_path / "first.npy", "--test", tmp_path / "first.npy"),
         ),
-        "Expected --test with --fdr": (*given, "--select", "same", "--fdr", 0.1, *labelled),
+        "Expected --test with --fdr": (*given, "--select", "same", "--fdr", 0.1, *labeled),
         "Expected --out to end in .csv, .parquet, .json": (*given, "--out", tmp_path / "out.xlsx"),
         "Expected --out in a folder that exists": (*given, "--out", tmp_path / "no" / "out.csv"),
         "Expected --out to be a file of its own": (*given, "--out", saved["probs"]),

@@ -74,7 +74,7 @@ def test_every_block_runs_and_prints_what_is_shown(page, sweep, tmp_path, monkey
         place = f"{page.name}:{block.line}"
         is_python = block.language == "python"
         printed = run_python(block.text, names, place) if is_python else run_bash(block.text, place, sweep)
-        has_trained = has_trained or any(word in block.text for word in ("fit(", "optimiser"))
+        has_trained = has_trained or any(word in block.text for word in ("fit(", "optimizer"))
         if after.language == "text":
             assert_same(printed, after.text, has_trained, place)
 

@@ -17,8 +17,8 @@ from typer.main import get_command
 
 import edgewise as ew
 from edgewise.cli import app
-from metrics.graphs import random_case
-from models.blocks import blocks, split_of
+from helpers.block_graph import blocks, split_of
+from helpers.random_predictions import random_case
 
 HOME = Path(__file__).parents[1]
 TEXT = (HOME / "CONTRIBUTING.md").read_text(encoding="utf-8")

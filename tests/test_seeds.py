@@ -24,7 +24,7 @@ def fit_calibrator(calibrator: Callable[..., ew.Calibrator]) -> Callable[[object
 
 
 DRAWS: dict[str, Callable[[object], object]] = {
-    "make_splits": lambda seed: ew.make_splits(Y, n_splits=1, labelled=0.5, seed=seed),
+    "make_splits": lambda seed: ew.make_splits(Y, n_splits=1, labeled=0.5, seed=seed),
     "GCN": lambda seed: ew.GCN(max_epochs=2).fit(DATA, SPLIT, seed=seed),
     "GMNN": lambda seed: ew.GMNN(pretrain_epochs=2, round_epochs=2, samples=2).fit(DATA, SPLIT, seed=seed),
     "Seeds": lambda seed: ew.GCN(max_epochs=2).fit(DATA, SPLIT, seed=ew.Seeds(seed, seed, seed)),

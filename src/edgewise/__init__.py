@@ -1,4 +1,4 @@
-"""Structured uncertainty on graphs: whether probabilities are right, for nodes and for pairs of neighbours.
+"""Structured uncertainty on graphs: whether probabilities are right, for nodes and for pairs of neighbors.
 
 dataset → split → model.fit → posterior → calibrator.fit → evaluate → scores → table, JSON, reliability diagram
                                                         → predict_edges → decisions

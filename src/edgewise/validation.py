@@ -1,7 +1,7 @@
-"""Input checks and conversions that everything shares: arrays, labels, masks, edges and sets, distributions, options.
+"""Input checks and conversions shared by the whole package: arrays, labels, masks, edges, distributions, options.
 
-``check_…`` refuses what is wrong with a ValueError that says what was expected, what came, and the way out;
-``checked_…`` also returns what it checked.
+Each ``check_…`` raises a ValueError that says what was expected, what was passed and how to fix it. Those that take
+an array return it in the form that the rest of the package uses.
 """
 
 import math
@@ -65,7 +65,7 @@ def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
-def checked_integers(tensor: Tensor, name: str) -> Tensor:
+def check_integers(tensor: Tensor, name: str) -> Tensor:
     """Check that a tensor holds integers, and make them signed."""
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(
@@ -78,7 +78,7 @@ def checked_integers(tensor: Tensor, name: str) -> Tensor:
 # Labels, masks, edges and sets of nodes
 
 
-def checked_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
+def check_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
     """Check that there is a label, or -1 for unknown, for each node; ``rows`` is what a message calls the nodes."""
     if y.ndim != 1 or num_nodes not in (None, len(y)):
         hint = " Both have an entry for each node of the graph, in one order." if y.ndim == 1 else ""
@@ -86,7 +86,7 @@ def checked_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes")
             hint = " For a column pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(-1)."
         each = "each node" if num_nodes is None else f"each of the {num_nodes} {rows}"
         raise ValueError(f"Expected y to hold one label for {each}, but got shape {tuple(y.shape)}.{hint}")
-    y = checked_integers(y, "y")
+    y = check_integers(y, "y")
     if bool((y < -1).any()):
         node = int((y < -1).nonzero()[0])
         raise ValueError(
@@ -96,7 +96,7 @@ def checked_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes")
     return y
 
 
-def checked_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " nodes"]:
+def check_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " nodes"]:
     """Check that there is a boolean for each node."""
     if mask.dtype != torch.bool:
         raise ValueError(
@@ -112,12 +112,12 @@ def checked_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " node
     return mask
 
 
-def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+def check_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     """Check that edges are pairs of existing nodes."""
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         hint = " Pass edge_index.T." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
         raise ValueError(f"Expected edge_index of shape (2, edges), but got shape {tuple(edge_index.shape)}.{hint}")
-    edge_index = checked_integers(edge_index, "edge_index")
+    edge_index = check_integers(edge_index, "edge_index")
     if edge_index.shape[1] == 0:
         return edge_index
     low, high = (int(limit) for limit in edge_index.aminmax())
@@ -136,11 +136,11 @@ def checked_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     return edge_index
 
 
-def checked_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set sets"]:
+def check_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set sets"]:
     """Check that the columns of a (k, M) index are sets of existing, distinct nodes."""
     if nodes.ndim != 2 or nodes.shape[0] == 0:
         raise ValueError(f"Expected {name} of shape (nodes in a set, sets), but got shape {tuple(nodes.shape)}.")
-    nodes = checked_integers(nodes, name).long()
+    nodes = check_integers(nodes, name).long()
     outside = ((nodes < 0) | (nodes >= num_nodes)).any(0)
     if bool(outside.any()):
         s = int(outside.nonzero()[0])

@@ -8,13 +8,13 @@ from torch.nn.functional import one_hot
 from torch_geometric.data import Data
 from torch_geometric.utils import to_undirected
 
-from one_thread import one_thread
+from helpers.one_thread import one_thread
 
 __all__ = ["one_thread"]
 
 
 def random_case(seed=0, num_nodes=60, num_edges=100, num_classes=3, num_features=5, strength=1.5):
-    """Give data, split and logits; neighbours often share a label, and the last two nodes have none.
+    """Give data, split and logits; neighbors often share a label, and the last two nodes have none.
 
     Nodes 0, 4, 8, … train, 1, 5, 9, … validate.
     """

@@ -15,7 +15,7 @@ import edgewise as ew
 from edgewise.calibration import NodeCalibrator, known_calibrators
 from edgewise.calibration.calibrator import defined_calibrators
 from edgewise.posterior import IndependentPosterior
-from every_calibrator import assert_same_bits, every
+from helpers.calibrators import assert_same_bits, every
 
 LOOKING_AROUND = [ew.LocalScaling(), ew.CaGCN(epochs=4), ew.GATS(epochs=4), ew.StructuredCalibrator()]
 SINGLE_NODES = [ew.TemperatureScaling(), ew.VectorScaling(), ew.EnsembleTemperatureScaling(), ew.IsotonicCalibration()]

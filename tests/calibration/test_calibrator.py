@@ -24,7 +24,7 @@ from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.metrics import evaluate
 from edgewise.models.gcn import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior
-from every_calibrator import KINDS, assert_same_bits, every, those
+from helpers.calibrators import KINDS, assert_same_bits, every, those
 
 # Who is held out is drawn for numbered nodes, and the weights of CaGCN for numbered classes.
 without_draws = those(lambda calibrator: "epochs" not in repr(calibrator))
@@ -281,7 +281,7 @@ LOOKING_AROUND = [LocalScaling(), CaGCN(), GATS(), StructuredCalibrator()]
 
 @pytest.mark.parametrize("calibrator", LOOKING_AROUND, ids=lambda calibrator: type(calibrator).__name__)
 def test_a_graph_is_needed_to_look_around(case, calibrator):
-    words = "Expected data with an edge_index, for this calibrator looks at neighbours, but got none."
+    words = "Expected data with an edge_index, for this calibrator looks at neighbors, but got none."
     refused(words, case, calibrator=calibrator, data=SimpleNamespace(y=case.data.y))
     outside = SimpleNamespace(y=case.data.y, edge_index=torch.tensor([[0, 60], [1, 2]]))
     refused("hold nodes from 0 to 59, but edge 1 is [60, 2].", case, calibrator=calibrator, data=outside)

@@ -77,7 +77,7 @@ def test_probabilities_are_as_good_as_logits(saved, tmp_path):
 
 
 def test_joints_are_not_lost_in_silence(saved, tmp_path):
-    lost = "without the joints of neighbours, which a .safetensors file would keep."
+    lost = "without the joints of neighbors, which a .safetensors file would keep."
     for name, is_said in (("structured", True), ("temperature", False)):
         result = calibrate(saved, "logits", "--calibrator", name, "--out", tmp_path / "out.npy")
         assert (result.exit_code, lost in result.stdout) == (0, is_said)

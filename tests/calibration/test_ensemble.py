@@ -13,7 +13,7 @@ from edgewise.calibration.scaling import mixture_weights
 
 
 def lowest_on_the_simplex(of_labels):
-    """Minimise -mean log w·p over weights w, for p (opinions, nodes)."""
+    """Minimize -mean log w·p over weights w, for p (opinions, nodes)."""
     opinions = len(of_labels)
     found = minimize(
         lambda w: -np.log(w @ of_labels).mean(),

@@ -14,7 +14,7 @@ from edgewise.calibration.graph_networks import _Neighborhood
 
 
 def temperatures_by_a_loop(case, weights):
-    """T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j) over i and its neighbours j, none below 0.01."""
+    """T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j) over i and its neighbors j, none below 0.01."""
     z = case.logits.tolist()
     around = [[i] for i in range(len(z))]
     for i, j in case.data.edge_index.T.tolist():
@@ -65,7 +65,7 @@ def test_temperatures_are_those_of_a_loop(make_case, seed, heads, base):
 
 
 def test_all_kinds_of_nodes_were_looked_at(case):
-    """The case above has training nodes, their neighbours, others, and isolated nodes."""
+    """The case above has training nodes, their neighbors, others, and isolated nodes."""
     predictions = predictions_on(case.logits, case.data)
     kinds = _Neighborhood.of(predictions, case.split.train, torch.ones(60, dtype=torch.bool)).kinds[0]
     assert kinds.unique().tolist() == [0, 1, 2]

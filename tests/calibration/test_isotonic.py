@@ -55,7 +55,7 @@ def test_a_map_keeps_shape_and_dtype_and_takes_sums_that_are_rounded():
     assert found(np.array([1.0 + 1e-6])) == found(np.array([1.0]))
 
 
-def test_calibrated_nodes_are_one_map_for_each_class_then_normalised(case):
+def test_calibrated_nodes_are_one_map_for_each_class_then_normalized(case):
     p, val, y = case.logits.softmax(-1).numpy(), case.split.val.numpy(), case.data.y.numpy()
     mapped = np.stack([theirs(p[val, c], y[val] == c)[1](p[:, c]) for c in range(3)], axis=1)
     found = IsotonicCalibration().fit(case.logits, case.data, case.split).posterior()

@@ -12,7 +12,7 @@ from edgewise.models.task import adjacency_with_loops, averaging
 PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
 
 
-def labelled(seed, width, nodes=12, classes=3):
+def labeled(seed, width, nodes=12, classes=3):
     g = torch.Generator().manual_seed(seed)
     features = torch.randn(nodes, width, generator=g, dtype=torch.float64)
     return features / features.norm(dim=1, keepdim=True), torch.randint(classes, (nodes,), generator=g)
@@ -30,7 +30,7 @@ def refitted(features, labels, ridge, without):
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), ridge=st.sampled_from([1e-2, 1.0, 30.0]), width=st.sampled_from([1, 5, 12, 13, 40]))
 def test_left_out_scores_are_those_of_refits(seed, ridge, width):
-    features, labels = labelled(seed, width)
+    features, labels = labeled(seed, width)
     scores = left_out(features, labels, 3, PAIRS, ridge)
     for node in range(12):
         expected = refitted(features.numpy(), labels.numpy(), ridge, [node])[0]
@@ -42,7 +42,7 @@ def test_left_out_scores_are_those_of_refits(seed, ridge, width):
 
 def test_a_small_penalty_of_many_features_leaves_digits():
     """With a hat matrix that is nearly the identity; singular values of refits are far above the penalty."""
-    features, labels = labelled(0, 40)
+    features, labels = labeled(0, 40)
     scores = left_out(features, labels, 3, PAIRS, 1e-10)
     for e, pair in enumerate(PAIRS.T.tolist()):
         expected = refitted(features.numpy(), labels.numpy(), 1e-10, pair)
@@ -50,13 +50,13 @@ def test_a_small_penalty_of_many_features_leaves_digits():
 
 
 def test_the_order_of_a_pair_does_not_matter():
-    features, labels = labelled(1, 5)
+    features, labels = labeled(1, 5)
     there, back = (left_out(features, labels, 3, pairs, 1.0).pairs for pairs in (PAIRS, PAIRS.flip(0)))
     torch.testing.assert_close(there, back.flip(0))
 
 
 def test_labels_of_a_pair_say_nothing_about_it():
-    features, labels = labelled(2, 5)
+    features, labels = labeled(2, 5)
     labels[:2] = torch.tensor([0, 1])
     swapped = labels.clone()
     swapped[:2] = torch.tensor([1, 0])  # so that the shares of classes stay

@@ -13,17 +13,17 @@ from edgewise import LocalScaling
 def traits_by_a_loop(case):
     """Logarithms of spread and 1 + degree of each node, less their means."""
     logits, edges = case.logits.numpy(), case.data.edge_index.T.tolist()
-    neighbours = [set() for _ in logits]
+    neighbors = [set() for _ in logits]
     for i, j in edges:
         if i != j:
-            neighbours[i].add(j)
-            neighbours[j].add(i)
+            neighbors[i].add(j)
+            neighbors[j].add(i)
     spread = np.log([np.sqrt(np.mean((row - row.mean()) ** 2)) for row in logits])
-    degree = np.log([1 + len(others) for others in neighbours])
+    degree = np.log([1 + len(others) for others in neighbors])
     return spread - spread.mean(), degree - degree.mean()
 
 
-def penalised_nll(case, exponents, priors):
+def penalized_nll(case, exponents, priors):
     spread, degree = traits_by_a_loop(case)
     log_t, b, c = exponents
     total = 0.5 * sum((value / prior) ** 2 for value, prior in zip(exponents, priors, strict=True))
@@ -45,11 +45,11 @@ def test_the_loss_is_flat_where_it_ends(make_case, seed, priors, all_right):
         case.logits[case.split.val, case.data.y[case.split.val]] = case.logits[case.split.val].amax(1) + 0.1
     found = LocalScaling(*priors).fit(case.logits, case.data, case.split)
     at = np.array([np.log(found.parameters["temperature"]), found.parameters["spread"], found.parameters["degree"]])
-    here = penalised_nll(case, at, priors)
+    here = penalized_nll(case, at, priors)
     for step in 1e-3 * np.vstack([np.eye(3), -np.eye(3), [[1, 1, 1], [-1, 1, 0]]]):
-        assert penalised_nll(case, at + step, priors) > here
+        assert penalized_nll(case, at + step, priors) > here
     slopes = [
-        (penalised_nll(case, at + step, priors) - penalised_nll(case, at - step, priors)) / 2e-5
+        (penalized_nll(case, at + step, priors) - penalized_nll(case, at - step, priors)) / 2e-5
         for step in 1e-5 * np.eye(3)
     ]
     np.testing.assert_allclose(slopes, 0.0, atol=1e-4)
@@ -65,7 +65,7 @@ def test_nodes_that_are_all_alike_have_one_temperature(case):
     ring = torch.arange(60)
     case.data.edge_index = torch.stack([ring, ring.roll(1)])
     found = LocalScaling(prior_log_temperature=0.7).fit(case.logits, case.data, case.split).parameters
-    best = minimize_scalar(lambda t: penalised_nll(case, (t, 0.0, 0.0), (0.7, 1.0, 1.0)), bounds=(-5, 5)).x
+    best = minimize_scalar(lambda t: penalized_nll(case, (t, 0.0, 0.0), (0.7, 1.0, 1.0)), bounds=(-5, 5)).x
     assert found["spread"] == pytest.approx(0.0, abs=1e-9)
     assert found["degree"] == pytest.approx(0.0, abs=1e-9)
     assert found["temperature"] == pytest.approx(np.exp(best), rel=1e-4)

@@ -70,7 +70,7 @@ def test_surplus_by_hand():
     data = SimpleNamespace(y=y, edge_index=edges)
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     parameters = StructuredCalibrator().fit(logits, data, split).parameters
-    # 3 of 5 labelled edges, against 3 + 1 of all 10 pairs of labelled nodes.
+    # 3 of 5 labeled edges, against 3 + 1 of all 10 pairs of labeled nodes.
     found, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
     assert parameters["surplus"] == pytest.approx(found**3 / (found**2 + variance))
 
@@ -85,10 +85,10 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
     edges = edges[:, case.split.val[edges].all(0)]
     p, y, surplus = found.node.numpy(), case.data.y.numpy(), parameters["surplus"]
     assert edges.shape[1] > 10
-    labelled = edges_of(case)
-    labelled = labelled[:, (case.split.train | case.split.val)[labelled].all(0)]
-    equal = int((case.data.y[labelled[0]] == case.data.y[labelled[1]]).sum())
-    variance = 1 / (equal + 0.5) + 1 / (labelled.shape[1] - equal + 0.5)
+    labeled = edges_of(case)
+    labeled = labeled[:, (case.split.train | case.split.val)[labeled].all(0)]
+    equal = int((case.data.y[labeled[0]] == case.data.y[labeled[1]]).sum())
+    variance = 1 / (equal + 0.5) + 1 / (labeled.shape[1] - equal + 0.5)
     prior = (surplus / 6) ** 2 + variance / 4 + 0.25**2
 
     def joint(a, b, w):
@@ -115,9 +115,9 @@ def test_without_features_and_validation_edges_the_coupling_is_half_the_surplus(
     assert parameters["coupling"] == pytest.approx(parameters["surplus"] / 2, abs=1e-3)
 
 
-def test_without_labelled_edges_joints_are_products(case):
-    labelled = case.split.train | case.split.val
-    case.data.edge_index = case.data.edge_index[:, ~labelled[case.data.edge_index].all(0)]
+def test_without_labeled_edges_joints_are_products(case):
+    labeled = case.split.train | case.split.val
+    case.data.edge_index = case.data.edge_index[:, ~labeled[case.data.edge_index].all(0)]
     calibrated = StructuredCalibrator().fit(case.logits, case.data, case.split)
     found, parameters = calibrated.posterior(), calibrated.parameters
     product = IndependentPosterior(found.node)
@@ -135,7 +135,7 @@ def test_without_edges_there_are_marginals(case):
 
 @pytest.mark.parametrize(("equal", "sign"), [(True, 1), (False, -1)])
 @pytest.mark.parametrize("features", [True, False])
-def test_neighbours_that_differ_give_a_negative_coupling(make_case, equal, sign, features):
+def test_neighbors_that_differ_give_a_negative_coupling(make_case, equal, sign, features):
     case = make_case(2, num_nodes=120)
     y = case.data.y
     pairs = torch.triu_indices(120, 120, 1)
@@ -153,7 +153,7 @@ def test_neighbours_that_differ_give_a_negative_coupling(make_case, equal, sign,
 
 
 def test_joints_of_a_synthetic_graph_are_better_than_products():
-    """Predictions from features alone, as sure as they should be: what neighbours say of each other is left to w."""
+    """Predictions from features alone, as sure as they should be: what neighbors say of each other is left to w."""
     better = []
     for seed in range(3):
         graph = synthetic(600, 3, homophily=0.85, feature_noise=1.0, seed=seed)
@@ -212,7 +212,7 @@ def test_options_are_checked_when_it_is_made(options, words):
 
 @pytest.mark.parametrize("share", [0.5, 0.8, 0.97])
 def test_independent_labels_are_not_coupled_however_many_are_alike(share):
-    """Labels, edges and features have nothing to do with each other; equal neighbours are common all the same."""
+    """Labels, edges and features have nothing to do with each other; equal neighbors are common all the same."""
     found = []
     for seed in range(3):
         g = torch.Generator().manual_seed(seed)

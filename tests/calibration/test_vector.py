@@ -10,7 +10,7 @@ from edgewise import TemperatureScaling, VectorScaling
 
 
 def reference(case, temperature, prior):
-    """Minimise the NLL of a ∘ z / T + b, with a penalty unless the prior is None, by conjugate gradients."""
+    """Minimize the NLL of a ∘ z / T + b, with a penalty unless the prior is None, by conjugate gradients."""
     val = case.split.val
     z, y = case.logits[val].numpy() / temperature, case.data.y[val].numpy()
     z = z - z.mean(1, keepdims=True)
@@ -26,13 +26,13 @@ def reference(case, temperature, prior):
 
     start = np.repeat([1.0, 0.0], classes)
     found = minimize(loss, start, jac=True, method="CG", options={"gtol": 1e-7, "maxiter": 5000}).x
-    centred = case.logits.numpy() - case.logits.numpy().mean(1, keepdims=True)
-    return np.exp(log_softmax(centred / temperature * found[:classes] + found[classes:], axis=1))
+    centered = case.logits.numpy() - case.logits.numpy().mean(1, keepdims=True)
+    return np.exp(log_softmax(centered / temperature * found[:classes] + found[classes:], axis=1))
 
 
 @pytest.mark.parametrize("prior", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_penalised_nll_is_lowest(make_case, prior, seed):
+def test_the_penalized_nll_is_lowest(make_case, prior, seed):
     case = make_case(seed)
     calibrated = VectorScaling(prior).fit(case.logits, case.data, case.split)
     posterior, parameters = calibrated.posterior(), calibrated.parameters

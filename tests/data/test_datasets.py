@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from edgewise.data import load_dataset, row_normalise
+from edgewise.data import load_dataset, row_normalize
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
@@ -59,7 +59,7 @@ def test_names_in_any_case_and_no_others() -> None:
 
 def test_row_normalise_leaves_a_zero_row_and_its_argument_alone() -> None:
     x = torch.tensor([[2.0, 6.0], [0.0, 0.0], [0.1, 0.1]])
-    assert row_normalise(x).tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5]]
+    assert row_normalize(x).tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5]]
     assert x[0].tolist() == [2.0, 6.0]
 
 
@@ -90,7 +90,7 @@ def test_planetoid_files_below_a_root_are_read_and_nothing_is_written(root: Path
     files = sorted(root.rglob("*"))
     filters = list(warnings.filters)
     data, bundled = load_dataset("Cora", root=root), load_dataset("cora")
-    torch.testing.assert_close(data.x, bundled.x)  # normalised twice
+    torch.testing.assert_close(data.x, bundled.x)  # normalized twice
     assert torch.equal(data.edge_index, bundled.edge_index)
     assert torch.equal(data.y, bundled.y)
     assert sorted(data.keys()) == sorted(bundled.keys())
@@ -206,7 +206,7 @@ def test_bundled_graph_is_planetoids_to_the_bit(name: str, folder: str) -> None:
         theirs = read_planetoid_data(str(SHARED / folder / "raw"), folder)
     bundled, ours = load_dataset(name), load_dataset(name, root=SHARED)
     for data in (bundled, ours):
-        assert torch.equal(data.x, row_normalise(theirs.x))
+        assert torch.equal(data.x, row_normalize(theirs.x))
         assert torch.equal(data.y, theirs.y)
         assert torch.equal(data.edge_index, theirs.coalesce().edge_index)
 
@@ -230,22 +230,22 @@ def descriptions(data: Data) -> list[tuple[bytes, int, int]]:
 
 
 def match_nodes(a: Data, b: Data) -> torch.Tensor:
-    """Give for each node of ``a`` one of ``b`` that looks alike, and so do their neighbours (Weisfeiler and Lehman).
+    """Give for each node of ``a`` one of ``b`` that looks alike, and so do their neighbors (Weisfeiler and Lehman).
 
     Nodes that still look alike are told apart by choosing a pair of them, and refining again. Should a choice be wrong,
     the caller will see it in the edges.
     """
     num = a.num_nodes
     both = torch.cat([a.edge_index, b.edge_index + num], dim=1)
-    neighbours = [both[1, both[0] == node].tolist() for node in range(2 * num)]
-    colours = refine(numbered(descriptions(a) + descriptions(b)), neighbours)
-    while len(set(colours)) < num:
-        shared = next(colour for colour, count in Counter(colours[:num]).items() if count > 1)
-        for node in (colours.index(shared), colours.index(shared, num)):
-            colours[node] = len(colours)
-        colours = refine(colours, neighbours)
-    place = {colour: node for node, colour in enumerate(colours[num:])}
-    return torch.tensor([place[colour] for colour in colours[:num]])
+    neighbors = [both[1, both[0] == node].tolist() for node in range(2 * num)]
+    colors = refine(numbered(descriptions(a) + descriptions(b)), neighbors)
+    while len(set(colors)) < num:
+        shared = next(color for color, count in Counter(colors[:num]).items() if count > 1)
+        for node in (colors.index(shared), colors.index(shared, num)):
+            colors[node] = len(colors)
+        colors = refine(colors, neighbors)
+    place = {color: node for node, color in enumerate(colors[num:])}
+    return torch.tensor([place[color] for color in colors[:num]])
 
 
 def numbered(descriptions: list[object]) -> list[int]:
@@ -253,11 +253,11 @@ def numbered(descriptions: list[object]) -> list[int]:
     return [numbers.setdefault(description, len(numbers)) for description in descriptions]
 
 
-def refine(colours: list[int], neighbours: list[list[int]]) -> list[int]:
-    """Let nodes of one colour differ when the colours of their neighbours do, until nothing changes."""
+def refine(colors: list[int], neighbors: list[list[int]]) -> list[int]:
+    """Let nodes of one color differ when the colors of their neighbors do, until nothing changes."""
     while True:
-        seen = [(colours[node], tuple(sorted(colours[k] for k in near))) for node, near in enumerate(neighbours)]
+        seen = [(colors[node], tuple(sorted(colors[k] for k in near))) for node, near in enumerate(neighbors)]
         finer = numbered(seen)
-        if len(set(finer)) == len(set(colours)):
+        if len(set(finer)) == len(set(colors)):
             return finer
-        colours = finer
+        colors = finer

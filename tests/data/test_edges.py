@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from edgewise.data import edges
 from edgewise.data.edges import scored_edges
 from edgewise.kernels import long_edge_list
-from reference import loops
+from helpers.reference import loops
 
 CHOICES = st.sampled_from(["both", "any", "all"])
 

@@ -25,7 +25,7 @@ WORDS = [[1, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 0, 1, 1]]
 LINKS = [(1, 0), (0, 1), (2, 1), (2, 1), (3, 2), (3, 3)]
 BOTH_DIRECTIONS = {(0, 1), (1, 0), (1, 2), (2, 1), (2, 3), (3, 2)}
 LABELS = [2, 0, 1, 0]
-NORMALISED = [[0.5, 0, 0.5, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0.25, 0.25, 0, 0.25, 0.25]]
+NORMALIZED = [[0.5, 0, 0.5, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0.25, 0.25, 0, 0.25, 0.25]]
 EMBEDDINGS = np.array([[0.5, -0.5, 2.0], [-1.0, -1.0, -2.0], [0.0, 0.0, 0.0], [3.0, 0.25, -0.125]], dtype=np.float32)
 
 
@@ -123,9 +123,9 @@ def test_every_dataset_has_the_form_of_the_bundled_ones(name: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["texas", "wisconsin", "cornell", "chameleon", "squirrel"])
-def test_bags_of_words_are_row_normalised(name: str, tmp_path: Path) -> None:
+def test_bags_of_words_are_row_normalized(name: str, tmp_path: Path) -> None:
     write_webkb(tmp_path, name)
-    assert load_dataset(name, root=tmp_path).x.tolist() == NORMALISED
+    assert load_dataset(name, root=tmp_path).x.tolist() == NORMALIZED
 
 
 def test_actor_lists_its_words(tmp_path: Path) -> None:

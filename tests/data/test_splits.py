@@ -33,24 +33,24 @@ def test_three_sets_are_disjoint_and_sizes_are_rounded_down_in_each_class(labels
         assert not ((split.train | split.val) & split.test).any()
         for label in y.unique():
             num_nodes = int((y == label).sum())
-            num_labelled = math.floor(num_nodes * 15 / 100)
-            dealt = [len(range(fold, num_labelled, 3)) for fold in range(3)]
+            num_labeled = math.floor(num_nodes * 15 / 100)
+            dealt = [len(range(fold, num_labeled, 3)) for fold in range(3)]
             assert int((split.val & (y == label)).sum()) == dealt[split.fold]
-            assert int((split.train & (y == label)).sum()) == num_labelled - dealt[split.fold]
-            assert int((split.test & (y == label)).sum()) == math.floor((num_nodes - num_labelled) * 85 / 100)
+            assert int((split.train & (y == label)).sum()) == num_labeled - dealt[split.fold]
+            assert int((split.test & (y == label)).sum()) == math.floor((num_nodes - num_labeled) * 85 / 100)
 
 
 @settings(max_examples=25)
 @given(LABELS, st.integers(2, 3))
-def test_folds_partition_the_labelled_nodes_and_share_the_test_set(labels: list[int], n_folds: int) -> None:
+def test_folds_partition_the_labeled_nodes_and_share_the_test_set(labels: list[int], n_folds: int) -> None:
     splits = make_splits(np.array(labels), n_splits=2, n_folds=n_folds)
     for s in range(2):
         of_split = [split for split in splits if split.split == s]
-        labelled = nodes(of_split[0].train | of_split[0].val)
-        assert sum(int(split.val.sum()) for split in of_split) == len(labelled)
-        assert set().union(*(nodes(split.val) for split in of_split)) == labelled
+        labeled = nodes(of_split[0].train | of_split[0].val)
+        assert sum(int(split.val.sum()) for split in of_split) == len(labeled)
+        assert set().union(*(nodes(split.val) for split in of_split)) == labeled
         for split in of_split:
-            assert nodes(split.train) == labelled - nodes(split.val)
+            assert nodes(split.train) == labeled - nodes(split.val)
             assert torch.equal(split.test, of_split[0].test)
 
 
@@ -87,7 +87,7 @@ def test_splits_come_split_by_split() -> None:
 
 
 def test_the_two_shares_can_be_chosen() -> None:
-    split = make_splits(torch.zeros(100, dtype=torch.long), labelled=0.29, test=1.0)[0]
+    split = make_splits(torch.zeros(100, dtype=torch.long), labeled=0.29, test=1.0)[0]
     assert int((split.train | split.val).sum()) == 29  # though 0.29 * 100 is 28.999999999999996
     assert int(split.test.sum()) == 71
 
@@ -124,8 +124,8 @@ def test_a_set_without_nodes_is_refused() -> None:
         ({"n_splits": True}, "n_splits to be a whole number from 1 to .*, but got True"),
         ({"n_folds": 1}, "n_folds to be a whole number from 2 to .*, but got 1"),
         ({"seed": -1}, "seed to be a whole number from 0 to .*, but got -1"),
-        ({"labelled": 1.0}, "labelled to be a number above 0 and below 1, but got 1.0"),
-        ({"labelled": math.nan}, "labelled to be a number above 0 and below 1, but got nan"),
+        ({"labeled": 1.0}, "labeled to be a number above 0 and below 1, but got 1.0"),
+        ({"labeled": math.nan}, "labeled to be a number above 0 and below 1, but got nan"),
         ({"test": 0.0}, "test to be a number above 0 and at most 1, but got 0.0"),
         ({"test": 15}, "test to be a number above 0 and at most 1, but got 15"),
     ],

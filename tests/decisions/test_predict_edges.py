@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import edgewise as ew
 from edgewise.decisions import events, predict_edges
-from reference.enumeration import Enumeration
+from helpers.reference.enumeration import Enumeration
 
 EVENTS = ("same", "different", "both_correct", "both=1", "any=1", "only_one=1")
 HOLDS = {
@@ -44,7 +44,7 @@ def assert_row(predictions, row, joint, guesses):
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 4])
-def test_a_tree_against_all_its_labellings(num_classes):
+def test_a_tree_against_all_its_labelings(num_classes):
     g = np.random.default_rng(num_classes)
     edges = [(0, 1), (2, 1), (1, 3), (4, 3)]
     unary, couplings = g.normal(size=(5, num_classes)), g.normal(size=(4, num_classes, num_classes))
@@ -114,7 +114,7 @@ def test_of_equally_likely_labels_the_lower_come_first():
 
 
 def beliefs(seed, num_classes=3):
-    """One of each kind about five nodes in a ring; all pairs of neighbours have joints."""
+    """One of each kind about five nodes in a ring; all pairs of neighbors have joints."""
     ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
     g = torch.Generator().manual_seed(seed)
     coupling = torch.randn(5, num_classes, num_classes, generator=g, dtype=torch.float64)
@@ -151,7 +151,7 @@ def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, se
 @pytest.mark.parametrize("kind", ["independent", "mixture"])
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(3)))
 @settings(max_examples=6)
-def test_relabelled_classes_are_only_renamed(kind, seed, order):
+def test_relabeled_classes_are_only_renamed(kind, seed, order):
     ring, kinds = beliefs(seed)
     names = np.array(["a", "b", "c"])
     events = ["same", "both_correct", "any=b"]

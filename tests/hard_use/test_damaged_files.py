@@ -22,9 +22,9 @@ from edgewise.paper.results import Results
 from edgewise.paper.study import SCORES, TRUTH, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
-from hard_use.inputs import EDGES, PROBS
-from one_thread import one_thread
-from paper.made_up_runs import made_up_results
+from helpers.command_inputs import EDGES, PROBS
+from helpers.fake_results import made_up_results
+from helpers.one_thread import one_thread
 from test_cli import run
 
 __all__ = ["one_thread"]

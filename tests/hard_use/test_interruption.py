@@ -18,10 +18,10 @@ import pytest
 
 from edgewise.cli.app import Signals, complain, complain_of
 from edgewise.sweep.run_table import write_run_table
-from hard_use.forked import command, left_over, read_to_the_end
-from hard_use.inputs import calibrate_args, evaluate_args, predict_args
-from one_thread import one_thread
-from paper.made_up_runs import made_up_results
+from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
+from helpers.fake_results import made_up_results
+from helpers.forked_commands import command, left_over, read_to_the_end
+from helpers.one_thread import one_thread
 from test_cli import run
 
 __all__ = ["one_thread"]

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
-from hard_use.forked import command, left_over
-from hard_use.inputs import PROBS, calibrate_args, evaluate_args, predict_args
-from one_thread import one_thread
+from helpers.command_inputs import PROBS, calibrate_args, evaluate_args, predict_args
+from helpers.forked_commands import command, left_over
+from helpers.one_thread import one_thread
 from test_cli import assert_refused, run
 
 __all__ = ["one_thread"]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
 from edgewise.inference.bethe import free_energy_of_messages
 from edgewise.posterior import PairwisePosterior
-from inference.fields import KINDS, cycle, generator, one_of, random_field, random_graph, random_tree, small_fields
+from helpers.random_fields import KINDS, cycle, generator, one_of, random_field, random_graph, random_tree, small_fields
 
 
 def loopy(kind, seed=3, num_known=2, **options):

@@ -10,7 +10,7 @@ from edgewise.inference.messages import log_max, log_sum, node_totals
 from edgewise.inference.propagation import run_compiled, run_tensors
 from edgewise.kernels import message_loops
 from edgewise.kernels.message_loops import LANES
-from inference.fields import Field, cycle, generator, random_field, random_graph
+from helpers.random_fields import Field, cycle, generator, random_field, random_graph
 
 RULES = {"sum": log_sum, "max": log_max}
 # A sweep adds C terms, with vector exponentials that are right to 2 ulp; a few sweeps carry that on.
@@ -73,7 +73,7 @@ def test_all_kinds_of_couplings(dtype, num_classes, rule):
         pairwise, scale = couplings(kind, num_edges, num_classes, g)
         mrf = PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale, evidence={3: num_classes - 1})
         wide = "wide" in kind or "range" in kind
-        # Sums of ±1e4 are rounded to 1e-3 or 1e-12, at each of up to ten neighbours, in each sweep.
+        # Sums of ±1e4 are rounded to 1e-3 or 1e-12, at each of up to ten neighbors, in each sweep.
         close = {torch.float32: 5e-2, torch.float64: 1e-9}[dtype] if wide else None
         for damping in (0.0, 0.4):
             assert_equal_runs(mrf, rule, max_sweeps=3, damping=damping, close=close)
@@ -81,7 +81,7 @@ def test_all_kinds_of_couplings(dtype, num_classes, rule):
 
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_hubs_of_more_than_64_neighbours(rule, dtype):
+def test_hubs_of_more_than_64_neighbors(rule, dtype):
     """Slots of a hub fill several rows of lanes; those of small nodes share one; some nodes have none."""
     g = generator(5)
     for degrees in ([LANES - 1], [LANES], [LANES + 1], [200, 3, 130]):

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
-from edgewise.inference.coupled_marginals import labelled_likelihood, pair_information, sinkhorn_messages, unaries
+from edgewise.inference.coupled_marginals import labeled_likelihood, pair_information, sinkhorn_messages, unaries
 from edgewise.inference.messages import log_sum, sweep
+from helpers.sinkhorn import joints_of, scaled_by_a_loop
 
 CLASSES = 3
 TREE = torch.tensor([[0, 1, 1, 5, 4], [1, 2, 3, 3, 5]])  # 0 - 1 - 2, 1 - 3 - 5 - 4
@@ -21,24 +22,6 @@ def log_marginals(*shape, seed=0, spread=1.5):
 
 def number(value):
     return torch.tensor(value, dtype=torch.float64)
-
-
-def joints_of(log_p, strength):
-    """Give q (edges, classes, classes) of messages."""
-    start, end = log_p - sinkhorn_messages(log_p, number(strength))
-    raised = start.unsqueeze(2) + end.unsqueeze(1) + strength * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
-    return raised.flatten(1).softmax(1).view(raised.shape)
-
-
-def scaled_by_a_loop(p, r, strength, turns=20_000):
-    """Scale rows, then columns, until both sums are right, for one pair."""
-    q = np.exp(strength * np.eye(len(p)))
-    for _ in range(turns):
-        q = q * (p / q.sum(1))[:, None]
-        q = q * (r / q.sum(0))[None, :]
-        if np.abs(q.sum(1) - p).max() < 1e-15:
-            break
-    return q
 
 
 @pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.5, 2.0, 4.0])
@@ -87,7 +70,7 @@ def test_turning_edges_around_turns_messages_around():
     torch.testing.assert_close(back, there.flip(0), atol=1e-8, rtol=0.0)
 
 
-def test_relabelling_edges_and_classes_relabels_messages():
+def test_relabeling_edges_and_classes_relabels_messages():
     log_p = log_marginals(2, 7, CLASSES)
     edges, classes = torch.tensor([3, 1, 0, 6, 5, 2, 4]), torch.tensor([2, 0, 1])
     expected = sinkhorn_messages(log_p, number(-0.7))[:, edges][..., classes]
@@ -127,15 +110,15 @@ def test_on_loops_sum_product_rests_there():
 
 @pytest.mark.parametrize("strength", [-1.5, 0.0, 2.0])
 def test_on_a_tree_the_likelihood_is_that_of_enumeration(strength):
-    """log P(y) = energy - log Z, with Z summed over all 3⁶ labellings."""
+    """log P(y) = energy - log Z, with Z summed over all 3⁶ labelings."""
     log_p = log_marginals(6, CLASSES)
     field = unaries(log_p, TREE, sinkhorn_messages(log_p[TREE], number(strength)))
-    labellings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
-    energy = field[torch.arange(6), labellings].sum(1)
-    energy = energy + strength * (labellings[:, TREE[0]] == labellings[:, TREE[1]]).sum(1)
+    labelings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
+    energy = field[torch.arange(6), labelings].sum(1)
+    energy = energy + strength * (labelings[:, TREE[0]] == labelings[:, TREE[1]]).sum(1)
     for row in (0, 100, 728):
-        y = labellings[row]
-        found = labelled_likelihood(log_p, y, TREE, number(strength))
+        y = labelings[row]
+        found = labeled_likelihood(log_p, y, TREE, number(strength))
         assert float(found) == pytest.approx(float(energy[row] - energy.logsumexp(0)), abs=1e-7)
 
 

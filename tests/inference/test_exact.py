@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 
 from edgewise.inference import PairwiseMRF, exact_marginals, sum_product
-from edgewise.inference.exact import TooManyLabellings
+from edgewise.inference.exact import TooManyLabelings
 from edgewise.posterior import MixturePosterior, PairwisePosterior
-from inference.fields import (
+from helpers.random_fields import (
     KINDS,
     Field,
     assert_enumerated,
@@ -170,7 +170,7 @@ def test_a_large_graph_with_loops_is_refused_with_a_way_out():
     down = torch.stack([grid[:-1].flatten(), grid[1:].flatten()])
     mrf = PairwiseMRF(torch.zeros(100, 3), torch.cat([right, down], dim=1), torch.eye(3))
     with pytest.raises(
-        TooManyLabellings,
+        TooManyLabelings,
         match=r"Expected a forest, .* but \d+ nodes or more of 3 classes, with 100 nodes .*Use sum_product",
     ):
         exact_marginals(mrf)

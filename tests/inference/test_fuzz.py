@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgewise.inference import PairwiseMRF, bethe_free_energy, max_product, mean_field, propagation, sum_product
-from inference.fields import generator, random_graph
+from helpers.random_fields import generator, random_graph
 
 FIELDS = 100  # on each graph
 GRAPHS = 100
@@ -27,7 +27,7 @@ def extreme(seed):
     num_classes = 1 + seed % 8
     num_nodes = int(torch.randint(2, 9, (), generator=g))
     edge_index = random_graph(num_nodes, int(torch.randint(0, 2 * num_nodes, (), generator=g)), g)
-    if seed % 5 == 0:  # a hub, with more neighbours than compiled loops have lanes
+    if seed % 5 == 0:  # a hub, with more neighbors than compiled loops have lanes
         num_nodes += 70
         hub = torch.stack([torch.zeros(70, dtype=torch.long), torch.arange(num_nodes - 70, num_nodes)])
         edge_index = torch.cat([edge_index, hub], dim=1)

@@ -7,7 +7,7 @@ from torch.autograd import gradcheck as torch_gradcheck
 from edgewise.inference import PairwiseMRF, bethe_free_energy, exact_marginals, max_product, mean_field, sum_product
 from edgewise.inference.messages import log_sum, posterior_from_messages, sweep, zero_messages
 from edgewise.posterior import MixturePosterior, PairwisePosterior
-from inference.fields import KINDS, cycle, generator, random_field, random_graph, random_tree
+from helpers.random_fields import KINDS, cycle, generator, random_field, random_graph, random_tree
 
 LOOPY = random_graph(4, 5, generator(0))
 TREE = random_tree(4, generator(1))

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 
 from edgewise.inference import PairwiseMRF, max_product
-from inference.fields import KINDS, cycle, generator, one_of, random_field, random_graph, random_tree, small_fields
+from helpers.random_fields import KINDS, cycle, generator, one_of, random_field, random_graph, random_tree, small_fields
 
 
 @given(field=small_fields())
@@ -20,14 +20,14 @@ def test_max_marginals_of_forests(field):
 
 @given(field=small_fields())
 @settings(max_examples=100)
-def test_the_argmax_is_the_most_likely_labelling(field):
-    # Continuous random potentials have a unique best labelling.
+def test_the_argmax_is_the_most_likely_labeling(field):
+    # Continuous random potentials have a unique best labeling.
     assert max_product(field.mrf())[0].node.argmax(-1).tolist() == field.enumerated().most_likely()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_labels_that_marginals_would_get_wrong(dtype):
-    """The likeliest label of node 0 is 0; but in the likeliest labelling it has label 1."""
+    """The likeliest label of node 0 is 0; but in the likeliest labeling it has label 1."""
     joint = torch.tensor([[0.3, 0.3, 0.0], [0.0, 0.0, 0.4], [0.0, 0.0, 0.0]], dtype=dtype)
     mrf = PairwiseMRF(torch.zeros(2, 3, dtype=dtype), torch.tensor([[0], [1]]), joint.clamp(min=1e-30).log())
     posterior, _ = max_product(mrf)
@@ -69,7 +69,7 @@ def test_evidence_is_exact_and_impossible_labels_are_impossible():
 
 
 def test_huge_couplings_on_a_chain():
-    """Neighbours must differ, and node 0 has label 1."""
+    """Neighbors must differ, and node 0 has label 1."""
     chain = torch.stack([torch.arange(49), torch.arange(1, 50)])
     mrf = PairwiseMRF(torch.zeros(50, 2), chain, -1e4 * torch.eye(2), evidence={0: 1})
     posterior, convergence = max_product(mrf)
@@ -92,7 +92,7 @@ def test_a_batch_is_its_fields_one_by_one(kind):
 
 
 def test_one_loop_of_strong_attraction_is_right():
-    """Weiss (2000): on one loop a converged max-product gives the most likely labelling, if beliefs have no ties."""
+    """Weiss (2000): on one loop a converged max-product gives the most likely labeling, if beliefs have no ties."""
     num_converged = 0
     for seed in range(20):
         field = random_field(cycle(5), 5, 3, generator(seed), kind="per edge")

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 
 from edgewise.inference import Convergence, PairwiseMRF, mean_field
-from inference.fields import KINDS, cycle, generator, one_of, random_field, random_graph, small_fields
+from helpers.random_fields import KINDS, cycle, generator, one_of, random_field, random_graph, small_fields
 
 
 def following(field, q):

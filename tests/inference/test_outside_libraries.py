@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from edgewise.inference import exact_marginals, max_product, sum_product
-from inference.fields import KINDS, generator, random_field, random_graph, random_tree
+from helpers.random_fields import KINDS, generator, random_field, random_graph, random_tree
 
 # pgmpy imports its own deprecated modules.
 pytestmark = pytest.mark.filterwarnings("ignore:.*pgmpy.*is deprecated:FutureWarning")
@@ -70,7 +70,7 @@ def test_trees(kind, num_known):
                 np.testing.assert_allclose(table.numpy(), theirs(*edge), rtol=0, atol=1e-12)
 
 
-def test_most_likely_labelling_of_a_tree():
+def test_most_likely_labeling_of_a_tree():
     from pgmpy.factors.discrete import DiscreteFactor
     from pgmpy.inference import VariableElimination
     from pgmpy.models import DiscreteMarkovNetwork

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.inference import Convergence, PairwiseMRF, exact_marginals, sum_product
-from inference.fields import (
+from helpers.random_fields import (
     KINDS,
     Field,
     assert_enumerated,

@@ -23,12 +23,12 @@ def weights(dtype):
 def test_as_torch_does(dtype, near, decay):
     ours, theirs = weights(dtype), weights(dtype)
     steps = Adam(0.01, decay).start(ours)
-    optimiser = torch.optim.Adam(list(theirs.values()), lr=0.01, weight_decay=decay)
+    optimizer = torch.optim.Adam(list(theirs.values()), lr=0.01, weight_decay=decay)
     for _ in range(100):
         steps.step(bowl(ours))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         bowl(theirs).backward()
-        optimiser.step()
+        optimizer.step()
     for name in ours:
         torch.testing.assert_close(ours[name], theirs[name], rtol=near, atol=near)
 

@@ -12,8 +12,8 @@ from edgewise.kernels.attention import Neighborhoods, attend, attend_by_tensors
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import KeptEntries
 from edgewise.models.graph_pass import ReceptiveField
-from models.graphs import generator, random_data, task_of
-from reference.layers import attention, neighbours
+from helpers.reference.layers import attention, neighbors
+from helpers.small_graphs import generator, random_data, task_of
 
 SIZES = [(8, 8), (1, 3), (1, 7), (3, 5), (2, 16), (1, 1), (2, 17)]
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -114,7 +114,7 @@ def test_large_scores_stay_finite(dtype, size):
 
 @pytest.mark.parametrize("dtype", list(CLOSE))
 def test_a_node_without_neighbors_keeps_its_own(dtype):
-    """Nodes 28 and 29 have no neighbours: whatever the weights, the softmax of one score is 1."""
+    """Nodes 28 and 29 have no neighbors: whatever the weights, the softmax of one score is 1."""
     parts, neighborhoods, _ = random_case(5, 3, 5, dtype=dtype)
     out = attend(*parts, neighborhoods)
     assert torch.equal(out[28:], parts[0][28:])
@@ -156,14 +156,14 @@ def test_each_target_has_its_neighbors_and_itself(nodes):
     data = random_data(8)
     task = task_of(data)
     nodes = list(range(30)) if nodes is None else nodes
-    neighbors = neighbours(data.edge_index.T.tolist(), 30)
-    sources = sorted({j for i in nodes for j in neighbors[i]})
+    adjacent = neighbors(data.edge_index.T.tolist(), 30)
+    sources = sorted({j for i in nodes for j in adjacent[i]})
     neighborhoods = ReceptiveField(task, task.x, np.array(nodes), 1).neighborhoods(1)
     named = [sources[place] for place in neighborhoods.source]
     first = neighborhoods.first.tolist()
-    assert [sorted(named[lo:hi]) for lo, hi in pairwise(first)] == [neighbors[i] for i in nodes]
+    assert [sorted(named[lo:hi]) for lo, hi in pairwise(first)] == [adjacent[i] for i in nodes]
     assert [sources[place] for place in neighborhoods.own] == nodes
-    assert neighborhoods.num_pairs == sum(len(neighbors[i]) for i in nodes)
+    assert neighborhoods.num_pairs == sum(len(adjacent[i]) for i in nodes)
 
 
 def test_some_targets_among_all_sources():

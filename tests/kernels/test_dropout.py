@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, apply_dropout, keep_by_loops, keep_by_tensors
-from models.graphs import generator
+from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
 RATES = [0.1, 0.3, 0.5, 0.8, 0.99]
@@ -76,7 +76,7 @@ def test_share_that_is_kept(rate):
 def test_draws_keys_and_places_are_nearly_independent():
     num = 200_000
     masks = [Dropout(0.5, key).keep(num, draw, CPU) for key in (1, 2, 2**40) for draw in (0, 1, 2, 100)]
-    masks += [masks[0].roll(shift) for shift in (1, 2, 3, 4, 8, 64)]  # against its own neighbours
+    masks += [masks[0].roll(shift) for shift in (1, 2, 3, 4, 8, 64)]  # against its own neighbors
     correlations = torch.corrcoef(torch.stack(masks).double()).triu(1)
     assert float(correlations.abs().max()) < 5 / math.sqrt(num)
 

@@ -7,7 +7,7 @@ from edgewise.kernels import dispatch as compiled
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout
 from edgewise.kernels.projection import ROWS_PER_BLOCK, relu_dropout_matmul, relu_dropout_matmul_by_tensors
-from models.graphs import generator
+from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}

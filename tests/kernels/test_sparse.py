@@ -8,7 +8,7 @@ import torch
 from edgewise.kernels import dispatch as compiled
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import ROWS_PER_BLOCK, KeptEntries, SparseMatrix, matmul_by_tensors, sparse_matmul
-from models.graphs import generator
+from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -100,10 +100,10 @@ def test_gradients_come_from_learnt_rows_only(rows, drops):
     matrix = random_dense((rows, 10), g, share=0.3 if rows < ROWS_PER_BLOCK else 0.05)
     kept, remaining = random_kept(matrix, g) if drops else (None, matrix)
     dense, weight = (torch.randn(num, 5, generator=g, dtype=torch.float64) for num in (10, rows))
-    for learnt in (0, 1, rows // 2, rows):
-        out, grad = product_and_gradient(sparse_of(matrix, grad_rows=learnt), dense, weight, kept)
+    for learned in (0, 1, rows // 2, rows):
+        out, grad = product_and_gradient(sparse_of(matrix, grad_rows=learned), dense, weight, kept)
         torch.testing.assert_close(out, remaining @ dense, rtol=0, atol=1e-12)
-        torch.testing.assert_close(grad, remaining[:learnt].T @ weight[:learnt], rtol=0, atol=1e-12)
+        torch.testing.assert_close(grad, remaining[:learned].T @ weight[:learned], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -12,9 +12,9 @@ import edgewise as ew
 from edgewise.kernels import dispatch, stars
 from edgewise.kernels import stars as compiled_stars
 from edgewise.kernels.stars import Stars, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
-from models.graphs import generator, random_edges
-from reference import layers
-from reference.enumeration import Enumeration, score
+from helpers.reference import layers
+from helpers.reference.enumeration import Enumeration, score
+from helpers.small_graphs import generator, random_edges
 
 CLOSE = {torch.float32: 2e-5, torch.float64: 1e-12}
 
@@ -99,7 +99,7 @@ def test_loss_is_minus_the_mean_over_pieces():
 
 
 @pytest.mark.parametrize("turn", [False, True])
-def test_the_piece_of_a_centre_is_the_likelihood_of_its_star(turn):
+def test_the_piece_of_a_center_is_the_likelihood_of_its_star(turn):
     """The field of the star's own shares has its partition function, and its marginals are the gradient's."""
     star = torch.tensor([[0, 0, 0, 0], [1, 2, 3, 4]])
     g = generator(7)
@@ -148,7 +148,7 @@ def test_without_coupling_pieces_are_those_of_the_backbone():
     torch.testing.assert_close(grad, share.softmax(1), rtol=0, atol=1e-12)
 
 
-def symmetrised(grads):
+def symmetrized(grads):
     return *grads[:-1], (grads[-1] + grads[-1].T) / 2
 
 
@@ -165,7 +165,7 @@ def test_compiled_loops_and_tensors_agree(dtype, num_classes, chunk, monkeypatch
     expected = log_partitions_by_tensors(share, parts[1], half, case.stars())
     torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
     weight = torch.randn(30, generator=generator(1), dtype=dtype)
-    grads = [symmetrised(torch.autograd.grad((out * weight).sum(), parts)) for out in (got, expected)]
+    grads = [symmetrized(torch.autograd.grad((out * weight).sum(), parts)) for out in (got, expected)]
     torch.testing.assert_close(*grads, rtol=10 * CLOSE[dtype], atol=10 * CLOSE[dtype])
 
 
@@ -222,7 +222,7 @@ def test_just_within_the_range_of_products(dtype, monkeypatch):
     got = torch.autograd.grad(log_partitions(*parts, case.stars()).sum(), parts)
     share = wide[0] / case.stars().count[:, None]
     expected = torch.autograd.grad(log_partitions_by_tensors(share, wide[1], wide[2] / 2, case.stars()).sum(), wide)
-    for ours, theirs in zip(symmetrised(got), symmetrised(expected), strict=True):
+    for ours, theirs in zip(symmetrized(got), symmetrized(expected), strict=True):
         # Exponents of up to 100 are rounded to 1e-5 in float32, or to 1e-14.
         loose = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]
         torch.testing.assert_close(ours.double(), theirs, rtol=loose, atol=loose)

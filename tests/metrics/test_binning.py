@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import bin_boundaries, bin_index
-from reference import loops
+from helpers.reference import loops
 
 
 @given(

@@ -9,7 +9,7 @@ import torch
 
 import edgewise as ew
 from edgewise.kernels import dispatch as compiled
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
-from metrics.graphs import cases, random_case, symmetric_joints
-from reference import loops
+from helpers.random_predictions import cases, random_case, symmetric_joints
+from helpers.reference import loops
 
 SCORES = ("count", "accuracy", "nll", "brier", "ece")
 
@@ -269,7 +269,7 @@ def test_labels_drawn_from_the_joint_are_calibrated_on_edges_but_not_given_agree
     n = 200_000
     of_pair = 1.5 * torch.randn(n // 2, 3, generator=g, dtype=torch.float64).repeat(
         2, 1
-    )  # neighbours resemble each other
+    )  # neighbors resemble each other
     probs = (of_pair + 0.3 * torch.randn(n, 3, generator=g, dtype=torch.float64)).softmax(-1)
     y = torch.multinomial(probs, 1, generator=g).squeeze(1)
     ev = ew.evaluate(probs, y, torch.arange(n).view(2, -1), same_label=True)

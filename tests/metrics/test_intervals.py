@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 def heavy_tailed_edges(num_nodes, generator):
@@ -130,7 +130,7 @@ def test_every_choice_of_edges_and_bins(binning):
 
 
 def test_ends_outside_the_mask_are_resampled_too():
-    """A star: its centre is scored, and its leaves bear all the uncertainty of its edges."""
+    """A star: its center is scored, and its leaves bear all the uncertainty of its edges."""
     g = torch.Generator().manual_seed(0)
     probs, y = draw_prediction(200, g)
     y[0] = 0

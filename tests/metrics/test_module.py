@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torchmetrics import MetricCollection
 
 import edgewise as ew
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 def batches(num, dtype=torch.float32):

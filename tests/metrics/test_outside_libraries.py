@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, log_loss
 from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
 import edgewise as ew
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 @pytest.fixture(params=range(3))

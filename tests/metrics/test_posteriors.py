@@ -10,7 +10,7 @@ import edgewise as ew
 from edgewise.kernels import dispatch as compiled
 from edgewise.metrics import collect
 from edgewise.metrics import collect as node_sets
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 def mrf_case(seed=0, dtype=torch.float64):

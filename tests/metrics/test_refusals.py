@@ -6,7 +6,7 @@ import torch
 
 import edgewise as ew
 from edgewise.kernels import dispatch as compiled
-from metrics.graphs import random_case
+from helpers.random_predictions import random_case
 
 
 def good():

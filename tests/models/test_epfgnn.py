@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from models.blocks import SMALL, accuracy, blocks, split_of
+from helpers.block_graph import SMALL, accuracy, blocks, split_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)
@@ -20,7 +20,7 @@ SEEDS = (0, 3, 5, 8)  # some of which it does with
 
 @pytest.fixture(scope="module")
 def fitted():
-    """A field with couplings that were learnt."""
+    """A field with couplings that were learned."""
     return PUBLISHED.fit(DATA, SPLIT)
 
 
@@ -92,7 +92,7 @@ def test_training_nodes_are_certain(fitted, inference):
 
 @pytest.mark.parametrize("inference", INFERENCES)
 def test_evidence_can_be_left_out(fitted, inference):
-    """Labels that surprise the field move their neighbours, unless they are left out."""
+    """Labels that surprise the field move their neighbors, unless they are left out."""
     surprising = replace(fitted, known_labels=(fitted.known_labels + 1) % 3)
     without, known = (surprising.posterior(inference, evidence=evidence).node for evidence in (False, True))
     assert (without[SPLIT.train] < 1).all()
@@ -130,7 +130,7 @@ def test_the_coupling_begins_near_the_identity():
     assert float(noise.std()) == pytest.approx(1.0, abs=0.17)
 
 
-def test_scales_begin_at_zero_and_are_learnt(fitted):
+def test_scales_begin_at_zero_and_are_learned(fitted):
     assert (fitted.edge_scale != 0).all()
     assert torch.equal(fitted.edge_scale, fitted.weights["edge_scale"])
     slow = replace(PUBLISHED, learning_rate=1e-30, pretrain_epochs=1).fit(DATA, SPLIT)
@@ -266,7 +266,7 @@ def test_steps_of_em_are_numbered_in_each_round():
 
 
 def frustrated(fitted):
-    """Three neighbours that all want to differ, but have two labels."""
+    """Three neighbors that all want to differ, but have two labels."""
     return replace(
         fitted,
         unary=torch.tensor([[0.3, 0.0], [0.0, 0.2], [0.1, 0.0]]),

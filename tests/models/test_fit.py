@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import edgewise as ew
 from edgewise.models.task import prepare_task
-from models.blocks import SMALL, accuracy, assert_same_bits, blocks, changed, random_states, split_of, tensors_of
+from helpers.block_graph import SMALL, accuracy, assert_same_bits, blocks, changed, random_states, split_of, tensors_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)

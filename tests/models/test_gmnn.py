@@ -11,7 +11,7 @@ from edgewise.models.gmnn import draw_classes, draw_labels
 from edgewise.models.graph_pass import all_logits
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepare_task
-from models.blocks import SMALL, assert_same_bits, blocks, split_of, tensors_of
+from helpers.block_graph import SMALL, assert_same_bits, blocks, split_of, tensors_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)
@@ -58,7 +58,7 @@ def test_joints_sum_to_the_marginals_of_nodes(fitted):
 
 
 def test_joints_are_no_products(fitted):
-    """Samples differ, so neighbours depend on each other."""
+    """Samples differ, so neighbors depend on each other."""
     posterior, (i, j) = fitted.posterior(), DATA.edge_index
     product = posterior.node[i].unsqueeze(2) * posterior.node[j].unsqueeze(1)
     assert (posterior.joint(DATA.edge_index) - product).abs().max() > 1e-4
@@ -165,7 +165,7 @@ def test_draws_follow_their_distribution(probs):
 
 
 def test_nodes_are_drawn_independently():
-    """Pairs of neighbouring draws are as frequent as the product says."""
+    """Pairs of neighboring draws are as frequent as the product says."""
     p = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     drawn = draw_classes(p.expand(90_000, -1), torch.Generator().manual_seed(3)).view(-1, 2)
     counts = torch.bincount(3 * drawn[:, 0] + drawn[:, 1], minlength=9).double()

@@ -1,4 +1,4 @@
-"""Folds of training nodes that hold neighbours together."""
+"""Folds of training nodes that hold neighbors together."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Data
 
 from edgewise.models.joint_gcn import held_out_folds
-from models.graphs import task_of
+from helpers.small_graphs import task_of
 
 
 def task_with(edges, y, num_train):
@@ -26,7 +26,7 @@ PAIRS = [(2 * k, 2 * k + 1) for k in range(15)]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_neighbours_are_in_one_fold(seed):
+def test_neighbors_are_in_one_fold(seed):
     fold = dealt(task_with(PAIRS, [0, 1] * 15 + [0], 30), 3, seed)
     start, end = torch.tensor(PAIRS).T
     assert torch.equal(fold[start], fold[end])
@@ -34,7 +34,7 @@ def test_neighbours_are_in_one_fold(seed):
 
 
 def test_a_node_that_does_not_train_connects_nobody():
-    """Nodes 0 to 5 are neighbours of node 6 only, and would else be larger than a fold."""
+    """Nodes 0 to 5 are neighbors of node 6 only, and would else be larger than a fold."""
     fold = dealt(task_with([(k, 6) for k in range(6)], [0, 0, 0, 1, 1, 1, 0], 6), 3)
     assert sorted(fold[:3].tolist()) == sorted(fold[3:].tolist()) == [0, 1, 2]
 

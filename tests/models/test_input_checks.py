@@ -12,7 +12,7 @@ from torch_geometric.utils import to_undirected
 
 import edgewise as ew
 from edgewise.models.task import prepare_task
-from models.blocks import SMALL, WITH_JOINT, accuracy, assert_same_bits, blocks, changed, split_of
+from helpers.block_graph import SMALL, WITH_JOINT, accuracy, assert_same_bits, blocks, changed, split_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)
@@ -165,7 +165,7 @@ def test_splits(split, words):
 
 
 @pytest.mark.parametrize(("name", "node"), [("train", TRAIN), ("val", VAL)])
-def test_unknown_labels_of_labelled_nodes(name, node, model):
+def test_unknown_labels_of_labeled_nodes(name, node, model):
     words = f"Expected a label for each {name} node, but that of node {node} is unknown (-1)."
     refused(words, model, changed(DATA, y=with_value(DATA.y, node, -1)))
 
@@ -363,7 +363,7 @@ def test_no_feature_anywhere(model):
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_constant_features_tell_only_how_many_neighbours_there_are(name):
+def test_constant_features_tell_only_how_many_neighbors_there_are(name):
     data = changed(DATA, x=torch.ones(90, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
     belief = sound(SMALL[name].fit(data, SPLIT).posterior()).node
     torch.testing.assert_close(belief, belief[:1].expand(90, 3))
@@ -384,7 +384,7 @@ def test_two_nodes(model):
     sound(model.fit(data, split).posterior(), 2, 2)
 
 
-def test_every_node_is_labelled(model):
+def test_every_node_is_labeled(model):
     split = masks(val=~SPLIT.train)
     sound(model.fit(DATA, split).posterior())
 

@@ -22,8 +22,8 @@ from edgewise.models.joint_gcn import (
     _most_likely,
 )
 from edgewise.models.task import prepare_task
-from inference.test_coupled_marginals import joints_of, scaled_by_a_loop
-from models.blocks import assert_same_bits, blocks, changed, split_of
+from helpers.block_graph import assert_same_bits, blocks, changed, split_of
+from helpers.sinkhorn import joints_of, scaled_by_a_loop
 
 SMALL = JointGCN(hidden=8, folds=3, max_epochs=12)
 DATA = blocks()
@@ -52,7 +52,7 @@ def drawn(strength, telling=1.0, num_nodes=600, seed=0):
     return data, SimpleNamespace(train=role < 2, val=role == 2, test=role == 3)
 
 
-# What is learnt.
+# What is learned.
 
 
 @pytest.mark.parametrize("strength", [2.0, -2.0])
@@ -136,10 +136,10 @@ def test_labels_that_are_all_alike_leave_numbers_finite():
     assert 0 < found.log_sharpness < 5
 
 
-def test_without_labelled_edges_there_is_no_coupling():
+def test_without_labeled_edges_there_is_no_coupling():
     train = torch.zeros(DATA.num_nodes, dtype=torch.bool)
     train[:1] = True
-    for i in range(1, DATA.num_nodes):  # no two of them neighbours
+    for i in range(1, DATA.num_nodes):  # no two of them neighbors
         around = DATA.edge_index[1, DATA.edge_index[0] == i]
         train[i] = not train[around].any() and not SPLIT.val[i]
     train &= ~SPLIT.val

@@ -12,8 +12,8 @@ import edgewise as ew
 from edgewise.kernels.dropout import NO_DROPOUT
 from edgewise.models.graph_pass import Network, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, generator
-from models.graphs import every_third, random_data, task_of
-from reference.layers import attention, convolution, neighbours
+from helpers.reference.layers import attention, convolution, neighbors
+from helpers.small_graphs import every_third, random_data, task_of
 
 MODELS = {
     "gcn": ew.GCN(hidden=8, dropout=0.0, max_epochs=20),
@@ -141,7 +141,7 @@ def test_gat_by_loops(dense):
     data = random_data(4, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
     task = task_of(data)
     weights = random_weights("gat", task)
-    heard = neighbours(data.edge_index.T.tolist(), 12)
+    heard = neighbors(data.edge_index.T.tolist(), 12)
 
     def layer(x, k):
         source, target = weights[f"att_src_{k}"], weights[f"att_dst_{k}"]

@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv
 
 import edgewise as ew
 from edgewise.models import Classifier, known_models
-from models.blocks import blocks, split_of
+from helpers.block_graph import blocks, split_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)
@@ -150,9 +150,9 @@ def test_predictions_have_the_names_of_results(model, names):
 def test_apply_to_the_same_and_to_a_changed_graph(model, dense):
     data = blocks(dense=dense)
     fitted = model.fit(data, split_of(data))
-    unlabelled = SimpleNamespace(x=data.x, edge_index=data.edge_index)
-    assert torch.equal(fitted.apply(unlabelled).logits, fitted.logits)
-    assert torch.equal(fitted.apply(unlabelled).posterior().node, fitted.posterior().node)
+    unlabeled = SimpleNamespace(x=data.x, edge_index=data.edge_index)
+    assert torch.equal(fitted.apply(unlabeled).logits, fitted.logits)
+    assert torch.equal(fitted.apply(unlabeled).posterior().node, fitted.posterior().node)
     alone = fitted.apply(SimpleNamespace(x=data.x[:5].double(), edge_index=torch.empty(2, 0, dtype=torch.long)))
     same = fitted.apply(SimpleNamespace(x=data.x, edge_index=torch.empty(2, 0, dtype=torch.long)))
     torch.testing.assert_close(alone.logits, same.logits[:5], rtol=1e-5, atol=1e-5)

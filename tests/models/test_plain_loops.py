@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.blocks import blocks, split_of
+from helpers.block_graph import blocks, split_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

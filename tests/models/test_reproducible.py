@@ -16,7 +16,7 @@ from edgewise.kernels.dropout import Dropout
 from edgewise.models import gmnn
 from edgewise.models.seeds import Initializer, generator
 from edgewise.models.task import prepare_task
-from models.blocks import SMALL, assert_same_bits, blocks, changed, digest, split_of
+from helpers.block_graph import SMALL, assert_same_bits, blocks, changed, digest, split_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)
@@ -207,7 +207,7 @@ def test_one_seed_is_short_for_three(model):
     assert_same_bits(model.fit(DATA, SPLIT, seed=3), model.fit(DATA, SPLIT, seed=ew.Seeds(3, 3, 3)))
 
 
-def test_initial_weights_follow_the_seed_of_initialisation_only(model):
+def test_initial_weights_follow_the_seed_of_initialization_only(model):
     begin = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 1, 1)))
     again = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)))
     other = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(2, 1, 1)))
@@ -224,7 +224,7 @@ def test_the_rate_of_dropout_leaves_initial_weights(model):
 def test_a_fit_begins_with_the_weights_that_are_drawn():
     task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     drawn = ew.GCN(hidden=8).initial_weights(30, 3, Initializer(generator(4, "gcn"), task.dtype, task.device))
-    fitted = untrained(SMALL["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialisation=4))
+    fitted = untrained(SMALL["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialization=4))
     assert torch.equal(fitted.weights["weight_1"], drawn["weight_1"])
     assert torch.equal(fitted.weights["weight_2"], drawn["weight_2"])
 
@@ -349,8 +349,8 @@ def test_names_of_nodes_matter_only_to_dropout(name, dense):
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_names_of_classes_do_not_matter_to_what_can_be_learnt(name):
-    """Labels that are turned round give other weights, but are learnt as well."""
+def test_names_of_classes_do_not_matter_to_what_can_be_learned(name):
+    """Labels that are turned round give other weights, but are learned as well."""
     data = blocks(120, within=0.2, between=0.01)
     split = split_of(data)
     model = replace(SMALL[name], hidden=16, max_epochs=60)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import edgewise as ew
-from models.blocks import SMALL, assert_same_bits, blocks, split_of
+from helpers.block_graph import SMALL, assert_same_bits, blocks, split_of
 
 DATA = blocks()
 SPLIT = split_of(DATA)

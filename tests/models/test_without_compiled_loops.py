@@ -26,7 +26,7 @@ def test_tensors_give_the_same_training(model, dense, monkeypatch):
     x[torch.arange(60), y] += 0.5
     edge_index = torch.randint(60, (2, 150), generator=generator)
     data = SimpleNamespace(x=x, edge_index=edge_index, y=y)
-    split = ew.make_splits(y, labelled=0.5)[0]
+    split = ew.make_splits(y, labeled=0.5)[0]
     compiled = model.fit(data, split, seed=1, directed="undirected")
     monkeypatch.setattr(dispatch, "runs_compiled", lambda device: False)
     by_tensors = model.fit(data, split, seed=1, directed="undirected")

@@ -10,14 +10,14 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import edgewise as ew
-from models.blocks import accuracy, blocks, changed, random_states, split_of
+from helpers.block_graph import accuracy, blocks, changed, random_states, split_of
 
 DATA = blocks(120, within=0.2, between=0.01)
 SPLIT = split_of(DATA)
 
 
 class Network(nn.Module):
-    """One layer, with dropout and a normalisation that remembers what it sees while training."""
+    """One layer, with dropout and a normalization that remembers what it sees while training."""
 
     def __init__(self, num_features=30, num_classes=3):
         super().__init__()
@@ -51,11 +51,11 @@ def test_a_trained_graphsage_is_evaluated_in_a_line():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sage = GraphSAGE(DATA.num_features, hidden_channels=16, num_layers=2, out_channels=3, dropout=0.5)
-        optimiser = torch.optim.Adam(sage.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(sage.parameters(), lr=0.01)
         for _ in range(60):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             cross_entropy(sage(DATA.x, DATA.edge_index)[SPLIT.train], DATA.y[SPLIT.train]).backward()
-            optimiser.step()
+            optimizer.step()
     evaluation = ew.evaluate(ew.wrap(sage, DATA), DATA.y, DATA.edge_index, mask=SPLIT.test)
     assert evaluation.nodewise.accuracy > 0.85
     assert evaluation.nodewise.count == int(SPLIT.test.sum())
@@ -114,8 +114,8 @@ def test_a_fit_agrees_with_its_logits():
 
 def test_log_softmax_is_as_good_as_logits(network):
     logits = ew.wrap(network, DATA).node
-    normalised = ew.wrap(lambda x, edge_index: network.eval()(x, edge_index).log_softmax(-1), DATA)
-    torch.testing.assert_close(normalised.node, logits)
+    normalized = ew.wrap(lambda x, edge_index: network.eval()(x, edge_index).log_softmax(-1), DATA)
+    torch.testing.assert_close(normalized.node, logits)
 
 
 def test_functions_see_features_and_edges():

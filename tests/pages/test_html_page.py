@@ -12,7 +12,7 @@ import pytest
 
 from edgewise.pages import render_page, write_page
 from edgewise.pages.html_page import content_security_policy, embedded_json
-from pages.browser import Opener, chromium
+from helpers.browser import Opener, chromium
 
 HOSTILE = '</script></style><img src=x onerror="window.harmed = true">&amp;'
 TEMPLATE = """{% extends "layout.html.j2" %}
@@ -31,7 +31,7 @@ TEMPLATE = """{% extends "layout.html.j2" %}
 {% endblock %}
 {% block footer %}<p>The end.</p>{% endblock %}
 """
-STYLE = "[data-model] { --colour: #0072B2; }\n"
+STYLE = "[data-model] { --color: #0072B2; }\n"
 SCRIPT = """
 {
   const { points, name } = page.readData();

@@ -21,8 +21,8 @@ from edgewise.sweep import run as run_module
 from edgewise.sweep.progress import models_in_order, plan_text
 from edgewise.sweep.run import planned, run_sweep
 from edgewise.sweep.sources import Sources
-from sweep.tiny import write_planetoid
-from workers.in_process import InThisProcess
+from helpers.in_process_workers import InThisProcess
+from helpers.tiny_datasets import write_planetoid
 
 mpl.use("Agg")
 

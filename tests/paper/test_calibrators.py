@@ -12,7 +12,7 @@ import pytest
 
 from edgewise.paper.readings import CALIBRATORS, PREDICTIONS
 from edgewise.sweep.runs import SAME_LABEL, Run
-from paper.made_up_runs import made_up_results, made_up_run
+from helpers.fake_results import made_up_results, made_up_run
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

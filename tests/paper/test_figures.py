@@ -4,7 +4,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from paper.made_up_runs import made_up_results
+from helpers.fake_results import made_up_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

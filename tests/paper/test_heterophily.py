@@ -13,8 +13,8 @@ from edgewise.sweep import sources as synthetic_graphs
 from edgewise.sweep.run import run_sweep
 from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import Store
-from sweep.tiny import write_texas
-from workers.in_process import InThisProcess
+from helpers.in_process_workers import InThisProcess
+from helpers.tiny_datasets import write_texas
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

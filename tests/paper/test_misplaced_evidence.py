@@ -13,13 +13,13 @@ from edgewise.paper.recipes import (
     posterior_with_misplaced_evidence,
 )
 from edgewise.posterior import IndependentPosterior
-from models.graphs import every_third, random_data
-from reference.enumeration import Enumeration
+from helpers.reference.enumeration import Enumeration
+from helpers.small_graphs import every_third, random_data
 
 
 @pytest.fixture(scope="module")
 def fitted() -> FittedEPFGNN:
-    """A field that was learnt on 30 nodes, of which 0, 3, 6, … are trained on."""
+    """A field that was learned on 30 nodes, of which 0, 3, 6, … are trained on."""
     data = random_data(0)
     model = ew.EPFGNN(schedule="published", pretrain_epochs=20, rounds=3, steps=5)
     fitted = model.fit(data, every_third(data), seed=0)

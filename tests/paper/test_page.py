@@ -19,8 +19,8 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READI
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import score_cell
-from pages.browser import Opener, chromium
-from paper.made_up_runs import HOSTILE, N_BINS, made_up_results, with_hostile_text
+from helpers.browser import Opener, chromium
+from helpers.fake_results import HOSTILE, N_BINS, made_up_results, with_hostile_text
 
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 DASH = "(line) => getComputedStyle(line).strokeDasharray"
@@ -83,8 +83,8 @@ def test_the_numbers_cannot_end_their_element(results: Results) -> None:
     assert HOSTILE not in text
 
 
-def luminance(colour: str) -> float:
-    channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+def luminance(color: str) -> float:
+    channels = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     linear = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
@@ -95,22 +95,22 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_read(html: str, scheme: str) -> None:
+def test_colors_can_be_read(html: str, scheme: str) -> None:
     light, dark, *_ = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
-    colours = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", light))
+    colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", light))
     if scheme == "dark":
-        colours |= dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", dark))
+        colors |= dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", dark))
     for paper in ("paper", "panel", "accent-paper"):
-        assert contrast(colours["ink"], colours[paper]) >= 4.5
+        assert contrast(colors["ink"], colors[paper]) >= 4.5
     for text in ("soft", "accent", "good", "near", "far"):
         for paper in ("paper", "panel"):
-            assert contrast(colours[text], colours[paper]) >= 4.5
+            assert contrast(colors[text], colors[paper]) >= 4.5
     for style in (*ROW_STYLES.values(), row_style("unknown")):
         line = style.dark_color if scheme == "dark" and style.dark_color else style.color
-        assert contrast(line, colours["paper"]) >= 3
+        assert contrast(line, colors["paper"]) >= 3
 
 
-def test_no_two_rows_look_alike_with_colours_or_without() -> None:
+def test_no_two_rows_look_alike_with_colors_or_without() -> None:
     assert {row for rows in READINGS.values() for row in rows} <= set(ROW_STYLES)
     for part in ("label", "color", "marker"):
         assert len({getattr(style, part) for style in ROW_STYLES.values()}) == len(ROW_STYLES)
@@ -225,8 +225,8 @@ def test_a_page_opens_from_disk_without_a_word(opened: Opener, name: str, scheme
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((heading) => Number(heading.tagName[1]))")
     assert levels[0] == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-    unlabelled = "[...document.querySelectorAll('input, select')].filter((control) => !control.labels.length).length"
-    assert page.evaluate(unlabelled) == 0
+    unlabeled = "[...document.querySelectorAll('input, select')].filter((control) => !control.labels.length).length"
+    assert page.evaluate(unlabeled) == 0
     assert page.evaluate("[...document.querySelectorAll('button')].every((button) => button.textContent.trim())")
 
 

@@ -14,7 +14,7 @@ from edgewise.paper.results import Results
 from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
 from edgewise.paper.text_tables import Cell, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL, Bins, ViewResult
-from paper.made_up_runs import PREDICTIONS_OF, made_up_results, made_up_run
+from helpers.fake_results import PREDICTIONS_OF, made_up_results, made_up_run
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from edgewise.paper.score_rows import Score, reading_score, statistics_score, su
 from edgewise.sweep import runs
 from edgewise.sweep.run_table import read_run_table, write_run_table
 from edgewise.sweep.store import Store
-from paper.made_up_runs import made_up_results, made_up_run
+from helpers.fake_results import made_up_results, made_up_run
 
 
 def test_a_summary_is_mean_and_population_std_of_known_values() -> None:

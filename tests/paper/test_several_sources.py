@@ -15,7 +15,7 @@ from edgewise.sweep.plan import CALIBRATORS_ENTRY, hyperparameters
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
-from paper.made_up_runs import made_up_results, made_up_run
+from helpers.fake_results import made_up_results, made_up_run
 
 CALIBRATED = ("temperature", "structured")
 

@@ -31,7 +31,7 @@ from edgewise.paper.study import (
     write_rows,
 )
 from edgewise.paper.study_predictors import (
-    LEARNT,
+    LEARNED,
     PREDICTORS,
     REFERENCES,
     expected_ece,
@@ -53,10 +53,10 @@ from edgewise.posterior import IndependentPosterior
 from edgewise.simulation import synthetic
 from edgewise.sweep.result_file import StoreError
 from edgewise.workers import LocalProcesses
-from paper.made_up_study import key, row
+from helpers.fake_study import key, row
+from helpers.in_process_workers import InThisProcess
+from helpers.processes import are_gone, started, wait_until
 from test_cli import run
-from workers.in_process import InThisProcess
-from workers.processes import are_gone, started, wait_until
 
 
 def distributions(rows, entries, seed):
@@ -268,8 +268,8 @@ def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
     brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
     for name, epochs in brief.items():
         monkeypatch.setattr(study_predictors, name, partial(getattr(ew, name), **epochs))
-    rows = study_graph((key()._replace(homophily=0.8), tuple(LEARNT)))
-    assert [found.predictor for found in rows] == list(LEARNT)
+    rows = study_graph((key()._replace(homophily=0.8), tuple(LEARNED)))
+    assert [found.predictor for found in rows] == list(LEARNED)
     assert all(0.0 < found.scores["edge_kl"] < 10.0 for found in rows)
     assert all(0.0 < found.scores["edge_tv"] < 1.0 for found in rows)
 
@@ -291,7 +291,7 @@ def test_the_answer_follows_the_rows():
     assert "hardly any evidence" in by_chance and "By the edge NLL it is 100% [100, 100]" in by_chance
     assert "differ by 0.000 nats" in by_chance and "rank correlation 1.000" in by_chance
     graphs = len({row.graph for row in rows_ordered_by("edge_ece")})
-    pairs = graphs * math.comb(len(LEARNT), 2)
+    pairs = graphs * math.comb(len(LEARNED), 2)
     assert f"in 100% [100, 100] of {pairs} pairs: strong evidence" in by_ece
     assert study_text(rows_ordered_by("edge_nll")).splitlines()[1].startswith("truth")
 
@@ -362,24 +362,24 @@ def test_the_page_says_what_the_documented_rows_say():
     def percent(metric, predictors):
         return f"{agreement(chosen(rows, predictors), metric, 'edge_kl').right:.0%}"
 
-    learnt = agreement(chosen(rows, LEARNT), "edge_ece", "edge_kl")
-    low, high = (f"{100 * limit:.0f}" for limit in learnt.interval)
-    others = agreement(chosen(rows, [name for name in LEARNT if not name.startswith("gcn, ")]), "edge_ece", "edge_kl")
+    learned = agreement(chosen(rows, LEARNED), "edge_ece", "edge_kl")
+    low, high = (f"{100 * limit:.0f}" for limit in learned.interval)
+    others = agreement(chosen(rows, [name for name in LEARNED if not name.startswith("gcn, ")]), "edge_ece", "edge_kl")
     assert (
-        f"in {learnt.right:.0%} of {learnt.pairs} pairs (95% interval over graphs {low} to {high}), and in "
+        f"in {learned.right:.0%} of {learned.pairs} pairs (95% interval over graphs {low} to {high}), and in "
         f"{others.right:.0%} of {others.pairs} pairs if a GCN is not compared with its own calibrations"
     ) in text
-    brier, nll, agree = (percent(metric, LEARNT) for metric in ("edge_brier", "edge_nll", "agree_ece"))
+    brier, nll, agree = (percent(metric, LEARNED) for metric in ("edge_brier", "edge_nll", "agree_ece"))
     assert f"By the edge Brier score it is {brier}, by the edge NLL {nll}" in text
     assert f"about the distance ({agree})" in text
     all_but_truth = [name for name in PREDICTORS if name != "truth"]
     ece_of_all, nll_of_all = (percent(metric, all_but_truth) for metric in ("edge_ece", "edge_nll"))
     assert f"right in {ece_of_all} of pairs, the edge NLL in {nll_of_all}" in text
-    same, disagree = percent("same_ece", LEARNT), percent("disagree_ece", LEARNT)
+    same, disagree = percent("same_ece", LEARNED), percent("disagree_ece", LEARNED)
     assert (
         f"P(same) ECE ({same}) is not clearly better than the edge ECE, and disagree ECE ({disagree}) is worse" in text
     )
-    assert f"without their noise, the edge ECE is right in {percent('edge_ece_expected', LEARNT)}" in text
+    assert f"without their noise, the edge ECE is right in {percent('edge_ece_expected', LEARNED)}" in text
 
     kl = {
         name: {found.graph: found.scores["edge_kl"] for found in rows if found.predictor == name} for name in PREDICTORS
@@ -405,9 +405,9 @@ def test_the_page_says_what_the_documented_rows_say():
         cells = (f"{np.mean([kl[name][graph] for graph in alike]):.2f}" for name in names)
         kind_in_words = {"block_model": "block model", "mrf": "Potts field"}[kind]
         assert f"| {kind_in_words}, {homophily:g} | {' | '.join(cells)} |" in text
-    nearest_of_all = f"nearer one in {nll} of pairs, the one with the lower edge ECE in {learnt.right:.0%}"
+    nearest_of_all = f"nearer one in {nll} of pairs, the one with the lower edge ECE in {learned.right:.0%}"
     assert nearest_of_all in " ".join((docs / "own-predictions.md").read_text(encoding="utf-8").split())
-    assert sum(mean[name] > mean["base rate"] for name in LEARNT) == 1
+    assert sum(mean[name] > mean["base rate"] for name in LEARNED) == 1
 
 
 def test_columns_have_distinct_names():

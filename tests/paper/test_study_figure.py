@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from edgewise.paper.study_predictors import LEARNT, PREDICTORS
+from edgewise.paper.study_predictors import LEARNED, PREDICTORS
 from edgewise.paper.study_report import SCORE_NAMES, agreement, chosen, draw_study, write_study_figure
-from paper.made_up_study import row
+from helpers.fake_study import row
 
 mpl.use("Agg")
 
@@ -54,7 +54,7 @@ def test_no_two_predictors_look_the_same(figure):
 
 def test_bars_are_the_shares_of_right_pairs(rows, figure):
     bars = figure.axes[2].patches
-    expected = [100 * agreement(chosen(rows, list(LEARNT)), metric, "edge_kl").right for metric in SCORE_NAMES]
+    expected = [100 * agreement(chosen(rows, list(LEARNED)), metric, "edge_kl").right for metric in SCORE_NAMES]
     np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
     assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(SCORE_NAMES.values())
 

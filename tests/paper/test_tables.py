@@ -18,7 +18,7 @@ from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
 from edgewise.sweep.progress import duration
-from paper.made_up_runs import made_up_results
+from helpers.fake_results import made_up_results
 
 SMALL = Table(
     "A title",

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
-from paper.made_up_runs import made_up_results
+from helpers.fake_results import made_up_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -108,8 +108,8 @@ def test_strip_shows_the_share_of_each_filled_bin_in_its_place() -> None:
         drawn = bars(strip(ax))
         share = sums.count[sums.filled].numpy() / ev[view].count
         np.testing.assert_allclose([bar.get_height() for bar in drawn], share)
-        centre = ((sums.boundaries[1:] + sums.boundaries[:-1]) / 2)[sums.filled].numpy()
-        np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in drawn], centre)
+        center = ((sums.boundaries[1:] + sums.boundaries[:-1]) / 2)[sums.filled].numpy()
+        np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in drawn], center)
         assert strip(ax).get_ylim()[1] >= share.max()
     assert len({strip(ax).get_ylim() for ax in axes}) == 1
 
@@ -188,7 +188,7 @@ def by_bin(runs: list[ew.Evaluation], view: str) -> list[list[tuple[float, float
     ]
 
 
-def test_each_run_is_a_grey_line(runs: list[ew.Evaluation]) -> None:
+def test_each_run_is_a_gray_line(runs: list[ew.Evaluation]) -> None:
     _, axes = plot_reliability(runs)
     for view, ax in zip(ew.VIEWS, axes, strict=True):
         drawn = lines(ax, f"each of {NUM_RUNS} runs") + lines(ax, "_run")
@@ -224,7 +224,7 @@ def test_band_is_mean_plus_minus_population_std(runs: list[ew.Evaluation]) -> No
 
 
 def test_bin_between_empty_ones_has_a_band_and_a_dot_of_its_own() -> None:
-    # Confidence 0.55 and 0.95 only: with ten bins neither has a neighbour.
+    # Confidence 0.55 and 0.95 only: with ten bins neither has a neighbor.
     labels = ([0, 0, 0], [0, 1, 0], [1, 1, 0])
     evs = [evaluation([0.55, 0.55, 0.95], y, n_bins=10) for y in labels]
     _, axes = plot_reliability(evs, views="nodewise")
@@ -310,7 +310,7 @@ def test_ticks_of_the_strip_are_clear_of_the_panels_own(n_bins: int) -> None:
     assert float(percent.get_text().rstrip("%")) / 100 == pytest.approx(strip(ax).get_yticks()[1])
 
 
-def test_grid_of_axes_is_filled_row_by_row_and_labelled_at_its_left() -> None:
+def test_grid_of_axes_is_filled_row_by_row_and_labeled_at_its_left() -> None:
     fig, grid = plt.subplots(2, 2, sharex=True, sharey=True)
     drawn_fig, axes = plot_reliability(agreeing_evaluation(), ax=grid)
     assert drawn_fig is fig and list(axes) == list(grid.flat)
@@ -358,14 +358,14 @@ def test_style_stays_as_it_was(runs: list[ew.Evaluation]) -> None:
 
 
 def test_mean_is_lighter_on_a_dark_ground(runs: list[ew.Evaluation]) -> None:
-    def mean_colour(style: Any) -> object:
+    def mean_color(style: Any) -> object:
         with plt.rc_context(style):
             _, axes = plot_reliability(runs, views="nodewise")
             return lines(axes[0], "mean over runs")[0].get_color()
 
-    assert mean_colour({}) == mean_colour({"axes.facecolor": "none"})
-    assert mean_colour({"axes.facecolor": "none", "figure.facecolor": "none"}) == mean_colour({})
-    assert mean_colour({"axes.facecolor": "black"}) != mean_colour({})
+    assert mean_color({}) == mean_color({"axes.facecolor": "none"})
+    assert mean_color({"axes.facecolor": "none", "figure.facecolor": "none"}) == mean_color({})
+    assert mean_color({"axes.facecolor": "black"}) != mean_color({})
 
 
 # --- refusals ---

@@ -1,3 +1,3 @@
-from one_thread import one_thread
+from helpers.one_thread import one_thread
 
 __all__ = ["one_thread"]

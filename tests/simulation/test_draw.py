@@ -14,10 +14,10 @@ CLIQUE = {"kind": "mrf", "degree_law": "regular", "average_degree": 3, "num_feat
 
 
 def clique_law(coupling, num_nodes, num_classes):
-    labellings = list(itertools.product(range(num_classes), repeat=num_nodes))
+    labelings = list(itertools.product(range(num_classes), repeat=num_nodes))
     pairs = list(itertools.combinations(range(num_nodes), 2))
-    weight = np.array([np.exp(sum(coupling[y[i]][y[j]] for i, j in pairs)) for y in labellings])
-    return dict(zip(labellings, weight / weight.sum(), strict=True))
+    weight = np.array([np.exp(sum(coupling[y[i]][y[j]] for i, j in pairs)) for y in labelings])
+    return dict(zip(labelings, weight / weight.sum(), strict=True))
 
 
 def p_value(drawn, law):

@@ -9,7 +9,7 @@ from edgewise.metrics import evaluate
 from edgewise.simulation import synthetic
 from edgewise.simulation.field import LabelField
 from edgewise.simulation.gibbs import gibbs_marginals
-from simulation.law import Law
+from helpers.reference.labelings import Law
 
 LAWS = [("mrf", "poisson"), ("mrf", "power_law"), ("mrf", "regular"), ("block_model", "poisson")]
 LAWS.append(("block_model", "power_law"))
@@ -29,7 +29,7 @@ def mask(num_nodes, *nodes):
 
 @pytest.mark.parametrize("known", [(), (0, 3)])
 @pytest.mark.parametrize(("kind", "degree_law"), LAWS)
-def test_truth_is_bayes_rule_over_all_labellings(kind, degree_law, known):
+def test_truth_is_bayes_rule_over_all_labelings(kind, degree_law, known):
     graph = tiny(kind, degree_law, seed=3)
     posterior, report = graph.truth(mask(6, *known))
     law = Law(graph, known)
@@ -118,7 +118,7 @@ def test_chains_that_stay_where_they_started_are_found_out():
     assert "raise sweeps" in str(report)
 
 
-def test_only_too_many_labellings_are_left_to_chains(monkeypatch):
+def test_only_too_many_labelings_are_left_to_chains(monkeypatch):
     """An error of another kind is not taken for a large graph."""
     loop = tiny("mrf", "regular", 0)
     monkeypatch.setattr("edgewise.inference.exact.MAX_NUMBERS", 1)

@@ -8,8 +8,8 @@ from edgewise.sweep.run import Runner
 from edgewise.sweep.runs import Run
 from edgewise.sweep.sources import Sources
 from edgewise.workers import Finished, LocalProcesses
-from one_thread import one_thread
-from sweep.tiny import write_planetoid
+from helpers.one_thread import one_thread
+from helpers.tiny_datasets import write_planetoid
 
 __all__ = ["one_thread"]
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from edgewise.sweep.progress import Progress, SweepDisplay, plan_text
 from edgewise.workers import Failure, Finished
-from paper.made_up_runs import made_up_results, made_up_run
+from helpers.fake_results import made_up_results, made_up_run
 
 
 def sweep(done: int = 2) -> tuple[Progress, list[object]]:

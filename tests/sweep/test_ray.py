@@ -20,8 +20,8 @@ from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import Store
 from edgewise.version import versions
 from edgewise.workers import JobOutcome, RayCluster
-from sweep.numbers import numbers
-from workers.processes import are_gone, is_alive, script, wait_until
+from helpers.processes import are_gone, is_alive, script, wait_until
+from helpers.run_numbers import numbers
 
 SETTINGS = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on 127.0.0.1 only
@@ -141,8 +141,8 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
         from edgewise.sweep.sources import Sources
         from edgewise.workers import RayCluster
         from edgewise.workers.cluster import OF_OUR_OWN_CLUSTER
-        from sweep.numbers import numbers
-        from workers.processes import is_alive
+        from helpers.run_numbers import numbers
+        from helpers.processes import is_alive
 
         def hosts_of(process):
             try:

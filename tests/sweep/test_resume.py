@@ -24,10 +24,10 @@ from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import FILE_NAME, Store
 from edgewise.version import versions
 from edgewise.workers import Failure, Finished, JobOutcome, LocalProcesses
-from sweep.numbers import numbers
-from sweep.tiny import write_planetoid
-from workers.in_process import InThisProcess
-from workers.processes import are_gone, started, wait_until
+from helpers.in_process_workers import InThisProcess
+from helpers.processes import are_gone, started, wait_until
+from helpers.run_numbers import numbers
+from helpers.tiny_datasets import write_planetoid
 
 Outcome = JobOutcome[RunKey, Run]
 

@@ -13,7 +13,7 @@ from edgewise.sweep.run import Runner
 from edgewise.sweep.runs import SAME_LABEL, Run, as_prediction
 from edgewise.sweep.sources import GraphWithSplits, load_once
 from edgewise.version import versions
-from sweep.numbers import numbers
+from helpers.run_numbers import numbers
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_epfgnn_is_trained_and_scored_as_published_and_as_defined(graph: GraphWi
     assert run.epochs == published.history.epochs + defined.history.epochs
 
 
-def test_a_key_gives_the_same_run_again_and_another_initialisation_another(
+def test_a_key_gives_the_same_run_again_and_another_initialization_another(
     runner: Runner, runs: dict[str, Run]
 ) -> None:
     for model in ("gcn", "gmnn"):
@@ -154,7 +154,7 @@ def test_a_kept_model_is_not_trained_again(calibrated: tuple[Run, Runner], monke
     monkeypatch.setattr(ew.GCN, "fit", None)
     again = keeping(run.key)
     assert numbers([again]) == numbers([run])
-    with pytest.raises(TypeError):  # another initialisation is another training
+    with pytest.raises(TypeError):  # another initialization is another training
         keeping(replace(run.key, init=1))
 
 

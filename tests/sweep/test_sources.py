@@ -11,7 +11,7 @@ from edgewise.sweep.plan import Plan
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import SameEverywhere, Sources
 from edgewise.version import versions
-from sweep.tiny import write_planetoid
+from helpers.tiny_datasets import write_planetoid
 
 
 @pytest.fixture(scope="module")

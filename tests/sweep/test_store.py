@@ -16,8 +16,8 @@ from edgewise.metrics.scores import METRICS
 from edgewise.sweep.result_file import APPLICATION_ID, FORMAT_VERSION, StoreError
 from edgewise.sweep.runs import Bins, Run, RunKey, ViewResult
 from edgewise.sweep.store import FILE_NAME, Store
-from sweep.made_up import VERSIONS, run_of, task_row
-from workers.processes import script
+from helpers.fake_runs import VERSIONS, run_of, task_row
+from helpers.processes import script
 
 LOCK_NAME = "results.lock"
 
@@ -486,7 +486,7 @@ def test_a_writer_elsewhere_is_read_from_keeps_others_out_and_leaves_no_lock_whe
         import sys, time
         from pathlib import Path
         from edgewise.sweep.store import Store
-        from sweep.made_up import run_of
+        from helpers.fake_runs import run_of
         with Store.writing(Path(sys.argv[1])) as store:
             for init in range(100):
                 store.add(run_of(init))
@@ -542,7 +542,7 @@ def test_a_file_that_may_not_grow_is_told_and_costs_nothing_that_was_there(folde
         import resource, sys
         from pathlib import Path
         from edgewise.sweep.store import Store
-        from sweep.made_up import run_of
+        from helpers.fake_runs import run_of
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         with Store.writing(Path(sys.argv[1])) as store:
             for init in range(10, 1000):

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from edgewise.workers import Failure, Finished, RayCluster, cluster
-from workers.functions import work
+from helpers.worker_jobs import work
 
 JOBS = [1, 2, 3]
 

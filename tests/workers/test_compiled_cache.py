@@ -7,8 +7,8 @@ import pytest
 
 from edgewise.workers import LocalProcesses
 from edgewise.workers.compiled_cache import VARIABLE, claim_cache_folder, inherited_by_children
-from workers.functions import work
-from workers.processes import script
+from helpers.processes import script
+from helpers.worker_jobs import work
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 
 from edgewise.workers import Failure, Finished, LocalProcesses, available_cores
 from edgewise.workers import processes as module
-from workers.functions import Report, work
-from workers.processes import are_gone, is_alive, script
+from helpers.processes import are_gone, is_alive, script
+from helpers.worker_jobs import Report, work
 
 
 def test_each_job_is_done_once_by_so_many_processes_of_one_thread() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.processes import are_gone, script
+from helpers.processes import are_gone, script
 
 BLOCKED = (signal.SIGINT, signal.SIGTERM)
 WAIT_IN_TWO_WORKERS = """

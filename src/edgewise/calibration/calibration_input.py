@@ -17,9 +17,9 @@ from edgewise.validation import (
     SUM_TOLERANCE,
     ArrayLike,
     as_tensor,
-    checked_edges,
-    checked_labels,
-    checked_mask,
+    check_edges,
+    check_labels,
+    check_mask,
     first_bad_row,
 )
 
@@ -60,10 +60,10 @@ class Predictions:
         """Each undirected edge once, no self-loops."""
         if self.given_edges is None:
             raise ValueError(
-                "Expected data with an edge_index, for this calibrator looks at neighbours, but got none. Pass the "
+                "Expected data with an edge_index, for this calibrator looks at neighbors, but got none. Pass the "
                 "graph that the logits are on: fit(logits, data, split), apply(logits, data)."
             )
-        edges = checked_edges(as_tensor(self.given_edges, "edge_index").cpu(), len(self.logits)).long()
+        edges = check_edges(as_tensor(self.given_edges, "edge_index").cpu(), len(self.logits)).long()
         return undirected_edges(edges, "undirected", len(self.logits))
 
     @cached_property
@@ -163,15 +163,15 @@ def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
             f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
             "anything that has them."
         )
-    return checked_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
+    return check_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
 
 
 def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"] | None:
     mask = getattr(split, name, None)
-    return None if mask is None else checked_mask(as_tensor(mask, name).cpu(), len(labels), name).clone()
+    return None if mask is None else check_mask(as_tensor(mask, name).cpu(), len(labels), name).clone()
 
 
-def checked_logits(given: LogitsLike) -> Float[Tensor, "nodes classes"]:
+def as_logits(given: LogitsLike) -> Float[Tensor, "nodes classes"]:
     """Take logits, or the logits of a fitted model; of a posterior, the logarithms of its node marginals."""
     if isinstance(given, Posterior) or (hasattr(given, "posterior") and getattr(given, "logits", None) is None):
         node = as_posterior(given).node  # type: ignore[arg-type]  # mypy does not narrow by hasattr

@@ -19,8 +19,8 @@ from edgewise.calibration.calibration_input import (
     LogitsLike,
     Predictions,
     ValidationSplit,
+    as_logits,
     calibration_input,
-    checked_logits,
     predictions_on,
 )
 from edgewise.files.tensors import read_tensors, write_tensors
@@ -81,7 +81,7 @@ class Calibrator(ABC):
             If logits, labels or masks are not as expected, or if edges are needed and there are none.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            given = calibration_input(checked_logits(logits), data, split, self.uses_training_labels)
+            given = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
             learned = as_tensors(self.learn_parameters(given))
             return Calibrated(self, learned, self.calibrate(learned, given.predictions))
 
@@ -165,7 +165,7 @@ class Calibrated:
             The graph that they are on: anything with ``edge_index``. Only calibrators that look at neighbors need it.
         """
         with torch.inference_mode(False), torch.no_grad():
-            checked = checked_logits(logits)
+            checked = as_logits(logits)
             classes = self._posterior.num_classes
             if checked.shape[1] != classes:
                 raise ValueError(

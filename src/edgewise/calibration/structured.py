@@ -1,4 +1,4 @@
-"""Calibrated joints of neighbours: the marginals of a node calibrator, coupled as much as labelled edges say."""
+"""Calibrated joints of neighbors: the marginals of a node calibrator, coupled as much as labeled edges say."""
 
 import math
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ MAX_COUPLING = 6.0  # nats; more would make the scaling of rows and columns slow
 class StructuredCalibrator(Calibrator):
     """q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) for each edge, with a and b such that its marginals are p_i and p_j.
 
-    p are the marginals of a node calibrator, and stay as they are: the network has used the neighbours already, so
-    belief propagation would count them twice. Only how far two ends go together is new. That is one number w, learnt
-    from edges with both ends labelled. Edges between validation nodes speak for the calibrated marginals themselves,
-    but are few, and a network is too sure of labels that it was trained on. So for other labelled edges the likelihood
+    p are the marginals of a node calibrator, and stay as they are: the network has used the neighbors already, so
+    belief propagation would count them twice. Only how far two ends go together is new. That is one number w, learned
+    from edges with both ends labeled. Edges between validation nodes speak for the calibrated marginals themselves,
+    but are few, and a network is too sure of labels that it was trained on. So for other labeled edges the likelihood
     of w is that of marginals by a simpler model, a ridge regression on features averaged over two hops, which leaves
     out both labels of each edge in turn (`left_out`): this takes w for much the same in all models that look as far.
     Without features there are only the edges between validation nodes.
@@ -78,10 +78,10 @@ class StructuredCalibrator(Calibrator):
         check_number("ridge", self.ridge, above=0)
 
     def learn_parameters(self, given: CalibrationInput) -> Parameters:
-        """Learn the marginals, then w by the likelihood of labelled edges and its prior."""
+        """Learn the marginals, then w by the likelihood of labeled edges and its prior."""
         of_nodes = as_tensors(self.nodes.learn_parameters(given))
         log_p = self.nodes.log_marginals(of_nodes, given.predictions)
-        known = _labelled_edges(given)
+        known = _labeled_edges(given)
         surplus = _surplus(given, known)
         strength = _strength(*self._evidence(given, log_p, known), surplus) if known.shape[1] else 0.0
         return {
@@ -108,15 +108,15 @@ class StructuredCalibrator(Calibrator):
     def _evidence(
         self, given: CalibrationInput, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
     ) -> tuple[Float[Tensor, "2 pairs classes"], Int[Tensor, "2 pairs"]]:
-        """Return log marginals of the ends of labelled edges that were made without their labels, and these labels."""
+        """Return log marginals of the ends of labeled edges that were made without their labels, and these labels."""
         both_validate = given.val[known].all(0)
         own, others = known[:, both_validate], known[:, ~both_validate]
         if given.given_features is None or others.shape[1] == 0:
             return log_p[own], given.labels[own]
-        labelled = given.train | given.val
-        place = labelled.cumsum(0) - 1
-        features = averaged_features(_features(given), given.predictions.averaging, labelled)
-        labels = given.labels[labelled]
+        labeled = given.train | given.val
+        place = labeled.cumsum(0) - 1
+        features = averaged_features(_features(given), given.predictions.averaging, labeled)
+        labels = given.labels[labeled]
         scores = left_out(features, labels, log_p.shape[1], place[others], self.ridge)
         # Scores are about 0 where features say nothing; there a node has the shares of classes.
         log_shares = (torch.bincount(labels, minlength=log_p.shape[1]) + 0.5).to(log_p.dtype).log()
@@ -149,7 +149,7 @@ def _features(given: CalibrationInput) -> Float[Tensor, "nodes features"]:
     return x
 
 
-def _labelled_edges(given: CalibrationInput) -> Int[Tensor, "2 known"]:
+def _labeled_edges(given: CalibrationInput) -> Int[Tensor, "2 known"]:
     """Return the edges whose ends both have a label that may be looked at."""
     return given.predictions.edge_index[:, (given.labels[given.predictions.edge_index] >= 0).all(0)]
 
@@ -162,7 +162,7 @@ class _Surplus(NamedTuple):
 
 
 def _surplus(given: CalibrationInput, known: Int[Tensor, "2 known"]) -> _Surplus:
-    """J: by how much the log odds of equal labels on labelled edges exceed those of any two labelled nodes."""
+    """J: by how much the log odds of equal labels on labeled edges exceed those of any two labeled nodes."""
     labels = given.labels[given.labels >= 0]
     counts = torch.bincount(labels).double()
     equal = float((given.labels[known[0]] == given.labels[known[1]]).sum())
@@ -177,7 +177,7 @@ def _log_odds(happened: float, of: float) -> float:
 
 
 def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2 pairs"], surplus: _Surplus) -> float:
-    """Find the w of the lowest NLL of labelled edges, plus (w - J/2)² / 2σ² with σ² = (J/6)² + Var(J)/4 + ¼²."""
+    """Find the w of the lowest NLL of labeled edges, plus (w - J/2)² / 2σ² with σ² = (J/6)² + Var(J)/4 + ¼²."""
     from scipy.optimize import minimize_scalar
 
     middle = surplus.mean / 2
@@ -196,22 +196,22 @@ HOPS = 2
 
 
 class LeftOut(NamedTuple):
-    """Scores of each labelled node without its own label, and of the ends of each pair without both labels."""
+    """Scores of each labeled node without its own label, and of the ends of each pair without both labels."""
 
-    nodes: Float[Tensor, "labelled classes"]
+    nodes: Float[Tensor, "labeled classes"]
     pairs: Float[Tensor, "2 pairs classes"]
 
 
 def left_out(
-    features: Float[Tensor, "labelled features"],
-    labels: Int[Tensor, " labelled"],
+    features: Float[Tensor, "labeled features"],
+    labels: Int[Tensor, " labeled"],
     num_classes: int,
     pairs: Int[Tensor, "2 pairs"],
     ridge: float,
 ) -> LeftOut:
     """Give what ridge regression says of nodes, and of the ends of pairs, that are left out of it.
 
-    Its targets are one-hot labels less the shares of classes among all labelled nodes.
+    Its targets are one-hot labels less the shares of classes among all labeled nodes.
     """
     targets = one_hot(labels, num_classes).to(features.dtype)
     targets = targets - targets.mean(0)
@@ -229,7 +229,7 @@ def left_out(
 
 
 def averaged_features(x: Float[Tensor, "nodes features"], averaging: Any, nodes: Bool[Tensor, " nodes"]) -> Tensor:
-    """Average features twice over neighbours, as a GCN does, and scale the rows of some nodes to length 1."""
+    """Average features twice over neighbors, as a GCN does, and scale the rows of some nodes to length 1."""
     chosen = averaging[nodes.numpy()]
     for _ in range(HOPS - 1):
         chosen = chosen @ averaging
@@ -239,8 +239,8 @@ def averaged_features(x: Float[Tensor, "nodes features"], averaging: Any, nodes:
 
 
 def _half_of_hat(
-    features: Float[Tensor, "labelled features"], ridge: float
-) -> tuple[Float[Tensor, "labelled rank"], int]:
+    features: Float[Tensor, "labeled features"], ridge: float
+) -> tuple[Float[Tensor, "labeled rank"], int]:
     """Give B with H = B Bᵀ, and 1; where features are more than nodes, B with I - H = B Bᵀ, and 0.
 
     H = X (XᵀX + λI)⁻¹ Xᵀ = I - λ (XXᵀ + λI)⁻¹, and with many features H is so near to I that I - H must not be taken

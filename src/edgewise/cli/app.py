@@ -150,7 +150,7 @@ def _start(
         ),
     ] = False,
 ) -> None:
-    """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbours."""
+    """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbors."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

@@ -21,7 +21,7 @@ CALIBRATORS = names_in("calibration")
 
 CALIBRATE_HELP = f"""Calibrate predictions of nodes by the labels of validation nodes.
 
-A CALIBRATOR is {", ".join(CALIBRATORS[:-1])} or {CALIBRATORS[-1]}. The structured one also learns how far neighbours
+A CALIBRATOR is {", ".join(CALIBRATORS[:-1])} or {CALIBRATORS[-1]}. The structured one also learns how far neighbors
 go together: its joints are kept in a .safetensors file, which evaluate and predict take as --probs. A .npy file has the
 probabilities of single nodes alone.
 
@@ -105,7 +105,7 @@ def _what_is_lost(posterior: "Posterior", path: Path) -> str:
 
     if path.suffix.lower() == ".safetensors" or isinstance(posterior, IndependentPosterior):
         return ""
-    return ", without the joints of neighbours, which a .safetensors file would keep"
+    return ", without the joints of neighbors, which a .safetensors file would keep"
 
 
 def _words(calibrator: str, found: "Calibrated") -> str:

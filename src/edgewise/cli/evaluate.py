@@ -14,7 +14,7 @@ from edgewise.files.output import check_outputs, replace_file, write_json
 if TYPE_CHECKING:
     from edgewise.metrics import Evaluation
 
-EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbours.
+EVALUATE_HELP = """Score predictions of nodes, and of pairs of neighbors.
 
 A FILE is .npy, .npz (FILE.npz:NAME picks one array of several), .csv (commas; a first line with a name in it is left
 out) or .parquet; --probs also takes a posterior's .safetensors. A large .npy file is not loaded into memory.

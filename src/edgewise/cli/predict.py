@@ -137,13 +137,13 @@ def _read_pairs(belief: "Posterior", pairs: Path | None, edges: Path | None, ids
 
     from edgewise.data.edges import scored_edges
     from edgewise.files import inputs
-    from edgewise.validation import as_tensor, checked_edges
+    from edgewise.validation import as_tensor, check_edges
 
     if pairs:
         return inputs.read_edges(pairs) if ids is None else inputs.read_id_pairs(pairs, ids)
     edge_index = as_tensor(inputs.read_edges(edges or Path()), "edge_index")
     with complaints_name(edge_index=edges):
-        edge_index = checked_edges(edge_index, belief.num_nodes)
+        edge_index = check_edges(edge_index, belief.num_nodes)
     everywhere = torch.ones(belief.num_nodes, dtype=torch.bool)
     once = edge_index[:, scored_edges(edge_index, everywhere)].numpy()
     return once if ids is None else ids[once]

@@ -77,7 +77,7 @@ def reproduce(
     ] = None,
     folds: Annotated[int, typer.Option(metavar="N", help="How many of a split's three folds.")] = 3,
     inits: Annotated[
-        int | None, typer.Option(metavar="N", help="How many initialisations on each fold; else 5, with --quick 1.")
+        int | None, typer.Option(metavar="N", help="How many initializations on each fold; else 5, with --quick 1.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
@@ -101,7 +101,7 @@ def reproduce(
         typer.Option(metavar="DIR", help="Keep trained models there, and train none that is: to calibrate later."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One split and one initialisation: minutes, not hours.")
+        bool, typer.Option("--quick", help="One split and one initialization: minutes, not hours.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell which runs there are, and the time left.")

@@ -1,6 +1,6 @@
 """Datasets, splits, which edges are scored, and what a graph looks like."""
 
-from edgewise.data.datasets import load_dataset, row_normalise
+from edgewise.data.datasets import load_dataset, row_normalize
 from edgewise.data.splits import Split, load_splits, make_splits
 from edgewise.data.statistics import DatasetStatistics, EdgeStatistics, MeanStd, dataset_statistics, edge_statistics
 
@@ -14,5 +14,5 @@ __all__ = [
     "load_dataset",
     "load_splits",
     "make_splits",
-    "row_normalise",
+    "row_normalize",
 ]

@@ -41,7 +41,7 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     - roman-empire, amazon-ratings, minesweeper, tolokers, questions (HeterophilousGraphDataset):
       ``ROOT/roman_empire/raw/roman_empire.npz``
 
-    The rows of ``x`` are normalised where they are bags of words, that is in all but the last five: these have
+    The rows of ``x`` are normalized where they are bags of words, that is in all but the last five: these have
     embeddings of words, with entries below zero that may cancel, one-hot numbers, or statistics in several units, and
     are left as they are.
 
@@ -71,7 +71,7 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
         graph = _read(key, None if root is None else Path(root).expanduser())
         edge_index, _ = remove_self_loops(graph.edge_index)
         edge_index = to_undirected(edge_index, num_nodes=graph.x.shape[0])
-    x = row_normalise(graph.x) if graph.is_bag_of_words else graph.x
+    x = row_normalize(graph.x) if graph.is_bag_of_words else graph.x
     return Data(x=x, edge_index=edge_index, y=graph.y)
 
 
@@ -92,13 +92,13 @@ def _read(key: str, root: Path | None) -> RawGraph:
     return read_bundled(key) if root is None else read_planetoid(key, root)
 
 
-def row_normalise(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
+def row_normalize(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
     """Divide each row by its sum, x_ij / Σ_k x_ik; a row of zeros stays zero.
 
     PyG's NormalizeFeatures also shifts by the least entry and leaves rows alone that sum to less than 1. Neither occurs
-    in bags of words, and neither is row normalisation.
+    in bags of words, and neither is row normalization.
 
-    >>> row_normalise(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
+    >>> row_normalize(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
     [[0.25, 0.75], [0.0, 0.0]]
     """
     total = x.sum(dim=1, keepdim=True)

@@ -1,4 +1,4 @@
-"""What the files of a dataset hold, before anything is normalised.
+"""What the files of a dataset hold, before anything is normalized.
 
 PyG's loaders name the files, download them, and read those that are text or plain arrays. Planetoid's files are
 pickles: these are read here, so that nothing is unpickled that was not checked.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgewise.files.arrays import check_memory, in_one_line
 from edgewise.files.pickles import unpickle_arrays_and_lists
-from edgewise.validation import checked_edges
+from edgewise.validation import check_edges
 
 
 class RawGraph(NamedTuple):
@@ -164,4 +164,4 @@ def _checked(graph: Any, is_bag_of_words: bool) -> RawGraph:
         raise ValueError("some features are not finite")
     if not 0 <= int(y.min()) <= int(y.max()) < len(y):
         raise ValueError(f"labels go from {int(y.min())} to {int(y.max())}")
-    return RawGraph(x, checked_edges(graph.edge_index.long(), len(y)), y, is_bag_of_words)
+    return RawGraph(x, check_edges(graph.edge_index.long(), len(y)), y, is_bag_of_words)

@@ -1,4 +1,4 @@
-"""Who is labelled, who validates, who is tested: random stratified splits."""
+"""Who is labeled, who validates, who is tested: random stratified splits."""
 
 import io
 import math
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from edgewise.files.arrays import FileProblem
 from edgewise.files.pickles import Indices, unpickle_integer_arrays
-from edgewise.validation import ArrayLike, as_tensor, check_number, check_seed, check_whole_number, checked_labels
+from edgewise.validation import ArrayLike, as_tensor, check_labels, check_number, check_seed, check_whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Split:
     Attributes
     ----------
     train
-        The nodes whose labels are learnt from.
+        The nodes whose labels are learned from.
     val
         The nodes whose labels tell when to stop.
     test
@@ -62,12 +62,12 @@ def make_splits(
     n_folds: int = 3,
     seed: int = 0,
     *,
-    labelled: float = 0.15,
+    labeled: float = 0.15,
     test: float = 0.85,
 ) -> list[Split]:
-    """Draw stratified splits: a share of each class is labelled and dealt into folds, a share of the rest is tested.
+    """Draw stratified splits: a share of each class is labeled and dealt into folds, a share of the rest is tested.
 
-    With n nodes in a class, ⌊labelled · n⌋ are labelled and ⌊test · (n - ⌊labelled · n⌋)⌋ tested. Fold f is the
+    With n nodes in a class, ⌊labeled · n⌋ are labeled and ⌊test · (n - ⌊labeled · n⌋)⌋ tested. Fold f is the
     validation set, the other folds are the training set. The splits come in order: split 0 fold 0, split 0 fold 1, …
 
     Parameters
@@ -77,10 +77,10 @@ def make_splits(
     n_splits
         How often nodes are drawn.
     n_folds
-        How many folds the labelled nodes of a draw are dealt into, each of which validates in one split.
+        How many folds the labeled nodes of a draw are dealt into, each of which validates in one split.
     seed
         Split s depends on the seed and on s only.
-    labelled
+    labeled
         The share of each class that trains or validates.
     test
         The share of the rest that is tested.
@@ -92,11 +92,11 @@ def make_splits(
     (15, [40, 20, 288])
     """
     labels = _known_labels(y)
-    _check_plan(n_splits, n_folds, seed, labelled, test)
+    _check_plan(n_splits, n_folds, seed, labeled, test)
     splits: list[Split] = []
     for split in range(n_splits):
         rng = np.random.default_rng([seed, split])
-        folds, tested = _draw(labels, n_folds, rng, labelled, test)
+        folds, tested = _draw(labels, n_folds, rng, labeled, test)
         splits += one_split_per_fold(folds, tested, len(labels), split)
     return [_on_device(split, y.device) for split in splits] if isinstance(y, Tensor) else splits
 
@@ -104,8 +104,8 @@ def make_splits(
 def one_split_per_fold(folds: Sequence[Indices], tested: Indices, num_nodes: int, split: int) -> list[Split]:
     """Let each fold validate in turn, with the others as training set."""
     masks = torch.stack([_mask(fold, num_nodes) for fold in folds])
-    labelled, test = masks.any(dim=0), _mask(tested, num_nodes)
-    splits = [Split(labelled & ~val, val, test, split, fold) for fold, val in enumerate(masks)]
+    labeled, test = masks.any(dim=0), _mask(tested, num_nodes)
+    splits = [Split(labeled & ~val, val, test, split, fold) for fold, val in enumerate(masks)]
     for s in splits:
         for name in ("train", "val", "test"):
             if not getattr(s, name).any():
@@ -127,13 +127,13 @@ def _on_device(split: Split, device: torch.device) -> Split:
 
 
 def _draw(
-    labels: Indices, n_folds: int, rng: np.random.Generator, labelled: float, test: float
+    labels: Indices, n_folds: int, rng: np.random.Generator, labeled: float, test: float
 ) -> tuple[list[Indices], Indices]:
     folds: list[list[Indices]] = [[] for _ in range(n_folds)]
     tested: list[Indices] = []
     for label in np.unique(labels[labels >= 0]):
         nodes = rng.permutation(np.flatnonzero(labels == label))
-        known, rest = np.split(nodes, [_floor_share(labelled, len(nodes))])
+        known, rest = np.split(nodes, [_floor_share(labeled, len(nodes))])
         tested.append(rest[: _floor_share(test, len(rest))])
         for k, fold in enumerate(folds):
             fold.append(known[k::n_folds])
@@ -146,17 +146,17 @@ def _floor_share(share: float, count: int) -> int:
 
 
 def _known_labels(y: ArrayLike) -> Indices:
-    labels: Indices = checked_labels(as_tensor(y, "y").cpu()).long().numpy()
+    labels: Indices = check_labels(as_tensor(y, "y").cpu()).long().numpy()
     if not (labels >= 0).any():
         raise ValueError("Expected at least one node with a label, but got none.")
     return labels
 
 
-def _check_plan(n_splits: int, n_folds: int, seed: int, labelled: float, test: float) -> None:
+def _check_plan(n_splits: int, n_folds: int, seed: int, labeled: float, test: float) -> None:
     check_whole_number("n_splits", n_splits, 1, 2**31 - 1)
     check_whole_number("n_folds", n_folds, 2, 2**31 - 1)
     check_seed(seed)
-    check_number("labelled", labelled, above=0, below=1)
+    check_number("labeled", labeled, above=0, below=1)
     check_number("test", test, above=0, most=1)
 
 

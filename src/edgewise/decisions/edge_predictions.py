@@ -14,7 +14,7 @@ from torch import Tensor
 from edgewise.data.edges import listed_once
 from edgewise.decisions.events import Event
 from edgewise.files.tables import write_table
-from edgewise.metrics.scoring_input import checked_input
+from edgewise.metrics.scoring_input import check_input
 from edgewise.validation import ArrayLike
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class EdgePredictions:
             Which nodes are looked at, such as ``split.val``; by default all.
         """
         asked = self._event(event)
-        inside = checked_input(self.node, y, self.pairs.to(self.node.device), mask)
+        inside = check_input(self.node, y, self.pairs.to(self.node.device), mask)
         rows = inside.mask[inside.edge_index].all(0).nonzero().squeeze(1)
         if asked.is_symmetric:
             rows = rows[listed_once(inside.edge_index[:, rows], len(inside.y))]

@@ -79,10 +79,10 @@ def _class_probability(kind: str, p: Float[Tensor, " pairs"], q: Float[Tensor, "
     return p * (1.0 - q) + (1.0 - p) * q
 
 
-def checked_events(events: Iterable[EventLike], num_classes: int, classes: Sequence[str]) -> list[Event]:
+def check_events(events: Iterable[EventLike], num_classes: int, classes: Sequence[str]) -> list[Event]:
     """Read events: "same", "different", "both_correct", "both=A", "any=A", "only_one=A", or (name, pairs of labels).
 
-    >>> [event.name for event in checked_events(["same", "any=1"], 2, ["0", "1"])]
+    >>> [event.name for event in check_events(["same", "any=1"], 2, ["0", "1"])]
     ['same', 'any=1']
     """
     if isinstance(events, str):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
-from edgewise.decisions.events import EventLike, PairBeliefs, Progress, checked_events, methods_of, pair_beliefs
+from edgewise.decisions.events import EventLike, PairBeliefs, Progress, check_events, methods_of, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
-from edgewise.validation import ArrayLike, check_whole_number, checked_integers
+from edgewise.validation import ArrayLike, check_integers, check_whole_number
 
 NameLike = ArrayLike | Sequence[str] | Sequence[int]
 PairsLike = ArrayLike | Sequence[tuple[object, object]]
@@ -32,7 +32,7 @@ class Names:
         return [str(name) for name in (range(self.count) if self.given is None else self.given.tolist())]
 
 
-def checked_names(names: NameLike | None, count: int, argument: str, thing: str) -> Names:
+def check_names(names: NameLike | None, count: int, argument: str, thing: str) -> Names:
     """Check that there is one name per thing, text or a whole number, and that all differ."""
     if names is None:
         return Names(count)
@@ -62,7 +62,7 @@ def _array_of(names: object) -> NDArray[Any]:
     return array.astype(object)
 
 
-def checked_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
+def check_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
     """Check pairs of nodes given by their names, and return their numbers.
 
     An array or tensor holds pairs as columns (2, pairs), as edge_index does; a list holds a pair in each entry.
@@ -86,7 +86,7 @@ def checked_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
 
 def _columns(pairs: PairsLike) -> NDArray[Any]:
     if isinstance(pairs, Tensor):
-        columns = checked_integers(pairs.detach(), "pairs").cpu().numpy()
+        columns = check_integers(pairs.detach(), "pairs").cpu().numpy()
     elif isinstance(pairs, np.ndarray):
         columns = pairs
     else:
@@ -186,11 +186,11 @@ def predict_edges(
     convergence: nothing to converge
     """
     belief = as_posterior(posterior)
-    nodes = checked_names(node_ids, belief.num_nodes, "node_ids", "node")
-    classes = checked_names(class_names, belief.num_classes, "class_names", "class")
-    asked = checked_events(events, belief.num_classes, classes.as_text())
+    nodes = check_names(node_ids, belief.num_nodes, "node_ids", "node")
+    classes = check_names(class_names, belief.num_classes, "class_names", "class")
+    asked = check_events(events, belief.num_classes, classes.as_text())
     check_whole_number("top", top, 1, belief.num_classes**2)
-    ends = checked_pairs(pairs, nodes)
+    ends = check_pairs(pairs, nodes)
     convergence = _describe_convergence(belief)
     beliefs = pair_beliefs(belief, ends, asked, top, progress)
     table = {

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.edges import scored_edges
-from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, checked_events, pair_beliefs
-from edgewise.metrics.scoring_input import checked_input
+from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, check_events, pair_beliefs
+from edgewise.metrics.scoring_input import check_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
@@ -134,7 +134,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     >>> curve.coverage.tolist(), curve.aurc  # (0 + 1/3 + 1/3 + 1/2) / 4
     ([0.25, 0.75, 1.0], 0.2916...)
     """
-    scores, right = checked_scores(confidence, correct, "confidence", "correct")
+    scores, right = check_scores(confidence, correct, "confidence", "correct")
     threshold, selected, errors = counts_by_threshold(scores, ~right)
     return RiskCoverage(threshold, selected, errors)
 
@@ -149,7 +149,7 @@ def counts_by_threshold(
     return ordered[last], last + 1, np.cumsum(counted[order])[last]
 
 
-def checked_scores(
+def check_scores(
     scores: ArrayLike, flags: ArrayLike, name: str, flags_name: str
 ) -> tuple[Float[np.ndarray, " elements"], Bool[np.ndarray, " elements"]]:
     """Check that there is a number and a boolean for each element."""
@@ -239,9 +239,9 @@ def selective(
     same                      3     0.3333     0.1111     0.1111     0.0000
     """
     belief = as_posterior(posterior)
-    given = checked_input(belief, y, edge_index, mask)
+    given = check_input(belief, y, edge_index, mask)
     ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
-    asked = checked_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
+    asked = check_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
     beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])
     _check_methods(beliefs, ends)
     predicted = given.probs.argmax(1)

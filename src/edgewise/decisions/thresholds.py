@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from edgewise.decisions.risk_coverage import checked_scores, counts_by_threshold
+from edgewise.decisions.risk_coverage import check_scores, counts_by_threshold
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
 Probabilities = Float[np.ndarray, " pairs"]
@@ -126,7 +126,7 @@ class Threshold:
 
     def check(self, probability: ArrayLike, happened: ArrayLike) -> ThresholdOutcome:
         """Tell what the threshold selects among other pairs, such as those of test nodes."""
-        p, truth = checked_outcomes(probability, happened)
+        p, truth = check_outcomes(probability, happened)
         return count_selected(self.value, p, truth, self.costs)
 
     def __str__(self) -> str:
@@ -142,13 +142,13 @@ def count_selected(
     return ThresholdOutcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
 
 
-def checked_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
+def check_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
     """Check that there is a probability and a boolean for each pair."""
-    p, truth = checked_scores(probability, happened, "probability", "happened")
-    return checked_probabilities(p), truth
+    p, truth = check_scores(probability, happened, "probability", "happened")
+    return check_probabilities(p), truth
 
 
-def checked_probabilities(probability: ArrayLike, name: str = "probability") -> Probabilities:
+def check_probabilities(probability: ArrayLike, name: str = "probability") -> Probabilities:
     """Check that there is a number from 0 to 1 for each pair."""
     p: Probabilities = as_tensor(probability, name).cpu().double().numpy()
     if p.ndim != 1:
@@ -201,7 +201,7 @@ def threshold_for_precision(
     0.6
     """
     check_share("precision", precision)
-    p, truth = checked_outcomes(probability, happened)
+    p, truth = check_outcomes(probability, happened)
     if confidence is None:
         return _choose_by_observed(p, truth, precision)
     return _choose_by_guaranteed(p, truth, precision, confidence)
@@ -277,7 +277,7 @@ def threshold_for_cost(
     P ≥ 0.7, which costs least at 1 a false positive and 4 a false negative
     """
     costs = Costs(false_positive, false_negative)
-    p, truth = checked_outcomes(probability, happened)
+    p, truth = check_outcomes(probability, happened)
     value, selected, wrong = counts_by_threshold(p, ~truth)
     left_out = truth.sum() - (selected - wrong)
     total = np.append(false_negative * truth.sum(), false_positive * wrong + false_negative * left_out)
@@ -343,8 +343,8 @@ def threshold_for_fdr(
     0.6
     """
     check_share("fdr", fdr)
-    p, truth = checked_outcomes(probability, happened)
-    decided = p if among is None else checked_probabilities(among, "among")
+    p, truth = check_outcomes(probability, happened)
+    decided = p if among is None else check_probabilities(among, "among")
     value, selected, _ = counts_by_threshold(decided, np.zeros(len(decided), np.bool_))
     false = np.sort(p[~truth])
     above = len(false) - np.searchsorted(false, value)
@@ -373,7 +373,7 @@ def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
     0.8
     """
     check_share("fdr", fdr)
-    p = np.sort(checked_probabilities(probability))[::-1]
+    p = np.sort(check_probabilities(probability))[::-1]
     value, selected, _ = counts_by_threshold(p, np.zeros(len(p), np.bool_))
     believed = np.cumsum(1.0 - p)[selected - 1] / selected
     passed = np.flatnonzero(believed <= fdr)

@@ -80,7 +80,7 @@ def pair_information(
     return strength * (labels[0] == labels[1]) - own - log_normalizer
 
 
-def labelled_likelihood(
+def labeled_likelihood(
     log_p: Float[Tensor, "nodes classes"],
     labels: Int[Tensor, " nodes"],
     edge_index: Int[Tensor, "2 edges"],

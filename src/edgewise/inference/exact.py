@@ -22,7 +22,7 @@ Array = NDArray[Any]
 MAX_NUMBERS = 1 << 24  # in the mixture that enumeration makes
 
 
-class TooManyLabellings(ValueError):
+class TooManyLabelings(ValueError):
     """A graph with loops is too large to enumerate."""
 
 
@@ -30,7 +30,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     """Infer true marginals: by two passes over a forest of any size, or by enumeration of a small graph with loops.
 
     A node whose label is known cuts the graph: what hangs together only through such nodes counts as a forest. Of a
-    graph with loops a vertex cover of k nodes is enumerated, C^k labellings: given their labels all other nodes are
+    graph with loops a vertex cover of k nodes is enumerated, C^k labelings: given their labels all other nodes are
     independent, so the posterior is a mixture, which answers for any set of nodes. A graph that is too large for that
     is a ValueError.
 
@@ -130,7 +130,7 @@ def _hang_on_roots(num_nodes: int, edge_index: Array, ids: Array) -> "RootedFore
 
 
 def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePosterior:
-    """Mix over all labellings of a vertex cover; nodes that are decided belong to it with their one label."""
+    """Mix over all labelings of a vertex cover; nodes that are decided belong to it with their one label."""
     cover = _vertex_cover(mrf, decided)
     num_samples = mrf.num_classes ** len(cover)
     ranges = [torch.arange(mrf.num_classes, device=mrf.unary.device)] * len(cover)
@@ -150,7 +150,7 @@ def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int
         node = int(torch.bincount(open_edges.flatten()).argmax())
         cover.append(node)
         if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_NUMBERS:
-            raise TooManyLabellings(
+            raise TooManyLabelings(
                 f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes "
                 f"or more of {mrf.num_classes} classes, with {mrf.num_nodes} nodes in all, are too many. "
                 "Use sum_product."

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.data.edges import check_listed_once
-from edgewise.validation import ArrayLike, as_tensor, checked_edges, dense_tensor
+from edgewise.validation import ArrayLike, as_tensor, check_edges, dense_tensor
 
 MAX_POTENTIAL = 1e30  # sums of larger potentials could overflow float32
 
@@ -55,15 +55,15 @@ class PairwiseMRF:
         edge_scale: ArrayLike | None = None,
         evidence: Mapping[int, int] | None = None,
     ):
-        potentials = _checked_unary(dense_tensor(unary, "unary"))
+        potentials = _check_unary(dense_tensor(unary, "unary"))
         *batch, nodes, classes = potentials.shape
-        edges = _checked_edge_list(as_tensor(edge_index, "edge_index").to(potentials.device), nodes)
+        edges = _check_edge_list(as_tensor(edge_index, "edge_index").to(potentials.device), nodes)
         num_edges = edges.shape[1]
         couplings = _floating(dense_tensor(pairwise, "pairwise"), "pairwise").to(potentials)
-        couplings = _checked_pairwise(couplings, batch, num_edges, classes)
+        couplings = _check_pairwise(couplings, batch, num_edges, classes)
         scale = None
         if edge_scale is not None:
-            scale = _checked_scale(dense_tensor(edge_scale, "edge_scale").to(potentials), batch, num_edges)
+            scale = _check_scale(dense_tensor(edge_scale, "edge_scale").to(potentials), batch, num_edges)
         _check_size(potentials, couplings, scale)
         object.__setattr__(self, "unary", _clamp(potentials, {} if evidence is None else evidence))
         object.__setattr__(self, "edge_index", edges)
@@ -154,7 +154,7 @@ def _floating(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def _checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
+def _check_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
     """Check that each node has a possible label, and no potential that is NaN or too good."""
     if unary.ndim not in (2, 3) or unary.shape[-1] == 0 or (unary.ndim == 3 and len(unary) == 0):
         raise ValueError(
@@ -175,9 +175,9 @@ def _checked_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
     return unary
 
 
-def _checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+def _check_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     """Check that each edge connects two nodes, and is listed once."""
-    edges = checked_edges(edge_index, num_nodes).long()
+    edges = check_edges(edge_index, num_nodes).long()
     loop = edges[0] == edges[1]
     if bool(loop.any()):
         e = int(loop.nonzero()[0])
@@ -189,7 +189,7 @@ def _checked_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edg
     return edges
 
 
-def _checked_pairwise(
+def _check_pairwise(
     pairwise: Tensor, batch: list[int], num_edges: int, num_classes: int
 ) -> Float[Tensor, "*batch couplings classes classes"]:
     """Check the shape of couplings, and expand them to the batch: one coupling, or one per edge."""
@@ -206,7 +206,7 @@ def _checked_pairwise(
     return pairwise.reshape(*(batch if pairwise.ndim == 4 else ()), *allowed[shape]).expand(*batch, *allowed[shape])
 
 
-def _checked_scale(edge_scale: Tensor, batch: list[int], num_edges: int) -> Float[Tensor, "*batch edges"]:
+def _check_scale(edge_scale: Tensor, batch: list[int], num_edges: int) -> Float[Tensor, "*batch edges"]:
     """Check that there is a factor for each edge, and expand them to the batch."""
     if tuple(edge_scale.shape) not in ((num_edges,), (*batch, num_edges)):
         raise ValueError(

@@ -65,9 +65,9 @@ def sum_product(
 def max_product(
     mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
 ) -> tuple[PairwisePosterior, Convergence]:
-    """Infer max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labelling in which i has label l.
+    """Infer max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labeling in which i has label l.
 
-    They are not marginals: the argmax of each node is the most likely labelling of a tree if that is unique, and a good
+    They are not marginals: the argmax of each node is the most likely labeling of a tree if that is unique, and a good
     guess elsewhere. Arguments and answer as in `sum_product`.
 
     Examples

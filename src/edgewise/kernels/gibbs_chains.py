@@ -130,7 +130,7 @@ def _add_node(log_p: Array, node_sum: Array, node_square: Array) -> None:
 def _add_pair(
     given_i: Array, given_j: Array, label_i: int, label_j: int, affinity: Array, pair: Array, joint_sum: Array
 ) -> None:
-    """Take the other end's label out of P(y_i | rest) and P(y_j | rest), couple the ends, and normalise."""
+    """Take the other end's label out of P(y_i | rest) and P(y_j | rest), couple the ends, and normalize."""
     classes, total = len(given_i), 0.0
     for low in range(classes):
         alone = given_i[low] / affinity[low, label_j]

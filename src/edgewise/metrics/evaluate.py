@@ -18,7 +18,7 @@ from edgewise.metrics.collect import (
 from edgewise.metrics.evaluation import Evaluation, Intervals
 from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, checked_input
+from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_input
 from edgewise.posterior import Belief
 from edgewise.validation import (
     ArrayLike,
@@ -26,8 +26,8 @@ from edgewise.validation import (
     check_number,
     check_option,
     check_seed,
+    check_sets,
     check_whole_number,
-    checked_sets,
 )
 
 
@@ -119,8 +119,8 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
-    given = checked_input(probs, y, edge_index, mask, edge_probs)
-    sets = None if node_sets is None else _checked_node_sets(node_sets, given, edge_probs is not None)
+    given = check_input(probs, y, edge_index, mask, edge_probs)
+    sets = None if node_sets is None else _check_node_sets(node_sets, given, edge_probs is not None)
     task = prepare(given, edge_choice)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
     sums = mass_sums(views, given.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
@@ -142,11 +142,11 @@ def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confid
     check_number("confidence_level", confidence_level, above=0, below=1)
 
 
-def _checked_node_sets(node_sets: ArrayLike, given: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
+def _check_node_sets(node_sets: ArrayLike, given: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
     if has_edge_probs:
         raise ValueError(
             "Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only. Leave out "
             "node_sets, or make a posterior of marginals and joints: ew.PairwisePosterior.from_joints."
         )
     sets = as_tensor(node_sets, "node_sets").to(given.y.device)
-    return checked_sets(sets, len(given.y), "node_sets")
+    return check_sets(sets, len(given.y), "node_sets")

@@ -13,11 +13,11 @@ from edgewise.validation import (
     ArrayLike,
     as_tensor,
     check_distributions,
+    check_edges,
+    check_labels,
+    check_mask,
     check_option,
     check_whole_number,
-    checked_edges,
-    checked_labels,
-    checked_mask,
 )
 
 Kind = Literal["width", "mass"]
@@ -57,7 +57,7 @@ class ScoringInput(NamedTuple):
     joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
 
 
-def checked_input(
+def check_input(
     probs: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,
@@ -73,12 +73,12 @@ def checked_input(
     nodes, classes = p.shape
     chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
-        chosen = checked_mask(_on_device(mask, "mask", p.device), nodes, "mask")
+        chosen = check_mask(_on_device(mask, "mask", p.device), nodes, "mask")
     labels = _scorable_labels(_on_device(y, "y", p.device), chosen, classes)
-    edges = checked_edges(_on_device(edge_index, "edge_index", p.device), nodes)
+    edges = check_edges(_on_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
-        joints = _listed(_checked_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes))
+        joints = _listed(_check_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes))
     elif not is_product:
         joints = _believed(posterior)
     return ScoringInput(p, labels, edges, chosen, joints)
@@ -101,7 +101,7 @@ def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
 
 def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
     """Check that labels have a column, and that those of the mask are known."""
-    y = checked_labels(y, len(mask), "rows of probs")
+    y = check_labels(y, len(mask), "rows of probs")
     if bool((y >= num_classes).any()):
         i = int((y >= num_classes).nonzero()[0])
         raise ValueError(
@@ -117,7 +117,7 @@ def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) 
     return y
 
 
-def _checked_joints(edge_probs: Tensor, num_edges: int, num_classes: int) -> Tensor:
+def _check_joints(edge_probs: Tensor, num_edges: int, num_classes: int) -> Tensor:
     expected = (num_edges, num_classes, num_classes)
     if edge_probs.shape != expected:
         raise ValueError(

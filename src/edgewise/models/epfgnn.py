@@ -114,7 +114,7 @@ class FittedEPFGNN(Fitted):
 class EPFGNN(Model[FittedEPFGNN]):
     """P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)): U a GCN's logits, B one matrix, r one scale for each edge.
 
-    Trained by expectation maximisation: M steps raise the piecewise likelihood of the expected labels, E steps are one
+    Trained by expectation maximization: M steps raise the piecewise likelihood of the expected labels, E steps are one
     sweep of mean field.
 
     Parameters
@@ -179,7 +179,7 @@ class EPFGNN(Model[FittedEPFGNN]):
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
         gcn = backbone(self, self.pretrain_epochs, self.pretrain_patience)
         pretrained = gcn.train_weights(task, seeds, "pretraining", log)
-        draws = generator(seeds.initialisation, "epfgnn")
+        draws = generator(seeds.initialization, "epfgnn")
         classes = task.num_classes
         noise = torch.randn(classes, classes, generator=draws, dtype=torch.float64)
         start = pretrained | {

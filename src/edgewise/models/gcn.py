@@ -14,7 +14,7 @@ from edgewise.models.seeds import Initializer
 
 @dataclass(frozen=True, kw_only=True)
 class GCN(Classifier):
-    """Two layers of averaging over neighbours, with ReLU and dropout between them.
+    """Two layers of averaging over neighbors, with ReLU and dropout between them.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""GMNN: one network labels nodes by features, another by their neighbours' labels (Qu, Bengio, Tang 2019)."""
+"""GMNN: one network labels nodes by features, another by their neighbors' labels (Qu, Bengio, Tang 2019)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class FittedGMNN(Fitted):
 
 @dataclass(frozen=True, kw_only=True)
 class GMNN(Model[FittedGMNN]):
-    """Two GCNs trained in turns: q maps features to labels, p maps labels of the neighbourhood to labels.
+    """Two GCNs trained in turns: q maps features to labels, p maps labels of the neighborhood to labels.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ class GMNN(Model[FittedGMNN]):
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:
         gcn, draws = self._gcn, generator(seeds.sampling, "gmnn")
         q = gcn.train_weights(task, seeds, "pretraining", log)
-        p_draw = Initializer(generator(seeds.initialisation, "gmnn p"), task.dtype, task.device)
+        p_draw = Initializer(generator(seeds.initialization, "gmnn p"), task.dtype, task.device)
         p = gcn.initial_weights(task.num_classes, task.num_classes, p_draw)
         features = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
 

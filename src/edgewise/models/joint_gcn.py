@@ -1,4 +1,4 @@
-"""JointGCN: GCNs for the marginals of nodes, and a coupling of neighbours, learned from labels that were held out."""
+"""JointGCN: GCNs for the marginals of nodes, and a coupling of neighbors, learned from labels that were held out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_parts
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.coupled_marginals import labelled_likelihood, sinkhorn_messages, unaries
+from edgewise.inference.coupled_marginals import labeled_likelihood, sinkhorn_messages, unaries
 from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
@@ -30,7 +30,7 @@ BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-6.0, 6.0)]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedJointGCN(Fitted):
-    """Marginals of nodes, and messages that couple neighbours without moving them.
+    """Marginals of nodes, and messages that couple neighbors without moving them.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class FittedJointGCN(Fitted):
 
     @property
     def strength(self) -> float:
-        """How many nats an edge adds for equal labels; below 0 neighbours tend to differ."""
+        """How many nats an edge adds for equal labels; below 0 neighbors tend to differ."""
         return float(self.weights["strength"])
 
     @property
@@ -77,12 +77,12 @@ class FittedJointGCN(Fitted):
 class JointGCN(Model[FittedJointGCN]):
     """q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) for each edge, with marginals p that are those of GCNs.
 
-    p and q are a fixed point of sum-product on a pairwise field, so Bethe's likelihood of labelled nodes and edges is
+    p and q are a fixed point of sum-product on a pairwise field, so Bethe's likelihood of labeled nodes and edges is
     Π_i p_i(y_i) Π_ij q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)). A network knows the labels that it was trained on, and
     leaves nothing for a coupling to explain. So there are several: each is trained on all folds of the training nodes
     but one, and three numbers have the highest likelihood of the nodes and edges of the folds that were held out: the
     strength w, and s and b of p_i = softmax(s d_i^b z_i), z a network's logits and d_i a node's degree, itself counted,
-    relative to the geometric mean: hubs are often surer than they should be. Training nodes that are neighbours are in
+    relative to the geometric mean: hubs are often surer than they should be. Training nodes that are neighbors are in
     one fold, so that their edges are held out with them. In the end p_i is the mean over networks, a little less sure
     than the single ones that these numbers were fitted to. The labels of validation nodes only tell networks when to
     stop.
@@ -150,7 +150,7 @@ class _Network(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """How sure networks may be, how that depends on the degree, and how far neighbours go together."""
+    """How sure networks may be, how that depends on the degree, and how far neighbors go together."""
 
     log_sharpness: Float[Tensor, ""]
     power: Float[Tensor, ""]
@@ -165,7 +165,7 @@ class Learned(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """What networks say of labelled nodes that they were not trained on, and the edges between nodes of one fold."""
+    """What networks say of labeled nodes that they were not trained on, and the edges between nodes of one fold."""
 
     logits: Float[Tensor, "nodes classes"]
     log_degree: Float[Tensor, " nodes"]
@@ -195,7 +195,7 @@ def _held_out(
 
 
 def _most_likely(held_out: HeldOut) -> Learned:
-    """Maximise the likelihood of what was held out, under normal priors."""
+    """Maximize the likelihood of what was held out, under normal priors."""
     from scipy.optimize import minimize
 
     prior = held_out.logits.new_tensor(PRIOR)
@@ -212,7 +212,7 @@ def _most_likely(held_out: HeldOut) -> Learned:
 
 def _log_likelihood(held_out: HeldOut, learned: Learned) -> Float[Tensor, ""]:
     log_p = learned.log_marginals(held_out.logits, held_out.log_degree)
-    return labelled_likelihood(log_p, held_out.labels, held_out.edge_index, learned.strength)
+    return labeled_likelihood(log_p, held_out.labels, held_out.edge_index, learned.strength)
 
 
 def held_out_folds(task: Task, num_folds: int, draws: torch.Generator) -> Int[Tensor, " train"]:

@@ -17,7 +17,7 @@ from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted, FittedClassifier
 from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, Seeds, as_seeds, dropout_key, generator
-from edgewise.models.task import Directed, LabelledNodes, Task, prepare_task
+from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
 from edgewise.models.training import Log, OnEpoch, Phase, check_logits, one_thread, train
 from edgewise.validation import check_number, check_whole_number
 
@@ -56,7 +56,7 @@ class Model(ABC, Generic[F]):
     def fit(
         self,
         data: Any,
-        split: LabelledNodes,
+        split: LabeledNodes,
         seed: int | Seeds = 0,
         *,
         device: torch.device | str = "cpu",
@@ -76,7 +76,7 @@ class Model(ABC, Generic[F]):
         split
             Who trains and who validates: an `ew.Split`, or anything with the masks ``train`` and ``val``.
         seed
-            One for everything, or `Seeds` of initialisation, dropout and sampling. On a CPU the same seeds give the
+            One for everything, or `Seeds` of initialization, dropout and sampling. On a CPU the same seeds give the
             same numbers to the last bit.
         device
             Where to train.
@@ -147,7 +147,7 @@ class Classifier(Model[FittedClassifier]):
 
     def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
         """Train on the labels of training nodes, and return the weights that were kept."""
-        draw = Initializer(generator(seeds.initialisation, self.name), task.dtype, task.device)
+        draw = Initializer(generator(seeds.initialization, self.name), task.dtype, task.device)
         weights = self.initial_weights(task.num_features, task.num_classes, draw)
         rows = TrainingRows(task, task.x, task.train.cpu().numpy(), self.hops)
         network = Network(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))

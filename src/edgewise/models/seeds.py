@@ -1,4 +1,4 @@
-"""Where chance comes from: initialisation, dropout and sampling have seeds of their own."""
+"""Where chance comes from: initialization, dropout and sampling have seeds of their own."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,13 @@ from edgewise.validation import check_seed
 
 
 class Seeds(NamedTuple):
-    """One seed for each thing that is drawn, so that another initialisation leaves dropout as it was.
+    """One seed for each thing that is drawn, so that another initialization leaves dropout as it was.
 
     ``fit(…, seed=3)`` is short for ``seed=Seeds(3, 3, 3)``.
 
     Attributes
     ----------
-    initialisation
+    initialization
         Of weights.
     dropout
         Of what is dropped.
@@ -25,11 +25,11 @@ class Seeds(NamedTuple):
 
     Examples
     --------
-    >>> Seeds(initialisation=3)
-    Seeds(initialisation=3, dropout=0, sampling=0)
+    >>> Seeds(initialization=3)
+    Seeds(initialization=3, dropout=0, sampling=0)
     """
 
-    initialisation: int = 0
+    initialization: int = 0
     dropout: int = 0
     sampling: int = 0
 

@@ -17,11 +17,11 @@ from edgewise.kernels.sparse import SparseMatrix
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
+    check_edges,
+    check_labels,
+    check_mask,
     check_option,
     check_whole_number,
-    checked_edges,
-    checked_labels,
-    checked_mask,
 )
 
 
@@ -51,7 +51,7 @@ MIN_DENSE_SHARE = 0.3  # of non-zeros, from which on a dense product is quicker
 Features = Any  # scipy's csr_array, which ships no types, or a dense tensor
 
 
-def checked_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
+def check_features(x: ArrayLike) -> tuple[Features, torch.dtype]:
     """Return features as they are multiplied quickest: by rows of non-zeros if there are few."""
     from scipy.sparse import coo_array, csr_array
 
@@ -112,7 +112,7 @@ Directed = Literal["refuse", "undirected"]
 Nodes = NDArray[np.int64]
 
 
-class LabelledNodes(Protocol):
+class LabeledNodes(Protocol):
     """Who trains and who validates: an edgewise `Split`, or anything with these masks."""
 
     @property
@@ -194,15 +194,15 @@ class Task(Graph):
 
 
 def prepare_task(
-    data: Any, split: LabelledNodes, *, directed: Directed, num_classes: int | None, device: torch.device | str
+    data: Any, split: LabeledNodes, *, directed: Directed, num_classes: int | None, device: torch.device | str
 ) -> Task:
     """Check a graph and its labels, and make a task of them."""
     _check_parts(data, ("x", "edge_index", "y"))
     check_option("directed", directed, DIRECTED)
     where = _device(device)
-    x, dtype = checked_features(data.x)
-    labels = checked_labels(as_tensor(data.y, "y").cpu(), x.shape[0], "rows of x").long()
-    train, val = (checked_nodes(name, split, labels) for name in ("train", "val"))
+    x, dtype = check_features(data.x)
+    labels = check_labels(as_tensor(data.y, "y").cpu(), x.shape[0], "rows of x").long()
+    train, val = (check_nodes(name, split, labels) for name in ("train", "val"))
     if bool((train & val).any()):
         node = int((train & val).nonzero()[0])
         raise ValueError(
@@ -227,7 +227,7 @@ def prepare_graph(data: Any, *, directed: Directed, dtype: torch.dtype, device: 
     """Check a graph to which a trained model is applied; it needs no labels."""
     _check_parts(data, ("x", "edge_index"))
     check_option("directed", directed, DIRECTED)
-    x, _ = checked_features(data.x)
+    x, _ = check_features(data.x)
     edges = _edges(data, directed, x.shape[0]).to(device)
     threads = Threads(torch.get_num_threads())
     return Graph(x=_on_device(x, dtype, device), edge_index=edges, dtype=dtype, device=device, threads=threads)
@@ -248,7 +248,7 @@ def _check_parts(data: Any, names: tuple[str, ...]) -> None:
 
 
 def _edges(data: Any, directed: Directed, num_nodes: int) -> Int[Tensor, "2 edges"]:
-    edges = checked_edges(as_tensor(data.edge_index, "edge_index").cpu(), num_nodes).long()
+    edges = check_edges(as_tensor(data.edge_index, "edge_index").cpu(), num_nodes).long()
     return undirected_edges(edges, directed, num_nodes)
 
 
@@ -266,7 +266,7 @@ def _device(device: torch.device | str) -> torch.device:
     return where
 
 
-def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+def check_nodes(name: str, split: LabeledNodes, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
     """Check that a mask of a split chooses some nodes, and that their labels are known."""
     mask = getattr(split, name, None)
     if mask is None:
@@ -274,7 +274,7 @@ def checked_nodes(name: str, split: LabelledNodes, labels: Int[Tensor, " nodes"]
             f"Expected a split with the masks train and val, but a {type(split).__name__} has no {name}. Pass one of "
             "ew.make_splits(y), or ew.Split(data.train_mask, data.val_mask, data.test_mask)."
         )
-    nodes = checked_mask(as_tensor(mask, name).cpu(), len(labels), name)
+    nodes = check_mask(as_tensor(mask, name).cpu(), len(labels), name)
     if not bool(nodes.any()):
         raise ValueError(
             f"Expected at least one {name} node, but the mask is empty. Models learn from training nodes; validation "

@@ -63,8 +63,8 @@ def row_style(row: str) -> RowStyle:
 def row_styles_css(rows: Iterable[str]) -> str:
     """Write colors and dashes of rows as CSS of whatever is marked as theirs; print always has the light colors."""
     styles = {f'[data-model="{row}"]': row_style(row) for row in rows}
-    light = [f"{which} {{ --colour: {style.color}; --dash: {style.dash}; }}" for which, style in styles.items()]
-    dark = [f"  {which} {{ --colour: {style.dark_color}; }}" for which, style in styles.items() if style.dark_color]
+    light = [f"{which} {{ --color: {style.color}; --dash: {style.dash}; }}" for which, style in styles.items()]
+    dark = [f"  {which} {{ --color: {style.dark_color}; }}" for which, style in styles.items() if style.dark_color]
     return "\n".join([*light, "@media screen and (prefers-color-scheme: dark) {", *dark, "}", ""])
 
 

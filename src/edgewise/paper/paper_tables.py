@@ -39,7 +39,7 @@ CALIBRATED_NOTE = (
 )
 STRUCTURED_TITLE = "Structured calibration against the paper's models"
 STRUCTURED_NOTE = (
-    "Accuracy and ECE in percent; mean ± std over the runs whose split, fold and initialisation structured calibration "
+    "Accuracy and ECE in percent; mean ± std over the runs whose split, fold and initialization structured calibration "
     "has; best of a dataset in bold."
 )
 OTHER_PROCEDURE = "The published procedure was another: to be away from its numbers is no failure to reproduce them."

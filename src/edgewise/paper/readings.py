@@ -83,7 +83,7 @@ MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "mean_field": "EM that has to beat its backbone on validation; mean field with labels clamped; product joints",
         "sum_product": "EM that has to beat its backbone on validation; sum-product with labels clamped; joints of the "
         "beliefs",
-        "joint": "node marginals averaged over GCNs, and kept; the ends of each edge coupled by one number, learnt "
+        "joint": "node marginals averaged over GCNs, and kept; the ends of each edge coupled by one number, learned "
         "from labels that were held out",
     }
 )
@@ -100,11 +100,11 @@ CALIBRATED_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "ensemble": "a mixture of softmax with a temperature, softmax without one, and equal probabilities; product "
         "joints",
         "cagcn": "logits multiplied by a factor of each node, which a GCN makes from the logits; product joints",
-        "gats": "logits divided by a temperature of each node, made by attention to its neighbours; product joints",
+        "gats": "logits divided by a temperature of each node, made by attention to its neighbors; product joints",
         "isotonic": "each class's probability mapped by a curve that never falls; product joints",
         "local": "logits divided by a temperature that follows the spread of a node's logits and its degree; product "
         "joints",
-        "structured": "node marginals by local scaling, kept; the ends of each edge coupled by one learnt number",
+        "structured": "node marginals by local scaling, kept; the ends of each edge coupled by one learned number",
     }
 )
 CALIBRATORS = tuple(CALIBRATED_PREDICTIONS)

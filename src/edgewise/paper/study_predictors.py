@@ -28,7 +28,7 @@ from edgewise.simulation import SyntheticGraph
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A graph, who is labelled in it, its true posterior, and models that are trained when they are first asked for."""
+    """A graph, who is labeled in it, its true posterior, and models that are trained when they are first asked for."""
 
     graph: SyntheticGraph
     split: Split
@@ -55,7 +55,7 @@ def features_alone(case: Case) -> Posterior:
 
 
 def base_rate(case: Case) -> Posterior:
-    """Say the same of all edges: how often neighbours have each pair of labels. Calibrated, and knows nothing."""
+    """Say the same of all edges: how often neighbors have each pair of labels. Calibrated, and knows nothing."""
     affinity = case.graph.coupling.exp()
     joint = affinity / affinity.sum()
     node = joint.sum(1).expand(case.graph.field.num_nodes, -1)
@@ -72,8 +72,8 @@ def _calibrated_gcn(calibrator: Calibrator, case: Case) -> Posterior:
     return calibrator.fit(case.fitted(GCN()), case.graph.data, case.split).posterior()
 
 
-# What is learnt from the training labels: add a line for each further model or calibration.
-LEARNT: Mapping[str, Predictor] = {
+# What is learned from the training labels: add a line for each further model or calibration.
+LEARNED: Mapping[str, Predictor] = {
     "gcn": lambda case: case.fitted(GCN()).posterior(),
     "gat": lambda case: case.fitted(GAT()).posterior(),
     "gmnn": lambda case: case.fitted(GMNN()).posterior(),
@@ -91,7 +91,7 @@ REFERENCES: Mapping[str, Predictor] = {
     "features alone": features_alone,
     "base rate": base_rate,
 }
-PREDICTORS: Mapping[str, Predictor] = {**LEARNT, **REFERENCES}
+PREDICTORS: Mapping[str, Predictor] = {**LEARNED, **REFERENCES}
 
 
 N_BINS = 15

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from edgewise.files.output import replace_file
 from edgewise.paper.study import GraphKey, StudyRow
-from edgewise.paper.study_predictors import LEARNT, PREDICTORS, REFERENCES
+from edgewise.paper.study_predictors import LEARNED, PREDICTORS, REFERENCES
 from edgewise.plots.style import BLACK, BLUE, GREEN, OCHRE, ORANGE, PURPLE, SKY, VERMILION
 
 SCORE_NAMES = {
@@ -175,8 +175,8 @@ def study_page(rows: Sequence[StudyRow]) -> str:
 
 def study_answer(rows: Sequence[StudyRow]) -> str:
     """Answer the question of the study, with numbers from the rows."""
-    learnt = chosen(rows, list(LEARNT))
-    ece, noiseless, nll = (agreement(learnt, m, "edge_kl") for m in ("edge_ece", "edge_ece_expected", "edge_nll"))
+    learned = chosen(rows, list(LEARNED))
+    ece, noiseless, nll = (agreement(learned, m, "edge_kl") for m in ("edge_ece", "edge_ece_expected", "edge_nll"))
     return "\n".join(
         [
             "Does a lower edge ECE mean a joint nearer to the truth? "
@@ -242,7 +242,7 @@ def _predictor_lines(rows: Sequence[StudyRow]) -> list[str]:
 
 def _agreement_lines(rows: Sequence[StudyRow]) -> list[str]:
     """Return for each score how well it orders models, and all predictors but the truth."""
-    sets = {"trained models": list(LEARNT), "all but the truth": list(WITHOUT_TRUTH)}
+    sets = {"trained models": list(LEARNED), "all but the truth": list(WITHOUT_TRUTH)}
     lines = [f"{'':22}" + "".join(f"{name:^34}" for name in sets)]
     lines.append(f"{'score':22}" + f"{'nearer by KL':>16}{'rank KL':>9}{'rank TV':>9}" * len(sets))
     for metric, name in SCORE_NAMES.items():
@@ -254,8 +254,8 @@ def _agreement_lines(rows: Sequence[StudyRow]) -> list[str]:
     return lines
 
 
-# References are hollow, trained models are filled. More markers than colours: a ninth model looks like no other.
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OCHRE)
+# References are hollow, trained models are filled. More markers than colors: a ninth model looks like no other.
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK, OCHRE)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 TITLE: Mapping[str, Any] = {"fontsize": "medium", "loc": "left"}
 MIN_SHOWN = 1e-4  # what is smaller is drawn here
@@ -299,8 +299,8 @@ class Style(NamedTuple):
 
 
 def _styles() -> dict[str, Style]:
-    colours, markers = cycle(COLOURS), cycle(MARKERS)
-    trained = {name: Style(marker, c, c) for name, marker, c in zip(LEARNT, markers, colours, strict=False)}
+    colors, markers = cycle(COLORS), cycle(MARKERS)
+    trained = {name: Style(marker, c, c) for name, marker, c in zip(LEARNED, markers, colors, strict=False)}
     references = [name for name in REFERENCES if name != "truth"]
     return trained | {name: Style(marker, "none", "0.25") for name, marker in zip(references, MARKERS, strict=False)}
 
@@ -332,8 +332,8 @@ def _scatter(ax: Axes, rows: Sequence[StudyRow], heights: Sequence[float]) -> No
 
 def _bars(ax: Axes, rows: Sequence[StudyRow]) -> None:
     """Draw for each score how often it tells which of two trained models is the nearer to the truth."""
-    learnt = chosen(rows, list(LEARNT))
-    values = [agreement(learnt, metric, "edge_kl") for metric in SCORE_NAMES]
+    learned = chosen(rows, list(LEARNED))
+    values = [agreement(learned, metric, "edge_kl") for metric in SCORE_NAMES]
     right = 100 * np.array([value.right for value in values])
     limits = 100 * np.array([value.interval for value in values])
     places = np.arange(len(values))[::-1]

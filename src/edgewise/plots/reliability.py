@@ -279,7 +279,7 @@ def plot_reliability(
     panels = prepare_reliability(evaluations, views)
     if ax is None:
         return draw_figure(panels, title)
-    axes = _checked_axes(ax, len(panels))
+    axes = _check_axes(ax, len(panels))
     draw_panels(panels, axes, INSIDE, title)
     figure = axes[0].figure
     return (figure.figure if isinstance(figure, SubFigure) else figure), axes
@@ -324,7 +324,7 @@ def _fit_height(fig: Figure, axes: NDArray[np.object_], around: Sequence[Artist]
     fig.set_figheight(sum(heights) / fig.dpi + 0.1 * len(heights))
 
 
-def _checked_axes(ax: Axes | Sequence[Axes] | NDArray[np.object_], num_views: int) -> NDArray[np.object_]:
+def _check_axes(ax: Axes | Sequence[Axes] | NDArray[np.object_], num_views: int) -> NDArray[np.object_]:
     axes = np.array(ax, dtype=object).ravel()
     for place, given in enumerate(axes):
         if not isinstance(given, Axes):

@@ -56,7 +56,7 @@ class Panel:
     def mean_line(self) -> tuple[Floats, Floats]:
         """Mean confidence and mean accuracy of each bin over the runs in which it is filled; NaN in no run.
 
-        Not the bin's centre: against the mean confidence, the distance to the diagonal is the mean of the runs' gaps,
+        Not the bin's center: against the mean confidence, the distance to the diagonal is the mean of the runs' gaps,
         the very gaps the calibration error adds up.
         """
         return mean_and_std(self.confidence)[0], mean_and_std(self.accuracy)[0]
@@ -93,9 +93,9 @@ def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -
     >>> panel.count, panel.accuracy.round(2)
     (array([[0, 3]]), array([[ nan, 0.67]]))
     """
-    runs = _checked_runs(evaluations)
+    runs = _check_runs(evaluations)
     norm = str(runs[0].options["norm"])
-    return [_panel(view, norm, [_scores(run, view) for run in runs]) for view in _checked_views(views)]
+    return [_panel(view, norm, [_scores(run, view) for run in runs]) for view in _check_views(views)]
 
 
 def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
@@ -130,7 +130,7 @@ def _scores(run: Evaluation, view: str) -> Scores:
     return run.same_label
 
 
-def _checked_runs(evaluations: Runs) -> list[Evaluation]:
+def _check_runs(evaluations: Runs) -> list[Evaluation]:
     if not isinstance(evaluations, Evaluation | Iterable):
         raise ValueError(f"Expected what ew.evaluate returns, or a list of it, but got a {type(evaluations).__name__}.")
     runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
@@ -151,7 +151,7 @@ def _checked_runs(evaluations: Runs) -> list[Evaluation]:
     return runs
 
 
-def _checked_views(views: str | Sequence[str]) -> list[str]:
+def _check_views(views: str | Sequence[str]) -> list[str]:
     names = [views] if isinstance(views, str) else list(views)
     if not names:
         raise ValueError("Expected at least one view, but got none.")

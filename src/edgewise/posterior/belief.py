@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
-from edgewise.validation import ArrayLike, as_tensor, checked_edges, checked_sets
+from edgewise.validation import ArrayLike, as_tensor, check_edges, check_sets
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Posterior(ABC):
 
     def joint(self, edge_index: ArrayLike) -> Float[Tensor, "*batch edges classes classes"]:
         """Return P(y_i = l, y_j = m) of each pair (i, j); a node with itself has its marginal on the diagonal."""
-        pairs = checked_edges(as_tensor(edge_index, "edge_index").to(self.node.device), self.num_nodes).long()
+        pairs = check_edges(as_tensor(edge_index, "edge_index").to(self.node.device), self.num_nodes).long()
         loop = pairs[0] == pairs[1]
         if not bool(loop.any()):
             return self._in_chunks(pairs)
@@ -155,7 +155,7 @@ class Posterior(ABC):
         >>> coins.marginal(torch.tensor([[0], [1], [3]])).shape
         torch.Size([1, 2, 2, 2])
         """
-        return self._in_chunks(checked_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes"))
+        return self._in_chunks(check_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes"))
 
     def _in_chunks(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*shape"]:
         (size, num_sets), entries = nodes.shape, self.num_classes ** nodes.shape[0]

@@ -14,7 +14,7 @@ class MixturePosterior(Posterior):
     """P(y) = Σ_s w_s Π_i p_s(y_i): samples s of the probabilities of all nodes.
 
     The joint of a pair is Σ_s w_s p_s(y_i) p_s(y_j), a real joint whose marginals are the node marginals: what an
-    ensemble, dropout at test time, or sampled neighbours say about pairs.
+    ensemble, dropout at test time, or sampled neighbors say about pairs.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class MixturePosterior(Posterior):
     @cached_property
     def node(self) -> Float[Tensor, "*batch nodes classes"]:
         """The marginal of each node, Σ_s w_s p_s(y_i)."""
-        return _normalised(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
+        return _normalized(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return samples and weights."""
@@ -68,13 +68,13 @@ class MixturePosterior(Posterior):
         # The last node is summed over samples by a matrix product, so no (samples, sets, entries) is made.
         first = self._samples[..., nodes[0], :] * self._weights[..., None, None]
         if len(nodes) == 1:
-            return _normalised(first.sum(-3))
+            return _normalized(first.sum(-3))
         for other in nodes[1:-1]:
             first = (first.unsqueeze(-1) * self._samples[..., other, :].unsqueeze(-2)).flatten(-2)
         last = self._samples[..., nodes[-1], :]
-        return _normalised((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
+        return _normalized((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
 
 
-def _normalised(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:
+def _normalized(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:
     """Divide rows by their sums, so that what all samples are sure of has probability 1 to the last bit."""
     return p / p.sum(-1, keepdim=True)

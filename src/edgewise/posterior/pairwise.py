@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup, Found, check_listed_once, connected_parts
 from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
-from edgewise.validation import ArrayLike, as_tensor, check_distributions, checked_edges, dense_tensor
+from edgewise.validation import ArrayLike, as_tensor, check_distributions, check_edges, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
 
@@ -65,7 +65,7 @@ class PairwisePosterior(Posterior):
         self._log_node = dense_tensor(log_node, "log_node")
         check_node_shape(self._log_node, "log_node")
         *batch, nodes, classes = self._log_node.shape
-        self._edge_index = checked_edges(as_tensor(edge_index, "edge_index").to(self._log_node.device), nodes).long()
+        self._edge_index = check_edges(as_tensor(edge_index, "edge_index").to(self._log_node.device), nodes).long()
         edges = self._edge_index.shape[1]
         self._messages, self._pairwise = dense_tensor(messages, "messages"), dense_tensor(pairwise, "pairwise")
         _check_shape("messages", self._messages, (*batch, 2, edges, classes))
@@ -86,7 +86,7 @@ class PairwisePosterior(Posterior):
     def from_joints(cls, node: ArrayLike, edge_index: ArrayLike, joints: ArrayLike) -> "PairwisePosterior":
         """Make a field of marginals and joints that are known already.
 
-        Sets of more than two nodes are then joined by Π_edges b_ij Π_nodes b_i^(1 - degree), normalised.
+        Sets of more than two nodes are then joined by Π_edges b_ij Π_nodes b_i^(1 - degree), normalized.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class PairwisePosterior(Posterior):
         marginals, pairs = dense_tensor(node, "node"), dense_tensor(joints, "joints")
         check_node_shape(marginals, "node")
         check_distributions(marginals.flatten(0, -2), "node", "row")
-        edges = checked_edges(as_tensor(edge_index, "edge_index"), marginals.shape[-2]).long()
+        edges = check_edges(as_tensor(edge_index, "edge_index"), marginals.shape[-2]).long()
         *batch, _, classes = marginals.shape
         _check_shape("joints", pairs, (*batch, edges.shape[1], classes, classes))
         check_distributions(pairs.flatten(0, -3), "joints", "edge")

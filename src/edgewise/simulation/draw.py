@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOMOPHILY = 0.8
 MAX_COUPLING = 50.0
-MAX_LABELLINGS = 1 << 16  # that are listed
+MAX_LABELINGS = 1 << 16  # that are listed
 LABEL_SWEEPS = 1000
 
 Matrix = Float[np.ndarray, "classes classes"]
@@ -167,8 +167,8 @@ def _weights(num_nodes: int, degree_law: DegreeLaw, rng: np.random.Generator) ->
 
 
 def _draw_from(field: LabelField, rng: np.random.Generator) -> Labels:
-    """Draw labels from a field: one of all labellings where they can be listed, else the end of a long chain."""
-    if field.num_classes**field.num_nodes > MAX_LABELLINGS:
+    """Draw labels from a field: one of all labelings where they can be listed, else the end of a long chain."""
+    if field.num_classes**field.num_nodes > MAX_LABELINGS:
         return draw_labels(field, LABEL_SWEEPS, rng)
     every = np.indices([field.num_classes] * field.num_nodes).reshape(field.num_nodes, -1)
     low, high = field.edge_index.numpy()

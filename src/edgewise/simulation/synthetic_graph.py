@@ -8,11 +8,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.inference import PairwiseMRF, exact_marginals
-from edgewise.inference.exact import TooManyLabellings
+from edgewise.inference.exact import TooManyLabelings
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelField, known_labels
 from edgewise.simulation.gibbs import EXACT, TruthReport, expected_sums, gibbs_marginals
-from edgewise.validation import ArrayLike, as_tensor, check_seed, check_whole_number, checked_mask
+from edgewise.validation import ArrayLike, as_tensor, check_mask, check_seed, check_whole_number
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -37,7 +37,7 @@ class SyntheticGraph:
     kind
         "block_model" or "mrf".
     coupling
-        J (C, C), what the draw was asked for: exp J is how much likelier neighbours have two labels.
+        J (C, C), what the draw was asked for: exp J is how much likelier neighbors have two labels.
     average_degree
         How many edges a node was asked to have.
     degree_law
@@ -153,7 +153,7 @@ class SyntheticGraph:
     def _given(self, evidence: ArrayLike | None) -> LabelField:
         if evidence is None:
             return self.field
-        mask = checked_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
+        mask = check_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
         return self.field.given(known_labels(mask, self.data.y))
 
     def _starts(self, chains: int, seed: int) -> Int[Tensor, "chains nodes"]:
@@ -164,11 +164,11 @@ class SyntheticGraph:
 
 
 def _exact(field: LabelField) -> Posterior | None:
-    """Infer exactly, or return None where there are too many labellings."""
+    """Infer exactly, or return None where there are too many labelings."""
     if not field.is_sparse and field.num_nodes > MAX_DENSE_NODES:
         return None
     mrf = field.dense_mrf()
     try:
         return exact_marginals(mrf)[0]
-    except TooManyLabellings:
+    except TooManyLabelings:
         return None

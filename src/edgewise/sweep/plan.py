@@ -17,7 +17,7 @@ from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
 CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
-MAX_REPEATS = 1000  # splits and initialisations, so that each run has a seed of its own
+MAX_REPEATS = 1000  # splits and initializations, so that each run has a seed of its own
 
 Predictions = Mapping[str, Callable[[], Posterior]]  # by name; each is computed when it is called
 
@@ -65,7 +65,7 @@ def calibrators_of(hyperparameters: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Every dataset with every model on so many splits, folds and initialisations.
+    """Every dataset with every model on so many splits, folds and initializations.
 
     Calibrators, of which "all" names all, are added to runs of models that have logits; their order is that of the
     predictions. ``recipes`` say how models are trained for which there is more to do than their default.

@@ -179,7 +179,7 @@ PREFIX = "synthetic-"
 NUM_NODES, NUM_CLASSES = 2000, 4
 AVERAGE_DEGREE = 4.0  # about Cora's
 NUM_FEATURES, FEATURE_NOISE = 16, 1.0  # features alone tell the class of about six nodes in ten
-SEED = 0  # of the graph; splits and initialisations have their own
+SEED = 0  # of the graph; splits and initializations have their own
 SIZE_IN_WORDS = (
     f"{NUM_NODES:,} nodes in {NUM_CLASSES} classes, {AVERAGE_DEGREE:g} edges a node, and {NUM_FEATURES} normal features"
 )

@@ -40,7 +40,7 @@ const page = (() => {
   const stroke = (...points) => draw("polyline", { class: "stroke", points: series(points) });
   const polygon = (...corners) => draw("polygon", { points: series(corners) });
 
-  // A shape for each marker, for eyes and printers that see no colour.
+  // A shape for each marker, for eyes and printers that see no color.
   const shapes = {
     o: (x, y, r) => draw("circle", { cx: round(x), cy: round(y), r }),
     s: (x, y, r) => polygon([x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]),

@@ -1,4 +1,4 @@
-"""The law of a synthetic graph by its definition: a loop over all labellings. Slow, and for tests only."""
+"""The law of a synthetic graph by its definition: a loop over all labelings. Slow, and for tests only."""
 
 import itertools
 
@@ -24,23 +24,23 @@ def log_probability(graph, labels):
 
 
 class Law:
-    """p(y | x, graph, evidence) of all labellings."""
+    """p(y | x, graph, evidence) of all labelings."""
 
     def __init__(self, graph, known=()):
         self.num_classes, y = len(graph.coupling), graph.data.y.tolist()
         every = itertools.product(range(self.num_classes), repeat=len(y))
-        self.labellings = np.array([labels for labels in every if all(labels[i] == y[i] for i in known)])
-        log_p = np.array([log_probability(graph, labels) for labels in self.labellings])
+        self.labelings = np.array([labels for labels in every if all(labels[i] == y[i] for i in known)])
+        log_p = np.array([log_probability(graph, labels) for labels in self.labelings])
         p = np.exp(log_p - log_p.max())
         self.probability = p / p.sum()
 
     def joint(self, i, j):
         table = np.zeros((self.num_classes, self.num_classes))
-        np.add.at(table, (self.labellings[:, i], self.labellings[:, j]), self.probability)
+        np.add.at(table, (self.labelings[:, i], self.labelings[:, j]), self.probability)
         return table
 
     def joints(self, edge_index):
         return np.stack([self.joint(i, j) for i, j in edge_index.T.tolist()])
 
     def nodes(self):
-        return np.stack([np.diagonal(self.joint(i, i)) for i in range(self.labellings.shape[1])])
+        return np.stack([np.diagonal(self.joint(i, i)) for i in range(self.labelings.shape[1])])

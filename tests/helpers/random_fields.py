@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from edgewise.inference import PairwiseMRF
-from reference.enumeration import Enumeration
+from helpers.reference.enumeration import Enumeration
 
 KINDS = ("shared", "per edge", "scaled", "scaled per edge")
 
@@ -120,7 +120,7 @@ def one_of(field, b):
 
 @st.composite
 def small_fields(draw, loops=False, strength=1.0):
-    """Few enough labellings to enumerate; all kinds of couplings, evidence, impossible labels, isolated nodes."""
+    """Few enough labelings to enumerate; all kinds of couplings, evidence, impossible labels, isolated nodes."""
     num_classes = draw(st.integers(1, 4))
     num_nodes = draw(st.integers(1, {1: 7, 2: 7, 3: 6, 4: 5}[num_classes]))
     g = generator(draw(st.integers(0, 2**31)))

@@ -1,4 +1,4 @@
-"""Inference by its definition: a loop over all labellings of a field. Slow, and for tests only."""
+"""Inference by its definition: a loop over all labelings of a field. Slow, and for tests only."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ def score(labels, unary, edges, couplings):
 
 
 class Enumeration:
-    """All labellings that agree with the evidence, and their probabilities."""
+    """All labelings that agree with the evidence, and their probabilities."""
 
     def __init__(self, unary, edges, couplings, evidence=None):
         self.num_nodes, self.num_classes = len(unary), len(unary[0])
@@ -47,7 +47,7 @@ class Enumeration:
         return list(max(self.scores, key=self.scores.get))
 
     def max_joint(self, nodes):
-        """The probability of the best labelling in which some nodes have these labels, normalised over the labels."""
+        """The probability of the best labeling in which some nodes have these labels, normalized over the labels."""
         table = np.zeros((self.num_classes,) * len(nodes))
         for labels, value in self.scores.items():
             place = tuple(labels[node] for node in nodes)

@@ -17,7 +17,7 @@ def write_planetoid(root: Path, dataset: str = "cora", seed: int = SEED) -> Path
     rng = np.random.default_rng(seed)
     y = rng.permutation(np.arange(NUM_NODES) % NUM_CLASSES)
     x = (rng.random((NUM_NODES, NUM_WORDS)) < word_rates()[y]).astype(np.float32)
-    graph = neighbours(rng, y)
+    graph = neighbors(rng, y)
     num_known = NUM_NODES - NUM_TESTED
     tested = rng.permutation(np.arange(num_known, NUM_NODES))
     words, labels = sp.csr_matrix(x), np.eye(NUM_CLASSES, dtype=np.int32)[y]
@@ -50,12 +50,12 @@ def write_texas(root: Path, seed: int = TEXAS_SEED) -> Path:
 
 
 def word_rates() -> np.ndarray:
-    """Give how often each word occurs in each class: each class has favourites, which others use too."""
-    favourite = np.arange(NUM_WORDS) % NUM_CLASSES == np.arange(NUM_CLASSES)[:, None]
-    return np.where(favourite, 0.3, 0.2)
+    """Give how often each word occurs in each class: each class has favorites, which others use too."""
+    favorite = np.arange(NUM_WORDS) % NUM_CLASSES == np.arange(NUM_CLASSES)[:, None]
+    return np.where(favorite, 0.3, 0.2)
 
 
-def neighbours(rng: np.random.Generator, y: np.ndarray) -> dict[int, list[int]]:
+def neighbors(rng: np.random.Generator, y: np.ndarray) -> dict[int, list[int]]:
     """Draw edges, most of them between nodes of one class."""
     same = y[:, None] == y
     chosen = np.triu(rng.random((NUM_NODES, NUM_NODES)) < np.where(same, 0.018, 0.003), 1)

@@ -29,8 +29,8 @@ def parts_of_blocks(
     if dense:
         x = torch.randn(num_nodes, 6, generator=g) + 2.0 * torch.eye(num_classes, 6)[y]
     else:
-        favourite = (torch.arange(30) % num_classes) == y.unsqueeze(1)
-        x = (torch.rand(num_nodes, 30, generator=g) < torch.where(favourite, 0.25, 0.08)).float()
+        favorite = (torch.arange(30) % num_classes) == y.unsqueeze(1)
+        x = (torch.rand(num_nodes, 30, generator=g) < torch.where(favorite, 0.25, 0.08)).float()
     return {"x": x.to(dtype), "edge_index": torch.cat([edges, edges.flip(0)], 1), "y": y}
 
 
@@ -43,7 +43,7 @@ def blocks(*sizes, **options):
 
 def split_of(data, seed=0):
     """Label 12 of 30 nodes of a class: 8 train and 4 validate."""
-    return ew.make_splits(data.y, n_splits=1, seed=seed, labelled=0.4)[0]
+    return ew.make_splits(data.y, n_splits=1, seed=seed, labeled=0.4)[0]
 
 
 def tensors_of(fitted):

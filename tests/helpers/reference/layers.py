@@ -4,7 +4,7 @@ import itertools
 import math
 
 
-def neighbours(edges, num_nodes):
+def neighbors(edges, num_nodes):
     """Of each node, and the node itself; self-loops and repeated edges change nothing."""
     heard = [{node} for node in range(num_nodes)]
     for i, j in edges:
@@ -14,8 +14,8 @@ def neighbours(edges, num_nodes):
 
 
 def convolution(x, edges, weight, bias):
-    """out_i = b + Σ_j W x_j / √(d_i d_j), over the neighbours j of i and i itself; d is their number."""
-    heard = neighbours(edges, len(x))
+    """out_i = b + Σ_j W x_j / √(d_i d_j), over the neighbors j of i and i itself; d is their number."""
+    heard = neighbors(edges, len(x))
     out = []
     for i in range(len(x)):
         row = list(bias)
@@ -59,14 +59,14 @@ def leaky(value):
 
 
 class Stars:
-    """The pieces of a pairwise field: each node with its neighbours.
+    """The pieces of a pairwise field: each node with its neighbors.
 
     Unaries are shared out among d_k = deg(k) + 1 stars, couplings r B among two.
     """
 
     def __init__(self, unary, edges, scales, coupling):
         self.num_classes, self.unary, self.coupling = len(coupling), unary, coupling
-        self.around = [[] for _ in unary]  # (neighbour, scale of the edge)
+        self.around = [[] for _ in unary]  # (neighbor, scale of the edge)
         for (i, j), scale in zip(edges, scales, strict=True):
             self.around[i].append((j, scale))
             self.around[j].append((i, scale))
@@ -74,31 +74,31 @@ class Stars:
     def share(self, node, label):
         return self.unary[node][label] / (len(self.around[node]) + 1)
 
-    def energy(self, centre, label, others):
-        """Of one labelling of a star."""
-        terms = [self.share(centre, label)]
-        for (node, scale), other in zip(self.around[centre], others, strict=True):
+    def energy(self, center, label, others):
+        """Of one labeling of a star."""
+        terms = [self.share(center, label)]
+        for (node, scale), other in zip(self.around[center], others, strict=True):
             terms += [self.share(node, other), scale * self.coupling[label][other] / 2]
         return math.fsum(terms)
 
-    def log_partition(self, centre):
-        """By enumeration of all labellings of a star."""
+    def log_partition(self, center):
+        """By enumeration of all labelings of a star."""
         energies = [
-            self.energy(centre, label, others)
+            self.energy(center, label, others)
             for label in range(self.num_classes)
-            for others in itertools.product(range(self.num_classes), repeat=len(self.around[centre]))
+            for others in itertools.product(range(self.num_classes), repeat=len(self.around[center]))
         ]
         best = max(energies)
         return best + math.log(math.fsum(math.exp(energy - best) for energy in energies))
 
-    def score(self, centre, q):
+    def score(self, center, q):
         """q_i·U_i/d_i + Σ_j [ q_j·U_j/d_j + r_ij q_iᵀ(B/2)q_j ]."""
         labels = range(self.num_classes)
-        terms = [q[centre][label] * self.share(centre, label) for label in labels]
-        for node, scale in self.around[centre]:
+        terms = [q[center][label] * self.share(center, label) for label in labels]
+        for node, scale in self.around[center]:
             terms += [q[node][label] * self.share(node, label) for label in labels]
             terms += [
-                scale * q[centre][label] * self.coupling[label][other] / 2 * q[node][other]
+                scale * q[center][label] * self.coupling[label][other] / 2 * q[node][other]
                 for label in labels
                 for other in labels
             ]

@@ -10,7 +10,7 @@ VERSIONS = {"edgewise": "0.1.0", "python": "3.11.7", "torch": "2.13.0"}
 
 
 def run_of(init: int, model: str = "gcn", fold: int = 0) -> Run:
-    """Make a run whose scores tell its initialisation; nothing disagrees, and one NLL is infinite."""
+    """Make a run whose scores tell its initialization; nothing disagrees, and one NLL is infinite."""
     bins = Bins([init, 3], [0.1 * init, 2.5], [init, 2])
     scored = ViewResult(10 + init, 0.5 + init / 1000, 1 / (1 + init), 0.1, 0.01 * init, bins)
     empty = ViewResult(0, math.nan, math.nan, math.nan, math.nan, Bins([0, 0], [0.0, 0.0], [0, 0]))
