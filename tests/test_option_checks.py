@@ -49,7 +49,7 @@ def test_limits_belong_to_the_range_or_not(limits, inside, outside, words):
 
 def test_a_way_out_is_said_last():
     with pytest.raises(ValueError, match=r"^Expected fdr to be a number at most 1, but got 5. Divide by 100.$"):
-        check_number("fdr", 5, most=1, way_out="Divide by 100.")
+        check_number("fdr", 5, most=1, hint="Divide by 100.")
 
 
 @pytest.mark.parametrize("value", [0, 4, 1.0, True, np.float64(2), "2", None])

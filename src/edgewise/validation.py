@@ -136,7 +136,7 @@ def check_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     return edge_index
 
 
-def check_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set sets"]:
+def check_node_sets(nodes: Tensor, num_nodes: int, name: str) -> Int[Tensor, "set sets"]:
     """Check that the columns of a (k, M) index are sets of existing, distinct nodes."""
     if nodes.ndim != 2 or nodes.shape[0] == 0:
         raise ValueError(f"Expected {name} of shape (nodes in a set, sets), but got shape {tuple(nodes.shape)}.")
@@ -257,7 +257,7 @@ def check_number(
     least: float = -math.inf,
     below: float = math.inf,
     most: float = math.inf,
-    way_out: str = "",
+    hint: str = "",
 ) -> None:
     """Refuse what is no finite number within limits; a NumPy number is one, and True is none.
 
@@ -269,4 +269,4 @@ def check_number(
     if isinstance(value, bool) or not (above < number < below and least <= number <= most):
         limits = {"above": above, "of at least": least, "below": below, "at most": most}
         words = " and ".join(f"{word} {limit:g}" for word, limit in limits.items() if math.isfinite(limit))
-        raise ValueError(f"Expected {name} to be a number {words}, but got {value!r}. {way_out}".rstrip())
+        raise ValueError(f"Expected {name} to be a number {words}, but got {value!r}. {hint}".rstrip())

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from edgewise.files import arrays as numpy_files
 from edgewise.files import inputs as reading
 from edgewise.files import tables
-from edgewise.files.arrays import FileProblem
+from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_array, read_edge_probs, read_edges, read_labels, read_mask, read_probs
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
@@ -105,9 +105,9 @@ def test_an_archive_of_several_arrays_is_asked_for_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", **{"probs": PROBS, "group/edges": EDGES})
     assert same(read_array(tmp_path / "all.npz:probs"), PROBS)
     assert same(read_edges(tmp_path / "all.npz:group/edges"), EDGES)
-    with pytest.raises(FileProblem, match=r"one array in .*all.npz, but it holds probs, group/edges. Pick one"):
+    with pytest.raises(FileError, match=r"one array in .*all.npz, but it holds probs, group/edges. Pick one"):
         read_array(tmp_path / "all.npz")
-    with pytest.raises(FileProblem, match=r"Expected an array 'y' in .*all.npz, but it holds probs, group/edges"):
+    with pytest.raises(FileError, match=r"Expected an array 'y' in .*all.npz, but it holds probs, group/edges"):
         read_array(tmp_path / "all.npz:y")
 
 
@@ -230,12 +230,12 @@ def test_labels_are_one_column(save: Save, tmp_path: Path) -> None:
 def test_an_array_of_another_meaning_is_refused(
     read: Callable[[Path], np.ndarray], array: np.ndarray, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FileProblem, match=f"Expected .*given.npy to hold .*{message}"):
+    with pytest.raises(FileError, match=f"Expected .*given.npy to hold .*{message}"):
         read(save_npy(tmp_path / "given", array))
 
 
 def test_a_table_of_edges_has_two_columns(tmp_path: Path) -> None:
-    with pytest.raises(FileProblem, match=r"edges.csv to hold edges as two columns, .*, but got shape \(2, 4\)"):
+    with pytest.raises(FileError, match=r"edges.csv to hold edges as two columns, .*, but got shape \(2, 4\)"):
         read_edges(save_csv(tmp_path / "edges", EDGES))
 
 
@@ -335,7 +335,7 @@ NOT_NPY = "a sound .npy file of numbers"
 def test_what_is_wrong_with_a_file_is_said_in_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(FileProblem, match=message) as refusal:
+    with pytest.raises(FileError, match=message) as refusal:
         read_array(file)
     assert str(file) in str(refusal.value)
     assert str(refusal.value).startswith("Expected ")
@@ -344,10 +344,10 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(name: str, content: bytes
 
 @pytest.mark.parametrize("ending", ["npy", "npz", "csv", "parquet"])
 def test_a_missing_file_and_a_folder_are_refused(ending: str, tmp_path: Path) -> None:
-    with pytest.raises(FileProblem, match=rf"Expected a file, but .*no.{ending} does not exist. Check the path"):
+    with pytest.raises(FileError, match=rf"Expected a file, but .*no.{ending} does not exist. Check the path"):
         read_array(tmp_path / f"no.{ending}")
     (tmp_path / f"folder.{ending}").mkdir()
-    with pytest.raises(FileProblem, match=rf"folder.{ending} is a folder. Name a file in it"):
+    with pytest.raises(FileError, match=rf"folder.{ending} is a folder. Name a file in it"):
         read_array(tmp_path / f"folder.{ending}")
 
 
@@ -356,7 +356,7 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
     file.chmod(0)
     if os.access(file, os.R_OK):
         pytest.skip("root may read everything")
-    with pytest.raises(FileProblem, match=r"Expected .*a.npy to be readable, but got: Permission denied"):
+    with pytest.raises(FileError, match=r"Expected .*a.npy to be readable, but got: Permission denied"):
         read_array(file)
 
 
@@ -380,7 +380,7 @@ def test_no_other_error_escapes(
     error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(reading.READERS, ".npy", raise_error(error))
-    with pytest.raises(FileProblem, match=message):
+    with pytest.raises(FileError, match=message):
         read_array(save_npy(tmp_path / "a", PROBS))
 
 
@@ -399,7 +399,7 @@ def read_or_refuse(folder: Path, ending: str, content: bytes) -> None:
     file.write_bytes(content)
     try:
         array = read_array(file)
-    except FileProblem as problem:
+    except FileError as problem:
         assert "\n" not in str(problem)
     else:
         assert array.dtype.kind in "biuf"

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import edgewise as ew
 from edgewise.files import arrays as memory
-from edgewise.files.arrays import FileProblem
+from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_id_pairs, read_names, read_probs
 from edgewise.paper.results import Results
 from edgewise.paper.study import SCORES, TRUTH, StudyPlan, StudyRow, read_rows, write_rows
@@ -156,7 +156,7 @@ def test_splits_that_ask_for_much_memory(folds: bytes, message: str, tmp_path: P
 
 def test_ids_that_promise_more_than_there_is(tmp_path: Path) -> None:
     (tmp_path / "ids.npy").write_bytes(header((10**15,), "<U9") + b"abc")
-    with pytest.raises(FileProblem, match="it is cut off or damaged"):
+    with pytest.raises(FileError, match="it is cut off or damaged"):
         read_names(tmp_path / "ids.npy", 5, "node")
 
 
@@ -169,5 +169,5 @@ def test_what_unpacks_to_more_than_the_memory_is_refused_before(
     assert all(path.stat().st_size < much.nbytes / 100 for path in tmp_path.iterdir())
     monkeypatch.setattr(memory.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 256, "SC_PAGE_SIZE": 4096}[name])
     for name in ("a.npz", "a.parquet"):
-        with pytest.raises(FileProblem, match=f"Expected .*{name} to fit in the 0 GiB of memory"):
+        with pytest.raises(FileError, match=f"Expected .*{name} to fit in the 0 GiB of memory"):
             read_probs(tmp_path / name)

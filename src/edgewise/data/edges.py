@@ -33,7 +33,7 @@ def scored_edges(
     else:
         keep = _ends_qualify(edge_index, mask, choice)
         suspects = keep.nonzero().squeeze(1)
-    keep[suspects[~listed_once(edge_index[:, suspects], mask.shape[0])]] = False
+    keep[suspects[~select_one_direction(edge_index[:, suspects], mask.shape[0])]] = False
     return keep
 
 
@@ -50,7 +50,7 @@ def _ends_qualify(
     return no_loop
 
 
-def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tensor, " edges"]:
+def select_one_direction(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tensor, " edges"]:
     """Choose one direction of every pair of nodes, the one that is listed more often; (low, high) when equal."""
     start, end = edge_index.long()
     forward: Tensor = start < end
@@ -64,7 +64,7 @@ def listed_once(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tens
     return torch.eq(forward, mostly_forward)
 
 
-class Found(NamedTuple):
+class EdgeMatch(NamedTuple):
     """Which edge each pair is, or -1; and whether the edge runs from the pair's second node to its first."""
 
     edge: Int[Tensor, " pairs"]
@@ -82,14 +82,14 @@ class EdgeLookup:
         self._start, self._num_nodes = edge_index[0], num_nodes
         self._keys, self._order = pair_keys(edge_index, num_nodes).sort()
 
-    def find(self, pairs: Int[Tensor, "2 pairs"]) -> Found:
+    def find(self, pairs: Int[Tensor, "2 pairs"]) -> EdgeMatch:
         """Find pairs, in either direction."""
         if len(self._keys) == 0:
-            return Found(torch.full_like(pairs[0], -1), torch.zeros_like(pairs[0], dtype=torch.bool))
+            return EdgeMatch(torch.full_like(pairs[0], -1), torch.zeros_like(pairs[0], dtype=torch.bool))
         wanted = pair_keys(pairs, self._num_nodes)
         place = torch.searchsorted(self._keys, wanted).clamp(max=len(self._keys) - 1)
         edge = torch.where(self._keys[place] == wanted, self._order[place], -1)
-        return Found(edge, (edge >= 0) & (self._start[edge] != pairs[0]))
+        return EdgeMatch(edge, (edge >= 0) & (self._start[edge] != pairs[0]))
 
 
 def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pairs"]:
@@ -98,21 +98,20 @@ def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pa
     return torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
 
 
-def connected_parts(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:
+def connected_components(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:
     """Find the connected part of the graph that each node is in; parts are numbered from 0.
 
-    >>> connected_parts(torch.tensor([[0], [2]]), 3).tolist()
+    >>> connected_components(torch.tensor([[0], [2]]), 3).tolist()
     [0, 1, 0]
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    from scipy.sparse import coo_array, csgraph
 
     start, end = edge_index.cpu().numpy()
     graph = coo_array((np.ones(len(start), dtype=np.int8), (start, end)), shape=(num_nodes, num_nodes))
-    return torch.from_numpy(connected_components(graph, directed=False)[1]).long().to(edge_index.device)
+    return torch.from_numpy(csgraph.connected_components(graph, directed=False)[1]).long().to(edge_index.device)
 
 
-def check_listed_once(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
+def check_unique_edges(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
     """Refuse a list with an edge twice, in the same direction or in both."""
     keys, order = pair_keys(edges, num_nodes).sort(stable=True)
     again = keys[1:] == keys[:-1]

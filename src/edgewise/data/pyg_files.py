@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.files.arrays import check_memory, in_one_line
+from edgewise.files.arrays import check_memory, one_line_message
 from edgewise.files.pickles import unpickle_arrays_and_lists
 from edgewise.validation import check_edges
 
@@ -42,7 +42,7 @@ def read_planetoid(key: str, root: Path) -> RawGraph:
     except Exception as error:  # a damaged pickle raises anything
         raise ValueError(
             f"Expected the Planetoid files of {key} in {raw}, but they cannot be read "
-            f"({type(error).__name__}: {in_one_line(error)}). Delete them to have them downloaded again."
+            f"({type(error).__name__}: {one_line_message(error)}). Delete them to have them downloaded again."
         ) from error
 
 
@@ -113,7 +113,7 @@ def read_heterophilous(key: str, root: Path) -> RawGraph:
     except Exception as error:  # each damage has its own class
         raise ValueError(
             f"Expected the files of {key} in {paths[0].parent}, but they cannot be read "
-            f"({type(error).__name__}: {in_one_line(error)}). Delete them to have them downloaded again."
+            f"({type(error).__name__}: {one_line_message(error)}). Delete them to have them downloaded again."
         ) from error
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Int
 from numpy.lib import format as npy
 from torch import Tensor
 
-from edgewise.files.arrays import FileProblem
+from edgewise.files.arrays import FileError
 from edgewise.files.pickles import Indices, unpickle_integer_arrays
 from edgewise.validation import ArrayLike, as_tensor, check_labels, check_number, check_seed, check_whole_number
 
@@ -197,7 +197,7 @@ def _read_published(file: Path, num_nodes: int) -> tuple[list[Indices], Indices]
         with zipfile.ZipFile(file) as archive:
             members = (archive.getinfo(f"{key}.npy") for key in ("k_fold_indices", "test_indices"))
             folds, tested = (_read_rows(_content(archive, member, num_nodes)) for member in members)
-    except FileProblem as problem:
+    except FileError as problem:
         raise ValueError(f"{problem} The file is {file}.") from problem
     except Exception as error:  # a damaged archive raises anything: BadZipFile, KeyError, zlib.error, …
         raise ValueError(f"Expected {file} to hold k_fold_indices and test_indices, but got: {error}") from error
@@ -211,7 +211,7 @@ def _read_published(file: Path, num_nodes: int) -> tuple[list[Indices], Indices]
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_nodes: int) -> bytes:
     """Unpack a part of an archive, if it is no larger than lists of all nodes could be."""
     if member.file_size > MAX_BYTES + MAX_BYTES_PER_NODE * num_nodes:
-        raise FileProblem(
+        raise FileError(
             f"Expected {member.filename} to list some of {num_nodes} nodes, but got {member.file_size} bytes."
         )
     return archive.read(member)
@@ -236,9 +236,9 @@ def _read_rows(content: bytes) -> list[Indices]:
     if dtype.hasobject:
         return unpickle_integer_arrays(stream)
     if math.prod(shape) * dtype.itemsize != len(content) - stream.tell():
-        raise FileProblem(f"Expected an array of shape {shape} and dtype {dtype}, but it is cut off or damaged.")
+        raise FileError(f"Expected an array of shape {shape} and dtype {dtype}, but it is cut off or damaged.")
     stream.seek(0)
     array = npy.read_array(stream, allow_pickle=False)
     if array.dtype.kind not in "iu" or array.ndim not in (1, 2):
-        raise FileProblem(f"Expected lists of integers, but got shape {array.shape} and dtype {array.dtype}.")
+        raise FileError(f"Expected lists of integers, but got shape {array.shape} and dtype {array.dtype}.")
     return list(np.atleast_2d(array.astype(np.int64)))

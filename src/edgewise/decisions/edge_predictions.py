@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.edges import listed_once
+from edgewise.data.edges import select_one_direction
 from edgewise.decisions.events import Event
 from edgewise.files.tables import write_table
-from edgewise.metrics.scoring_input import check_input
+from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.validation import ArrayLike
 
 if TYPE_CHECKING:
@@ -119,10 +119,10 @@ class EdgePredictions:
             Which nodes are looked at, such as ``split.val``; by default all.
         """
         asked = self._event(event)
-        inside = check_input(self.node, y, self.pairs.to(self.node.device), mask)
+        inside = check_scoring_input(self.node, y, self.pairs.to(self.node.device), mask)
         rows = inside.mask[inside.edge_index].all(0).nonzero().squeeze(1)
         if asked.is_symmetric:
-            rows = rows[listed_once(inside.edge_index[:, rows], len(inside.y))]
+            rows = rows[select_one_direction(inside.edge_index[:, rows], len(inside.y))]
         ends = inside.edge_index[:, rows]
         happened = asked.happened(inside.y[ends].long(), self.node.argmax(1)[ends])
         return self[f"P({event})"][rows.cpu().numpy()], happened.cpu().numpy()

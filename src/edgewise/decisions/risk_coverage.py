@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, check_events, pair_beliefs
-from edgewise.metrics.scoring_input import check_input
+from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
@@ -239,7 +239,7 @@ def selective(
     same                      3     0.3333     0.1111     0.1111     0.0000
     """
     belief = as_posterior(posterior)
-    given = check_input(belief, y, edge_index, mask)
+    given = check_scoring_input(belief, y, edge_index, mask)
     ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
     asked = check_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
     beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])

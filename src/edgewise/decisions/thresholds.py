@@ -162,7 +162,7 @@ def check_probabilities(probability: ArrayLike, name: str = "probability") -> Pr
 
 def check_share(name: str, share: float) -> None:
     """Refuse what is no share, or none of anything."""
-    check_number(name, share, above=0, most=1, way_out="For percent divide by 100.")
+    check_number(name, share, above=0, most=1, hint="For percent divide by 100.")
 
 
 SIZE_GROWTH = 1.25  # of the numbers of pairs at which a guaranteed precision is tested
@@ -223,7 +223,7 @@ def _choose_by_observed(p: np.ndarray, truth: np.ndarray, precision: float) -> T
 def _choose_by_guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: float) -> Threshold:
     from scipy.stats import binom
 
-    check_number("confidence", confidence, above=0, below=1, way_out="Usual ones are 0.9 and 0.95.")
+    check_number("confidence", confidence, above=0, below=1, hint="Usual ones are 0.9 and 0.95.")
     value, selected, wrong = counts_by_threshold(p, ~truth)
     sizes = _tested_sizes(len(p), precision, confidence)
     goal = f"a precision of at least {precision:g} with confidence {confidence:g}"

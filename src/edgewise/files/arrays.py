@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 
-class FileProblem(ValueError):
+class FileError(ValueError):
     """A file that cannot be read as what it should be; the message names it and a way out."""
 
 
-def in_one_line(error: Exception) -> str:
+def one_line_message(error: Exception) -> str:
     """Give what a library says of a file, without the bytes that it may quote at length."""
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"
@@ -28,7 +28,7 @@ def in_one_line(error: Exception) -> str:
 def check_memory(num_bytes: int, path: Path) -> None:
     """Refuse what would not fit even if nothing else ran."""
     if hasattr(os, "sysconf") and num_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
-        raise FileProblem(
+        raise FileError(
             f"Expected {path} to fit in the {memory >> 30} GiB of memory, but unpacked it has {num_bytes >> 30} GiB. "
             "A large .npy file need not fit."
         )
@@ -51,7 +51,7 @@ def read_npy(path: Path, check_dtype: Callable[[np.dtype[Any], Path], None] | No
 
 def read_npz(path: Path) -> Array:
     """Read the only array of an archive, or the one that ``file.npz:name`` picks."""
-    with zipfile.ZipFile(archive_of(path)) as archive:
+    with zipfile.ZipFile(strip_array_name(path)) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
         name = _chosen_name(path, names)
         member = archive.getinfo(f"{name}.npy")
@@ -62,15 +62,15 @@ def read_npz(path: Path) -> Array:
 
 
 def _chosen_name(path: Path, names: list[str]) -> str:
-    name = str(path).removeprefix(str(archive_of(path))).removeprefix(":")
+    name = str(path).removeprefix(str(strip_array_name(path))).removeprefix(":")
     if name in names:
         return name
     if name:
-        raise FileProblem(
-            f"Expected an array {name!r} in {archive_of(path)}, but it holds {', '.join(names) or 'none'}."
+        raise FileError(
+            f"Expected an array {name!r} in {strip_array_name(path)}, but it holds {', '.join(names) or 'none'}."
         )
     if len(names) != 1:
-        raise FileProblem(
+        raise FileError(
             f"Expected one array in {path}, but it holds {', '.join(names) or 'none'}. Pick one: {path}:NAME."
         )
     return names[0]
@@ -85,7 +85,7 @@ def _check_header(
     check_dtype(dtype, path)
     promised, held = math.prod(shape) * dtype.itemsize, num_bytes - stream.tell()
     if promised != held:
-        raise FileProblem(
+        raise FileError(
             f"Expected {promised} bytes of numbers in {path}, but got {held}: it is cut off or damaged. Save it again."
         )
 
@@ -96,23 +96,23 @@ def _read_stream(stream: IO[bytes]) -> Array:
     return array
 
 
-def archive_of(path: Path) -> Path:
+def strip_array_name(path: Path) -> Path:
     """Leave out the name of an array behind ``file.npz:``."""
     return Path(re.sub(r"(\.npz):.*", r"\1", str(path), flags=re.IGNORECASE | re.DOTALL))
 
 
 def _check_numbers(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.hasobject:
-        raise FileProblem(
+        raise FileError(
             f"Expected numbers in {path}, but got pickled Python objects, which are never loaded. "
             "Save a plain numeric array, such as np.asarray(values, dtype=float)."
         )
     got = f"but got an array of dtype {dtype}"
     if dtype.kind in "US":
-        raise FileProblem(
+        raise FileError(
             f"Expected numbers in {path}, {got}. Number strings: np.unique(strings, return_inverse=True)[1]."
         )
     if dtype.kind not in "biuf":
-        raise FileProblem(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
+        raise FileError(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
     if dtype.itemsize > 8:
-        raise FileProblem(f"Expected numbers of 64 bits at most in {path}, {got}. Save it with .astype(float).")
+        raise FileError(f"Expected numbers of 64 bits at most in {path}, {got}. Save it with .astype(float).")

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from edgewise.files.arrays import Array, FileProblem, archive_of, in_one_line, read_npy, read_npz
+from edgewise.files.arrays import Array, FileError, strip_array_name, one_line_message, read_npy, read_npz
 from edgewise.files.tables import check_utf8, read_csv, read_parquet
 
 
@@ -24,7 +24,7 @@ def read_rows(path: Path, meaning: str) -> Array:
     """Read some numbers a node."""
     rows = read_array(path)
     if rows.ndim != 2:
-        raise FileProblem(f"Expected {path} to hold {meaning}, but got shape {rows.shape}.")
+        raise FileError(f"Expected {path} to hold {meaning}, but got shape {rows.shape}.")
     return _as_numbers(rows, path)
 
 
@@ -35,7 +35,7 @@ def read_edge_probs(path: Path) -> Array:
         return joints
     classes = math.isqrt(joints.shape[1]) if joints.ndim == 2 else 0
     if joints.ndim != 2 or classes**2 != joints.shape[1]:
-        raise FileProblem(
+        raise FileError(
             f"Expected {path} to hold joints (edges, classes, classes), or as many columns as classes squared, "
             f"but got shape {joints.shape}."
         )
@@ -54,7 +54,7 @@ def read_edges(path: Path) -> Int[np.ndarray, "2 edges"]:
     edges = read_array(path)
     if edges.ndim != 2 or 2 not in edges.shape or (is_table(path) and edges.shape[1] != 2):
         expected = "two columns, the ends of an edge" if is_table(path) else "(2, edges)"
-        raise FileProblem(
+        raise FileError(
             f"Expected {path} to hold edges as {expected}, but got shape {edges.shape}. Leave weights and ids out."
         )
     _check_integers(edges, path, "nodes", "Nodes are counted from 0; save them with .astype(int).")
@@ -71,7 +71,7 @@ def read_mask(path: Path) -> Bool[np.ndarray, " nodes"]:
     other = np.flatnonzero((mask != 0) & (mask != 1))
     if len(other):
         i = int(other[0])
-        raise FileProblem(
+        raise FileError(
             f"Expected {path} to hold booleans, or 0 and 1, one a node, but row {i} holds {mask[i]}. {way_out}"
         )
     return mask.astype(np.bool_)
@@ -88,14 +88,14 @@ def _one_column(array: Array, path: Path, meaning: str) -> Array:
     if array.ndim == 2 and array.shape[1] == 1:
         return array[:, 0]
     if array.ndim != 1:
-        raise FileProblem(f"Expected {path} to hold one column, {meaning}, but got shape {array.shape}.")
+        raise FileError(f"Expected {path} to hold one column, {meaning}, but got shape {array.shape}.")
     return array
 
 
 def _check_integers(array: Array, path: Path, meaning: str, way_out: str) -> None:
     if array.dtype.kind not in "iu":
         nan = "with NaN " if array.dtype.kind == "f" and np.isnan(array).any() else ""
-        raise FileProblem(
+        raise FileError(
             f"Expected {path} to hold {meaning} as integers, but got numbers {nan}of type {array.dtype}. {way_out}"
         )
 
@@ -111,50 +111,50 @@ READERS: dict[str, Callable[[Path], Array]] = {
 def read_array(path: Path) -> Array:
     """Read numbers by the ending of the file; ``file.npz:name`` picks one array of several.
 
-    A table gives (rows, columns), or (rows,) if it has one column. Whatever is wrong is a FileProblem.
+    A table gives (rows, columns), or (rows,) if it has one column. Whatever is wrong is a FileError.
     """
     ending = ending_of(path)
     if ending not in READERS:
-        raise FileProblem(
+        raise FileError(
             f"Expected a file that ends in {', '.join(READERS)}, but got {path}. Of a tensor make one by "
             "np.save('FILE.npy', tensor.numpy())."
         )
-    with refusals(path, f"a sound {ending} file of numbers"):
+    with convert_read_errors(path, f"a sound {ending} file of numbers"):
         return READERS[ending](path)
 
 
 @contextmanager
-def refusals(path: Path, what: str) -> Iterator[None]:
-    """Refuse what is no file, and make a FileProblem of all that is raised while it is read as ``what``."""
+def convert_read_errors(path: Path, what: str) -> Iterator[None]:
+    """Refuse what is no file, and make a FileError of all that is raised while it is read as ``what``."""
     try:
-        _check_file(archive_of(path))
+        _check_file(strip_array_name(path))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a header written by Python 2 is as good as any
             yield
-    except FileProblem:
+    except FileError:
         raise
     except MemoryError as error:
-        raise FileProblem(f"Expected {path} to fit in memory, but it does not. A large .npy file need not.") from error
+        raise FileError(f"Expected {path} to fit in memory, but it does not. A large .npy file need not.") from error
     except Exception as error:  # a damaged file raises anything: BadZipFile, EOFError, zlib.error, ArrowInvalid, …
         if isinstance(error, OSError) and error.errno:
-            raise FileProblem(f"Expected {path} to be readable, but got: {error.strerror}.") from error
-        raise FileProblem(f"Expected {path} to be {what}, but got: {in_one_line(error)}. Save it again.") from error
+            raise FileError(f"Expected {path} to be readable, but got: {error.strerror}.") from error
+        raise FileError(f"Expected {path} to be {what}, but got: {one_line_message(error)}. Save it again.") from error
 
 
 def _check_file(file: Path) -> None:
     if file.is_dir():
-        raise FileProblem(f"Expected a file, but {file} is a folder. Name a file in it.")
+        raise FileError(f"Expected a file, but {file} is a folder. Name a file in it.")
     if not file.exists():
-        raise FileProblem(f"Expected a file, but {file} does not exist. Check the path.")
+        raise FileError(f"Expected a file, but {file} does not exist. Check the path.")
     if not file.is_file():
-        raise FileProblem(f"Expected a file, but {file} is a pipe or a device. Save what comes from it as a file.")
+        raise FileError(f"Expected a file, but {file} is a pipe or a device. Save what comes from it as a file.")
     if file.stat().st_size == 0:
-        raise FileProblem(f"Expected numbers in {file}, but the file is empty. Save it again.")
+        raise FileError(f"Expected numbers in {file}, but the file is empty. Save it again.")
 
 
 def ending_of(path: Path) -> str:
     """Give the ending of a file, in lower case."""
-    return archive_of(path).suffix.lower()
+    return strip_array_name(path).suffix.lower()
 
 
 def is_table(path: Path) -> bool:
@@ -169,17 +169,17 @@ def read_names(path: Path, count: int, thing: str) -> NDArray[Any]:
     """Read a name for each thing, one a line: text, or whole numbers where all are. One line more is a header."""
     columns = _read_columns(path)
     if len(columns) != 1:
-        raise FileProblem(f"Expected {path} to hold one column, a name for each {thing}, but got {len(columns)}.")
+        raise FileError(f"Expected {path} to hold one column, a name for each {thing}, but got {len(columns)}.")
     names = columns[0]
     blank = next((place for place, name in enumerate(names, 1) if not str(name).strip()), None)
     if blank is not None:
-        raise FileProblem(
+        raise FileError(
             f"Expected a name for each {thing} in {path}, but name {blank} is blank. Fill it in, or leave it out."
         )
     if len(names) == count + 1 and _is_text(names) and path.suffix.lower() in (".csv", ".txt"):
         names = names[1:]
     if len(names) != count:
-        raise FileProblem(f"Expected {path} to hold {count} names, one for each {thing}, but got {len(names)}.")
+        raise FileError(f"Expected {path} to hold {count} names, one for each {thing}, but got {len(names)}.")
     return _whole_numbers(names) if _is_text(names) and all(map(_is_whole_number, names)) else names
 
 
@@ -187,7 +187,7 @@ def read_id_pairs(path: Path, ids: NDArray[Any]) -> NDArray[Any]:
     """Read two columns of ids; a first line of text in which neither is an id is a header."""
     columns = _read_columns(path)
     if len(columns) != 2:
-        raise FileProblem(f"Expected {path} to hold two columns, the ids of pairs, but got {len(columns)}.")
+        raise FileError(f"Expected {path} to hold two columns, the ids of pairs, but got {len(columns)}.")
     if all(map(_is_text, columns)) and len(columns[0]):
         known = {str(name) for name in ids.tolist()}
         if not any(column[0] in known for column in columns):
@@ -196,7 +196,7 @@ def read_id_pairs(path: Path, ids: NDArray[Any]) -> NDArray[Any]:
     if _is_text(pairs) and not _is_text(ids):
         stranger = next((name for name in pairs.flat if not _is_whole_number(name)), None)
         if stranger is not None:
-            raise FileProblem(f"Expected {path} to hold ids such as {ids[0]}, but it holds {stranger[:40]!r}.")
+            raise FileError(f"Expected {path} to hold ids such as {ids[0]}, but it holds {stranger[:40]!r}.")
         return _whole_numbers(pairs)
     return pairs
 
@@ -217,8 +217,8 @@ def _whole_numbers(names: NDArray[Any]) -> NDArray[np.int64]:
 def _read_columns(path: Path) -> list[NDArray[Any]]:
     ending = path.suffix.lower()
     if ending not in NAME_ENDINGS:
-        raise FileProblem(f"Expected names in a file that ends in {', '.join(NAME_ENDINGS)}, but got {path}.")
-    with refusals(path, f"a sound {ending} file of names"):
+        raise FileError(f"Expected names in a file that ends in {', '.join(NAME_ENDINGS)}, but got {path}.")
+    with convert_read_errors(path, f"a sound {ending} file of names"):
         if ending in (".csv", ".txt"):
             check_utf8(path)
         if ending == ".txt":
@@ -230,12 +230,12 @@ def _read_columns(path: Path) -> list[NDArray[Any]]:
 
 def _check_names(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.kind not in "iuU":
-        raise FileProblem(f"Expected names in {path}, text or whole numbers, but got an array of dtype {dtype}.")
+        raise FileError(f"Expected names in {path}, text or whole numbers, but got an array of dtype {dtype}.")
 
 
 def _columns_of_array(array: NDArray[Any], path: Path) -> list[NDArray[Any]]:
     if array.ndim not in (1, 2) or (array.ndim == 2 and array.shape[0] != 2):
-        raise FileProblem(f"Expected names (names,) or pairs (2, pairs) in {path}, but got shape {array.shape}.")
+        raise FileError(f"Expected names (names,) or pairs (2, pairs) in {path}, but got shape {array.shape}.")
     if array.dtype.kind == "U":
         array = array.astype(object)
         "".join(array.flat).encode()  # halves of characters could not be written
@@ -260,5 +260,5 @@ def _columns_of_table(path: Path) -> list[NDArray[Any]]:
         is_name = pa.types.is_integer(column.type) or pa.types.is_string(column.type)
         if column.null_count or not (is_name or pa.types.is_large_string(column.type)):
             what = "empty cells" if column.null_count else str(column.type)
-            raise FileProblem(f"Expected names in {path}, text or whole numbers, but column {name} holds {what}.")
+            raise FileError(f"Expected names in {path}, text or whole numbers, but column {name} holds {what}.")
     return [column.to_numpy() for column in table.columns]

@@ -75,9 +75,9 @@ def _file_of(path: Path) -> Path:
     """Leave out the name of an array behind ``file.npz:``."""
     if ":" not in str(path):
         return path
-    from edgewise.files.arrays import archive_of
+    from edgewise.files.arrays import strip_array_name
 
-    return archive_of(path)
+    return strip_array_name(path)
 
 
 def _resolved(path: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from edgewise.files.arrays import FileProblem
+from edgewise.files.arrays import FileError
 
 Indices = Int[np.ndarray, " _"]  # of any length
 
@@ -87,7 +87,7 @@ def unpickle_integer_arrays(stream: io.BytesIO) -> list[Indices]:
                 return [_to_array(item) for item in items]
         raise pickle.UnpicklingError("it is something else")
     except Exception as error:  # a pickle that was tampered with raises anything
-        raise FileProblem(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
+        raise FileError(f"Expected a pickle of integer arrays and nothing else, but {error}.") from error
 
 
 def _to_array(item: object) -> Indices:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from edgewise.files.arrays import Array, FileProblem, check_memory
+from edgewise.files.arrays import Array, FileError, check_memory
 from edgewise.files.output import replace_file
 from edgewise.version import __version__
 
@@ -48,7 +48,7 @@ def check_utf8(path: Path) -> None:
     """Refuse text in UTF-16, which spreadsheets call Unicode."""
     with path.open("rb") as stream:
         if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-            raise FileProblem(f"Expected {path} to be text in UTF-8, but got UTF-16. Save it as UTF-8.")
+            raise FileError(f"Expected {path} to be text in UTF-8, but got UTF-16. Save it as UTF-8.")
 
 
 def _parse_csv(path: Path, names: list[str], header: bool, use_threads: bool, column_types: Any = None) -> Any:
@@ -67,7 +67,7 @@ def _first_lines(path: Path) -> tuple[list[str], list[str]]:
     with path.open("rb") as stream:
         lines = [stream.readline(CSV_BLOCK).decode("utf-8-sig", "replace").strip("\r\n") for _ in range(2)]
     if not lines[0].strip():
-        raise FileProblem(f"Expected names or numbers in the first line of {path}, but it is empty.")
+        raise FileError(f"Expected names or numbers in the first line of {path}, but it is empty.")
     first, second = (next(csv.reader([line.replace("\0", "\ufffd")]), []) for line in lines)
     return first, second
 
@@ -75,14 +75,14 @@ def _first_lines(path: Path) -> tuple[list[str], list[str]]:
 def _is_header(first: list[str], second: list[str], path: Path) -> bool:
     """Tell names from numbers; 0,1,2,… above fractions are names too, those that pandas gives."""
     if not first[0].strip():
-        raise FileProblem(
+        raise FileError(
             f"Expected a name or a number first in {path}, but got an empty cell. Fill it in; or, above row numbers, "
             "save the table without them (pandas: index=False)."
         )
     names = [cell for cell in first if not _is_number(cell)]
     if names and len(names) < len(first):
         # A header, or a row with a slip in it: whoever guesses loses a row in silence.
-        raise FileProblem(
+        raise FileError(
             f"Expected either names or numbers in the first line of {path}, but got both, such as {names[0][:40]!r}. "
             "Correct it, or name every column."
         )
@@ -94,7 +94,7 @@ def _check_commas(first: list[str], path: Path) -> None:
     """Tell the only line of numbers between semicolons from the name of a column."""
     cells = re.split(r"[;\s]+", first[0].strip())
     if len(first) == 1 < len(cells) and all(map(_is_number, cells)):
-        raise FileProblem(
+        raise FileError(
             f"Expected columns separated by commas in {path}, but its only line is {first[0][:40]!r}. Put commas."
         )
 
@@ -126,7 +126,7 @@ def _num_bytes(metadata: Any) -> int:
 def _from_table(table: Any, path: Path) -> Array:
     """Turn a table of Arrow into an array (rows, columns), laid out column by column."""
     if table.num_columns == 0:
-        raise FileProblem(f"Expected a column of numbers in {path}, but it has no columns.")
+        raise FileError(f"Expected a column of numbers in {path}, but it has no columns.")
     types = [_number_type(column, name, path) for name, column in zip(table.column_names, table.columns, strict=True)]
     if table.num_columns == 1:
         parts = list(_chunks(table.column(0), table.column_names[0], path))
@@ -136,7 +136,7 @@ def _from_table(table: Any, path: Path) -> Array:
         start = 0
         for part in _chunks(column, name, path):
             if part.ndim != 1:
-                raise FileProblem(f"Expected one column in {path}, as it holds lists, but got {len(types)} columns.")
+                raise FileError(f"Expected one column in {path}, as it holds lists, but got {len(types)} columns.")
             row[start : start + len(part)] = part
             start += len(part)
     return columns.T
@@ -152,7 +152,7 @@ def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
         _check_complete(column, name, path)
         return np.dtype(np.int64)
     if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
-        raise FileProblem(
+        raise FileError(
             f"Expected numbers in {path}, but column {name} holds {_example(column)}. Separate columns by commas, "
             "write classes and nodes as 0, 1, 2, … (predict takes ids in --pairs, with --ids), and leave other "
             "columns out."
@@ -185,7 +185,7 @@ def _common_length(lists: Any, name: str, path: Path) -> int:
 
     least, most = compute.min_max(compute.list_value_length(lists)).as_py().values()
     if least != most:
-        raise FileProblem(
+        raise FileError(
             f"Expected lists of one length in column {name} of {path}, but got lengths from {least} to {most}."
         )
     return int(most or 0)
@@ -194,7 +194,7 @@ def _common_length(lists: Any, name: str, path: Path) -> int:
 def _check_complete(values: Any, name: str, path: Path) -> None:
     if values.null_count:
         row = values.is_null().index(True).as_py()
-        raise FileProblem(
+        raise FileError(
             f"Expected a number in every cell of {path}, but column {name} is empty in row {row} (counted from 0). "
             "Fill it in (an unknown label is -1), and end no line with a comma."
         )

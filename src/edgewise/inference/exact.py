@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.edges import connected_parts
+from edgewise.data.edges import connected_components
 from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach
 from edgewise.inference.messages import Messages, log_sum, node_totals, posterior_from_messages, sweep, zero_messages
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
@@ -59,7 +59,7 @@ def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
     edges = _open_edges(mrf, decided)
     if mrf.num_nodes == 0:
         return True
-    parts = int(connected_parts(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
+    parts = int(connected_components(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
     return len(edges) == mrf.num_nodes - parts
 
 
@@ -114,7 +114,7 @@ def _hang_on_roots(num_nodes: int, edge_index: Array, ids: Array) -> "RootedFore
     from edgewise.kernels.forest_passes import RootedForest
 
     start, end = edge_index
-    tree = connected_parts(torch.from_numpy(edge_index), num_nodes).numpy()
+    tree = connected_components(torch.from_numpy(edge_index), num_nodes).numpy()
     roots = np.unique(tree, return_index=True)[1]
     above = np.full(len(roots), num_nodes)
     ends = np.concatenate([start, above]), np.concatenate([end, roots])

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.edges import check_listed_once
+from edgewise.data.edges import check_unique_edges
 from edgewise.validation import ArrayLike, as_tensor, check_edges, dense_tensor
 
 MAX_POTENTIAL = 1e30  # sums of larger potentials could overflow float32
@@ -185,7 +185,7 @@ def _check_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges
             f"Expected edges between two nodes, but edge {e} is a self-loop of node {int(edges[0, e])}. "
             "Leave them out: edge_index[:, edge_index[0] != edge_index[1]]; what they say belongs into unary."
         )
-    check_listed_once(edges, num_nodes)
+    check_unique_edges(edges, num_nodes)
     return edges
 
 

@@ -18,7 +18,7 @@ from edgewise.metrics.collect import (
 from edgewise.metrics.evaluation import Evaluation, Intervals
 from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_input
+from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief
 from edgewise.validation import (
     ArrayLike,
@@ -26,7 +26,7 @@ from edgewise.validation import (
     check_number,
     check_option,
     check_seed,
-    check_sets,
+    check_node_sets,
     check_whole_number,
 )
 
@@ -119,7 +119,7 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
-    given = check_input(probs, y, edge_index, mask, edge_probs)
+    given = check_scoring_input(probs, y, edge_index, mask, edge_probs)
     sets = None if node_sets is None else _check_node_sets(node_sets, given, edge_probs is not None)
     task = prepare(given, edge_choice)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
@@ -149,4 +149,4 @@ def _check_node_sets(node_sets: ArrayLike, given: ScoringInput, has_edge_probs: 
             "node_sets, or make a posterior of marginals and joints: ew.PairwisePosterior.from_joints."
         )
     sets = as_tensor(node_sets, "node_sets").to(given.y.device)
-    return check_sets(sets, len(given.y), "node_sets")
+    return check_node_sets(sets, len(given.y), "node_sets")

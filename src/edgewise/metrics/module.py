@@ -11,7 +11,7 @@ from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
-from edgewise.metrics.scoring_input import Binning, Closed, check_input
+from edgewise.metrics.scoring_input import Binning, Closed, check_scoring_input
 from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carried
 from edgewise.posterior import Belief
 from edgewise.validation import ArrayLike, check_option
@@ -100,7 +100,7 @@ class GraphCalibration(Metric):
         edge_probs: ArrayLike | None = None,
     ) -> None:
         """Add a batch; arguments as in `edgewise.evaluate`."""
-        task = prepare(check_input(probs, y, edge_index, mask, edge_probs), self.edge_choice)
+        task = prepare(check_scoring_input(probs, y, edge_index, mask, edge_probs), self.edge_choice)
         sums = width_sums(task, self.binning)
         if "same_label" in self.views:
             sums["same_label"] = same_label_sums(task, self.binning)
@@ -110,7 +110,7 @@ class GraphCalibration(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return its own scores."""
-        check_input(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
+        check_scoring_input(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:

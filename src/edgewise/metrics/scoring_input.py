@@ -57,7 +57,7 @@ class ScoringInput(NamedTuple):
     joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
 
 
-def check_input(
+def check_scoring_input(
     probs: Belief,
     y: ArrayLike,
     edge_index: ArrayLike,

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.data.edges import connected_parts
+from edgewise.data.edges import connected_components
 from edgewise.inference import PairwiseMRF
 from edgewise.inference.coupled_marginals import labeled_likelihood, sinkhorn_messages, unaries
 from edgewise.inference.mrf import MAX_POTENTIAL
@@ -240,7 +240,7 @@ def _parts(task: Task, largest: int) -> Int[Tensor, " train"]:
     trains = torch.zeros(task.num_nodes, dtype=torch.bool, device=task.device)
     trains[task.train] = True
     among = task.edge_index[:, trains[task.edge_index].all(0)]
-    parts = connected_parts(among, task.num_nodes)[task.train].cpu()
+    parts = connected_components(among, task.num_nodes)[task.train].cpu()
     alone = task.num_nodes + torch.arange(len(parts))
     parts = torch.where(torch.bincount(parts)[parts] > largest, alone, parts)
     numbers: Tensor = parts.unique(return_inverse=True)[1]

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
-from edgewise.validation import ArrayLike, as_tensor, check_edges, check_sets
+from edgewise.validation import ArrayLike, as_tensor, check_edges, check_node_sets
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Posterior(ABC):
         >>> coins.marginal(torch.tensor([[0], [1], [3]])).shape
         torch.Size([1, 2, 2, 2])
         """
-        return self._in_chunks(check_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes"))
+        return self._in_chunks(check_node_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes"))
 
     def _in_chunks(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*shape"]:
         (size, num_sets), entries = nodes.shape, self.num_classes ** nodes.shape[0]

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.data.edges import EdgeLookup, Found, check_listed_once, connected_parts
+from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
 from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
 from edgewise.validation import ArrayLike, as_tensor, check_distributions, check_edges, dense_tensor
 
@@ -104,7 +104,7 @@ class PairwisePosterior(Posterior):
         *batch, _, classes = marginals.shape
         _check_shape("joints", pairs, (*batch, edges.shape[1], classes, classes))
         check_distributions(pairs.flatten(0, -3), "joints", "edge")
-        check_listed_once(edges, marginals.shape[-2])
+        check_unique_edges(edges, marginals.shape[-2])
         _check_marginals(marginals.detach(), edges, pairs.detach())
         # What is impossible for a node is impossible in its joints, which say so; here it must only be finite.
         log_node = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
@@ -155,7 +155,7 @@ class PairwisePosterior(Posterior):
     @cached_property
     def _part(self) -> Int[Tensor, " nodes"]:
         """Which part of the graph each node is in, when nodes whose label is certain are taken out."""
-        return connected_parts(self._edge_index[:, ~self._decided[self._edge_index].any(0)], self.num_nodes)
+        return connected_components(self._edge_index[:, ~self._decided[self._edge_index].any(0)], self.num_nodes)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         """Join the sets: Σ_i (b_i - messages from other nodes of the set) + the couplings among them."""
@@ -229,7 +229,7 @@ def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
 
 
-def check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], Found]) -> None:
+def check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], EdgeMatch]) -> None:
     """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
     apart = ~_connections(nodes, {pair: edge >= 0 for pair, (edge, _) in found.items()}).flatten(1).all(1)
     if bool(apart.any()):
@@ -243,7 +243,7 @@ def check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int],
 
 def check_joined(
     nodes: Int[Tensor, "set sets"],
-    found: dict[tuple[int, int], Found],
+    found: dict[tuple[int, int], EdgeMatch],
     decided: Bool[Tensor, "set sets"],
     part: Int[Tensor, "set sets"],
 ) -> None:
