@@ -183,7 +183,7 @@ def check_distributions(p: Tensor, name: str, row: str) -> None:
 def first_bad_row(p: Tensor, tolerance: float) -> int | None:
     """Find a row that is no distribution; a chunk at a time, so that nothing large is made."""
     if worth_compiling(p):
-        return kernels.distribution_rows.first_bad_row_of_many(p, tolerance)
+        return kernels.distribution_rows.find_invalid_row(p, tolerance)
     step = max(1, CHECK_ELEMENTS // max(1, p.shape[1]))
     for lo in range(0, len(p), step):
         part = p[lo : lo + step]

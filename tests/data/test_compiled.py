@@ -21,7 +21,7 @@ def test_without_a_folder_to_keep_them_loops_are_compiled_all_the_same(monkeypat
 def test_slices_cover_the_list_in_order(monkeypatch, num_threads):
     monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
     for length in (0, 1, 5, 100):
-        slices = compiled.in_slices(lambda start, stop: list(range(start, stop)), length)
+        slices = compiled.map_slices(lambda start, stop: list(range(start, stop)), length)
         assert [number for part in slices for number in part] == list(range(length))
 
 
@@ -30,7 +30,7 @@ def test_an_error_in_a_slice_is_raised():
         raise ValueError("in a thread")
 
     with pytest.raises(ValueError, match="in a thread"):
-        compiled.in_slices(fail, 10)
+        compiled.map_slices(fail, 10)
 
 
 def test_only_long_tensors_of_known_dtypes_are_worth_compiling():

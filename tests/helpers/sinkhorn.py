@@ -6,14 +6,14 @@ import torch
 from edgewise.inference.coupled_marginals import sinkhorn_messages
 
 
-def joints_of(log_p, strength):
+def joints_from_messages(log_p, strength):
     """Give q (edges, classes, classes) of messages."""
     start, end = log_p - sinkhorn_messages(log_p, torch.tensor(strength, dtype=torch.float64))
     raised = start.unsqueeze(2) + end.unsqueeze(1) + strength * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
     return raised.flatten(1).softmax(1).view(raised.shape)
 
 
-def scaled_by_a_loop(p, r, strength, turns=20_000):
+def sinkhorn_loop(p, r, strength, turns=20_000):
     """Scale rows, then columns, until both sums are right, for one pair."""
     q = np.exp(strength * np.eye(len(p)))
     for _ in range(turns):

@@ -7,9 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
-from edgewise.inference.coupled_marginals import labeled_likelihood, pair_information, sinkhorn_messages, unaries
+from edgewise.inference.coupled_marginals import (
+    bethe_log_likelihood,
+    pointwise_mutual_information,
+    sinkhorn_messages,
+    unary_potentials,
+)
 from edgewise.inference.messages import log_sum, sweep
-from helpers.sinkhorn import joints_of, scaled_by_a_loop
+from helpers.sinkhorn import joints_from_messages, sinkhorn_loop
 
 CLASSES = 3
 TREE = torch.tensor([[0, 1, 1, 5, 4], [1, 2, 3, 3, 5]])  # 0 - 1 - 2, 1 - 3 - 5 - 4
@@ -27,9 +32,9 @@ def number(value):
 @pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.5, 2.0, 4.0])
 def test_joints_are_those_of_a_loop(strength):
     log_p = log_marginals(2, 5, CLASSES)
-    found = joints_of(log_p, strength).numpy()
+    found = joints_from_messages(log_p, strength).numpy()
     for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
-        np.testing.assert_allclose(found[e], scaled_by_a_loop(p, r, strength), atol=1e-8)
+        np.testing.assert_allclose(found[e], sinkhorn_loop(p, r, strength), atol=1e-8)
 
 
 @settings(max_examples=20)
@@ -38,7 +43,7 @@ def test_joints_are_those_of_a_loop(strength):
 )
 def test_marginals_are_kept_and_the_odds_are_those_of_the_coupling(seed, strength, num_classes, spread):
     log_p = log_marginals(2, 4, num_classes, seed=seed, spread=spread)
-    q = joints_of(log_p, strength)
+    q = joints_from_messages(log_p, strength)
     torch.testing.assert_close(q.sum(2), log_p[0].exp(), atol=1e-7, rtol=0.0)
     torch.testing.assert_close(q.sum(1), log_p[1].exp(), atol=1e-7, rtol=0.0)
     odds = q[:, 0, 0].log() + q[:, 1, 1].log() - q[:, 0, 1].log() - q[:, 1, 0].log()
@@ -47,14 +52,16 @@ def test_marginals_are_kept_and_the_odds_are_those_of_the_coupling(seed, strengt
 
 def test_two_classes_have_a_closed_form():
     """With p = r = ½ the joint is ½ σ(w) for equal labels and ½ σ(-w) for others."""
-    q = joints_of(torch.full((2, 1, 2), -np.log(2.0), dtype=torch.float64), 1.3)[0]
+    q = joints_from_messages(torch.full((2, 1, 2), -np.log(2.0), dtype=torch.float64), 1.3)[0]
     equal, other = 0.5 / (1 + np.exp(-1.3)), 0.5 / (1 + np.exp(1.3))
     np.testing.assert_allclose(q, [[equal, other], [other, equal]])
 
 
 def test_without_strength_joints_are_products():
     log_p = log_marginals(2, 5, CLASSES)
-    torch.testing.assert_close(joints_of(log_p, 0.0), log_p.exp()[0].unsqueeze(2) * log_p.exp()[1].unsqueeze(1))
+    torch.testing.assert_close(
+        joints_from_messages(log_p, 0.0), log_p.exp()[0].unsqueeze(2) * log_p.exp()[1].unsqueeze(1)
+    )
 
 
 def test_extreme_marginals_have_finite_messages():
@@ -80,7 +87,7 @@ def test_relabeling_edges_and_classes_relabels_messages():
 def test_no_edges():
     empty = torch.zeros(2, 0, CLASSES, dtype=torch.float64)
     assert sinkhorn_messages(empty, number(1.0)).shape == (2, 0, CLASSES)
-    assert pair_information(empty, number(1.0), torch.zeros(2, 0, dtype=torch.long)).shape == (0,)
+    assert pointwise_mutual_information(empty, number(1.0), torch.zeros(2, 0, dtype=torch.long)).shape == (0,)
 
 
 # The field.
@@ -90,17 +97,17 @@ def test_no_edges():
 def test_on_a_tree_they_are_the_true_marginals_of_the_field(strength):
     log_p = log_marginals(6, CLASSES)
     messages = sinkhorn_messages(log_p[TREE], number(strength))
-    mrf = ew.PairwiseMRF(unaries(log_p, TREE, messages), TREE, strength * torch.eye(CLASSES))
+    mrf = ew.PairwiseMRF(unary_potentials(log_p, TREE, messages), TREE, strength * torch.eye(CLASSES))
     exact = ew.exact_marginals(mrf)[0]
     torch.testing.assert_close(exact.node, log_p.exp(), atol=1e-8, rtol=0.0)
-    torch.testing.assert_close(exact.joint(TREE), joints_of(log_p[TREE], strength), atol=1e-8, rtol=0.0)
+    torch.testing.assert_close(exact.joint(TREE), joints_from_messages(log_p[TREE], strength), atol=1e-8, rtol=0.0)
 
 
 def test_on_loops_sum_product_rests_there():
     loop = torch.tensor([[0, 0, 1, 2, 0], [1, 2, 2, 3, 3]])
     log_p = log_marginals(4, CLASSES)
     messages = sinkhorn_messages(log_p[loop], number(1.0))
-    mrf = ew.PairwiseMRF(unaries(log_p, loop, messages), loop, torch.eye(CLASSES))
+    mrf = ew.PairwiseMRF(unary_potentials(log_p, loop, messages), loop, torch.eye(CLASSES))
     again = sweep(mrf, messages, log_sum)
     torch.testing.assert_close(again, messages - messages.amax(-1, keepdim=True), atol=1e-8, rtol=0.0)
 
@@ -112,22 +119,22 @@ def test_on_loops_sum_product_rests_there():
 def test_on_a_tree_the_likelihood_is_that_of_enumeration(strength):
     """log P(y) = energy - log Z, with Z summed over all 3⁶ labelings."""
     log_p = log_marginals(6, CLASSES)
-    field = unaries(log_p, TREE, sinkhorn_messages(log_p[TREE], number(strength)))
+    field = unary_potentials(log_p, TREE, sinkhorn_messages(log_p[TREE], number(strength)))
     labelings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
     energy = field[torch.arange(6), labelings].sum(1)
     energy = energy + strength * (labelings[:, TREE[0]] == labelings[:, TREE[1]]).sum(1)
     for row in (0, 100, 728):
         y = labelings[row]
-        found = labeled_likelihood(log_p, y, TREE, number(strength))
+        found = bethe_log_likelihood(log_p, y, TREE, number(strength))
         assert float(found) == pytest.approx(float(energy[row] - energy.logsumexp(0)), abs=1e-7)
 
 
 def test_the_information_of_pairs_is_that_of_a_loop():
     log_p, y = log_marginals(2, 9, CLASSES), torch.randint(CLASSES, (2, 9), generator=torch.Generator().manual_seed(1))
-    found = pair_information(log_p, number(1.7), y).tolist()
+    found = pointwise_mutual_information(log_p, number(1.7), y).tolist()
     for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
         l, m = y[:, e].tolist()  # noqa: E741 (a label)
-        assert found[e] == pytest.approx(np.log(scaled_by_a_loop(p, r, 1.7)[l, m] / (p[l] * r[m])), abs=1e-7)
+        assert found[e] == pytest.approx(np.log(sinkhorn_loop(p, r, 1.7)[l, m] / (p[l] * r[m])), abs=1e-7)
 
 
 @pytest.mark.parametrize("strength", [-1.0, 0.3, 1.5])
@@ -136,7 +143,7 @@ def test_gradients(strength):
     y = torch.tensor([[0, 1, 2, 0], [0, 2, 2, 1]])
 
     def information(logits, strength):
-        return pair_information(logits.log_softmax(-1), strength, y)
+        return pointwise_mutual_information(logits.log_softmax(-1), strength, y)
 
     assert torch.autograd.gradcheck(information, (logits, number(strength).requires_grad_()), atol=1e-6)
 
@@ -171,7 +178,7 @@ def test_extreme_marginals_have_finite_gradients(strength):
     log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1).requires_grad_()
     w = number(strength).requires_grad_()
     labels = torch.zeros(2, 6, dtype=torch.long)
-    gradients = torch.autograd.grad(pair_information(log_p, w, labels).sum(), (log_p, w))
+    gradients = torch.autograd.grad(pointwise_mutual_information(log_p, w, labels).sum(), (log_p, w))
     assert all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 

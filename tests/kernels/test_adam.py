@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edgewise.kernels.adam import Adam, step_by_loops, step_by_tensors
+from edgewise.kernels.adam import Adam, step_compiled, step_tensors
 
 
 def bowl(weights):
@@ -22,7 +22,7 @@ def weights(dtype):
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-13), (torch.float32, 1e-5)])
 def test_as_torch_does(dtype, near, decay):
     ours, theirs = weights(dtype), weights(dtype)
-    steps = Adam(0.01, decay).start(ours)
+    steps = Adam(0.01, decay).optimizer(ours)
     optimizer = torch.optim.Adam(list(theirs.values()), lr=0.01, weight_decay=decay)
     for _ in range(100):
         steps.step(bowl(ours))
@@ -37,8 +37,8 @@ def test_tensors_do_what_the_compiled_loop_does():
     generator = torch.Generator().manual_seed(1)
     parts = [torch.rand(7, 3, generator=generator, dtype=torch.float64) for _ in range(4)]
     loop, tensors = ([part.clone() for part in parts] for _ in range(2))
-    step_by_loops(*loop, 0.02, 0.5, 1e-3)
-    step_by_tensors(*tensors, 0.02, 0.5, 1e-3)
+    step_compiled(*loop, 0.02, 0.5, 1e-3)
+    step_tensors(*tensors, 0.02, 0.5, 1e-3)
     for one, other in zip(loop, tensors, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-14, atol=0)
     assert not torch.equal(loop[0], parts[0])
@@ -46,7 +46,7 @@ def test_tensors_do_what_the_compiled_loop_does():
 
 def test_what_comes_after_a_return_is_what_came_before():
     ours = weights(torch.float32)
-    steps = Adam(0.01, 5e-4).start(ours)
+    steps = Adam(0.01, 5e-4).optimizer(ours)
     for _ in range(3):
         steps.step(bowl(ours))
     snapshot, curves = steps.snapshot(), []

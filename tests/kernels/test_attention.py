@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from edgewise.kernels import dispatch as compiled
-from edgewise.kernels.attention import Neighborhoods, attend, attend_by_tensors
+from edgewise.kernels.attention import Neighborhoods, attend, attend_tensors
 from edgewise.kernels.dispatch import Threads
-from edgewise.kernels.sparse import KeptEntries
+from edgewise.kernels.sparse import DropoutMask
 from edgewise.models.graph_pass import ReceptiveField
 from helpers.reference.layers import attention, neighbors
 from helpers.small_graphs import generator, random_data, task_of
@@ -37,7 +37,7 @@ def random_case(seed, heads, units, nodes=None, drops=False, dtype=torch.float64
     parts = [part.to(dtype).requires_grad_() for part in (drawn[0], drawn[1] / units**0.5, drawn[2] / units**0.5)]
     kept = None
     if drops:
-        kept = KeptEntries((torch.rand(neighborhoods.num_pairs * heads, generator=g) < 0.6).to(torch.uint8), scale)
+        kept = DropoutMask((torch.rand(neighborhoods.num_pairs * heads, generator=g) < 0.6).to(torch.uint8), scale)
     return parts, neighborhoods, kept
 
 
@@ -67,7 +67,7 @@ def test_loops_from_the_formulas(dtype, heads, units, drops):
         parts, neighborhoods, kept = random_case(units, heads, units, nodes, drops, dtype)
         expected = by_loops(parts, neighborhoods, kept)
         assert_same(attend(*parts, neighborhoods, kept).detach(), expected, dtype)
-        assert_same(attend_by_tensors(*parts, neighborhoods, kept).detach(), expected, dtype)
+        assert_same(attend_tensors(*parts, neighborhoods, kept).detach(), expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", list(CLOSE))
@@ -76,13 +76,13 @@ def test_loops_from_the_formulas(dtype, heads, units, drops):
 def test_gradients_are_those_of_tensors(dtype, heads, units, drops):
     for nodes in TARGETS.values():
         parts, neighborhoods, kept = random_case(10 + units, heads, units, nodes, drops, dtype)
-        outs = [run(*parts, neighborhoods, kept) for run in (attend, attend_by_tensors)]
+        outs = [run(*parts, neighborhoods, kept) for run in (attend, attend_tensors)]
         weight = torch.randn(outs[0].shape, generator=generator(1), dtype=dtype)
         got, expected = (torch.autograd.grad((out * weight).sum(), parts) for out in outs)
         assert_same(got, expected, dtype)
 
 
-@pytest.mark.parametrize("run", [attend, attend_by_tensors])
+@pytest.mark.parametrize("run", [attend, attend_tensors])
 def test_a_scale_that_float32_would_round(run):
     parts, neighborhoods, kept = random_case(2, 2, 3, drops=True, scale=1 / 0.7)
     assert_same(run(*parts, neighborhoods, kept).detach(), by_loops(parts, neighborhoods, kept), torch.float64)
@@ -125,7 +125,7 @@ def test_a_node_without_neighbors_keeps_its_own(dtype):
 
 def test_all_weights_dropped():
     parts, neighborhoods, _ = random_case(6, 2, 3)
-    kept = KeptEntries(torch.zeros(neighborhoods.num_pairs * 2, dtype=torch.uint8), 2.0)
+    kept = DropoutMask(torch.zeros(neighborhoods.num_pairs * 2, dtype=torch.uint8), 2.0)
     out = attend(*parts, neighborhoods, kept)
     assert not out.any() and not any(grad.any() for grad in torch.autograd.grad(out.sum(), parts))
 
@@ -141,7 +141,7 @@ def test_equal_scores_give_the_mean():
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("drops", [False, True])
 def test_threads_change_no_bit(dtype, drops, monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 0)
     parts, neighborhoods, kept = random_case(11, 2, 9, None, drops, dtype)
     answers = []
     for num in (1, 2, 5, 50):

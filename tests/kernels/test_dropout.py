@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, apply_dropout, keep_by_loops, keep_by_tensors
+from edgewise.kernels.dropout import LEVELS, NO_DROPOUT, Dropout, apply_dropout, keep_compiled, keep_tensors
 from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ def test_words_are_those_of_splitmix64():
     assert splitmix64(SEED, 5) == WORDS
     levels = [word >> 16 * lane & 0xFFFF for word in WORDS for lane in range(4)]
     for place, level in enumerate(levels):
-        for keep in (keep_by_loops, keep_by_tensors):
+        for keep in (keep_compiled, keep_tensors):
             assert keep(20, SEED, level, CPU)[place] == 1 and keep(20, SEED, level + 1, CPU)[place] == 0
 
 
@@ -53,7 +53,7 @@ def test_compiled_loops_tensors_and_plain_loop_agree(rate):
             dropout = Dropout(rate, key)
             got = dropout.keep(num, 3, CPU)
             assert got.dtype == torch.uint8
-            assert torch.equal(got, keep_by_tensors(num, dropout.start(3), dropout.dropped_levels, CPU))
+            assert torch.equal(got, keep_tensors(num, dropout.start(3), dropout.dropped_levels, CPU))
             words = splitmix64(splitmix64(key, 4)[-1], num)
             plain = [(words[k // 4] >> 16 * (k % 4) & 0xFFFF) >= round(rate * 65536) for k in range(num)]
             assert got.tolist() == plain

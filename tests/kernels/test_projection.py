@@ -6,7 +6,7 @@ import torch
 from edgewise.kernels import dispatch as compiled
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout
-from edgewise.kernels.projection import ROWS_PER_BLOCK, relu_dropout_matmul, relu_dropout_matmul_by_tensors
+from edgewise.kernels.projection import ROWS_PER_BLOCK, relu_dropout_matmul, relu_dropout_matmul_tensors
 from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ def test_product_and_gradients_by_torch(dtype, rate, shape):
 def test_tensors_do_what_compiled_loops_do(dtype, rate):
     parts, weight = random_parts(30, 9, 4, dtype)
     got = with_gradients(relu_dropout_matmul(*parts, Dropout(rate, 5), 4, Threads(1)), parts, weight)
-    expected = with_gradients(relu_dropout_matmul_by_tensors(*parts, Dropout(rate, 5), 4, Threads(1)), parts, weight)
+    expected = with_gradients(relu_dropout_matmul_tensors(*parts, Dropout(rate, 5), 4, Threads(1)), parts, weight)
     torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
@@ -68,7 +68,7 @@ def test_gradcheck(rate):
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("rate", [0.0, 0.5])
 def test_threads_change_no_bit(dtype, rate, monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 0)
     parts, weight = random_parts(3 * ROWS_PER_BLOCK + 7, 17, 5, dtype)
     answers = [
         with_gradients(relu_dropout_matmul(*parts, Dropout(rate, 3), 0, Threads(threads)), parts, weight)

@@ -7,7 +7,7 @@ import torch
 
 from edgewise.kernels import dispatch as compiled
 from edgewise.kernels.dispatch import Threads
-from edgewise.kernels.sparse import ROWS_PER_BLOCK, KeptEntries, SparseMatrix, matmul_by_tensors, sparse_matmul
+from edgewise.kernels.sparse import ROWS_PER_BLOCK, DropoutMask, SparseMatrix, matmul_tensors, sparse_matmul
 from helpers.small_graphs import generator
 
 CPU = torch.device("cpu")
@@ -40,7 +40,7 @@ def random_kept(matrix, g, scale=1.7):
     entries = (torch.rand(int((matrix != 0).sum()), generator=g) < 0.6).to(torch.uint8)
     remaining = torch.zeros_like(matrix)
     remaining[matrix != 0] = matrix[matrix != 0] * entries * torch.tensor(scale, dtype=matrix.dtype)
-    return KeptEntries(entries, scale), remaining
+    return DropoutMask(entries, scale), remaining
 
 
 def product_and_gradient(matrix, dense, weight, kept=None):
@@ -78,7 +78,7 @@ def test_tall_matrices_have_several_blocks_if_these_are_not_too_empty():
 
 def test_a_literal_product():
     matrix = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 4.0]])
-    dense, kept = torch.tensor([[1.0], [3.0], [5.0]]), KeptEntries(torch.tensor([1, 0, 1], dtype=torch.uint8), 2.0)
+    dense, kept = torch.tensor([[1.0], [3.0], [5.0]]), DropoutMask(torch.tensor([1, 0, 1], dtype=torch.uint8), 2.0)
     assert sparse_matmul(sparse_of(matrix), dense).tolist() == [[6.0], [0.0], [21.0]]
     assert sparse_matmul(sparse_of(matrix), dense, kept).tolist() == [[12.0], [0.0], [40.0]]
 
@@ -117,14 +117,14 @@ def test_tensors_do_what_compiled_loops_do(dtype, drops):
     for matmul, rows, (num, inner) in ways:
         for width in (1, 3, 7, 8, 64, 65):
             dense = torch.randn(inner, width, generator=g, dtype=dtype)
-            expected = matmul_by_tensors(rows, dense, num, kept, Threads(1))
+            expected = matmul_tensors(rows, dense, num, kept, Threads(1))
             torch.testing.assert_close(matmul(dense, kept), expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("drops", [False, True])
 def test_threads_change_no_bit(dtype, drops, monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 0)
+    monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 0)
     g = generator(4)
     matrix = random_dense((2 * ROWS_PER_BLOCK + 7, 33), g, share=0.05, dtype=dtype)
     kept = random_kept(matrix, g)[0] if drops else None
@@ -142,12 +142,12 @@ def test_a_crew_covers_all_rows_once():
         Threads(threads).run(lambda lo, hi: got.append((lo, hi)), length, work)
         return sorted(got)
 
-    assert slices(3, 10, work=compiled.MIN_SHARED_WORK - 1) == [(0, 10)]
-    assert slices(3, 10, work=compiled.MIN_SHARED_WORK) == [(0, 3), (3, 6), (6, 10)]
-    assert slices(7, 2, work=compiled.MIN_SHARED_WORK) == [(0, 1), (1, 2)]
-    assert slices(1, 10, work=compiled.MIN_SHARED_WORK) == [(0, 10)]
+    assert slices(3, 10, work=compiled.MIN_PARALLEL_OPERATIONS - 1) == [(0, 10)]
+    assert slices(3, 10, work=compiled.MIN_PARALLEL_OPERATIONS) == [(0, 3), (3, 6), (6, 10)]
+    assert slices(7, 2, work=compiled.MIN_PARALLEL_OPERATIONS) == [(0, 1), (1, 2)]
+    assert slices(1, 10, work=compiled.MIN_PARALLEL_OPERATIONS) == [(0, 10)]
     with pytest.raises(ZeroDivisionError):  # of another thread
-        Threads(2).run(lambda lo, hi: 1 // (1 - lo // 5), 10, compiled.MIN_SHARED_WORK)
+        Threads(2).run(lambda lo, hi: 1 // (1 - lo // 5), 10, compiled.MIN_PARALLEL_OPERATIONS)
 
 
 def test_any_layout_of_the_dense_matrix_and_any_order_of_entries():
@@ -167,14 +167,14 @@ def test_any_layout_of_the_dense_matrix_and_any_order_of_entries():
 def test_empty_matrices(shape, drops):
     matrix = sparse_of(torch.zeros(shape))
     assert matrix.num_entries == 0 and matrix.shape == shape
-    kept = KeptEntries(torch.zeros(0, dtype=torch.uint8), 2.0) if drops else None
+    kept = DropoutMask(torch.zeros(0, dtype=torch.uint8), 2.0) if drops else None
     out, grad = product_and_gradient(matrix, torch.ones(shape[1], 2), torch.ones(shape[0], 2), kept)
     assert torch.equal(out, torch.zeros(shape[0], 2)) and torch.equal(grad, torch.zeros(shape[1], 2))
 
 
 @pytest.mark.parametrize("drops", [False, True])
 def test_a_dense_matrix_without_columns(drops):
-    kept = KeptEntries(torch.ones(3, dtype=torch.uint8), 2.0) if drops else None
+    kept = DropoutMask(torch.ones(3, dtype=torch.uint8), 2.0) if drops else None
     out, grad = product_and_gradient(sparse_of(torch.eye(3)), torch.ones(3, 0), torch.ones(3, 0), kept)
     assert out.shape == (3, 0) and grad.shape == (3, 0)
 
@@ -183,6 +183,6 @@ def test_entries_that_are_dropped_may_meet_anything():
     """Dropped is not multiplied by zero: infinity matmul zero would be NaN."""
     matrix = sparse_of(torch.tensor([[1.0, 1.0]]))
     out = sparse_matmul(
-        matrix, torch.tensor([[np.inf], [3.0]]), KeptEntries(torch.tensor([0, 1], dtype=torch.uint8), 2.0)
+        matrix, torch.tensor([[np.inf], [3.0]]), DropoutMask(torch.tensor([0, 1], dtype=torch.uint8), 2.0)
     )
     assert out.tolist() == [[6.0]]

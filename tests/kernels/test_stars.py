@@ -11,7 +11,7 @@ from torch import Tensor
 import edgewise as ew
 from edgewise.kernels import dispatch, stars
 from edgewise.kernels import stars as compiled_stars
-from edgewise.kernels.stars import Stars, expected_energy, log_partitions, log_partitions_by_tensors, piecewise_loss
+from edgewise.kernels.stars import Stars, expected_energy, log_partitions, log_partitions_tensors, piecewise_loss
 from helpers.reference import layers
 from helpers.reference.enumeration import Enumeration, score
 from helpers.small_graphs import generator, random_edges
@@ -162,7 +162,7 @@ def test_compiled_loops_and_tensors_agree(dtype, num_classes, chunk, monkeypatch
     got = log_partitions(*parts, case.stars())
     # The same by the other path.
     share, half = parts[0] / case.stars().count[:, None], parts[2] / 2
-    expected = log_partitions_by_tensors(share, parts[1], half, case.stars())
+    expected = log_partitions_tensors(share, parts[1], half, case.stars())
     torch.testing.assert_close(got, expected, rtol=CLOSE[dtype], atol=CLOSE[dtype])
     weight = torch.randn(30, generator=generator(1), dtype=dtype)
     grads = [symmetrized(torch.autograd.grad((out * weight).sum(), parts)) for out in (got, expected)]
@@ -211,7 +211,7 @@ def test_couplings_beyond_the_range_of_products(dtype, strength, monkeypatch):
 @pytest.mark.parametrize("dtype", list(CLOSE))
 def test_just_within_the_range_of_products(dtype, monkeypatch):
     """Couplings that differ by 60 nats, and unaries by 100."""
-    monkeypatch.setattr(stars, "log_partitions_by_tensors", None)  # not to be used
+    monkeypatch.setattr(stars, "log_partitions_tensors", None)  # not to be used
     case = random_case(12, dtype=dtype)
     half = case.coupling / (case.coupling.max() - case.coupling.min())
     coupling = 2 * 0.999 * stars.SAFE_RANGE * half / case.scale.abs().max()
@@ -221,7 +221,7 @@ def test_just_within_the_range_of_products(dtype, monkeypatch):
     parts, wide = ([part.to(to).requires_grad_() for part in case[:3]] for to in (dtype, torch.float64))
     got = torch.autograd.grad(log_partitions(*parts, case.stars()).sum(), parts)
     share = wide[0] / case.stars().count[:, None]
-    expected = torch.autograd.grad(log_partitions_by_tensors(share, wide[1], wide[2] / 2, case.stars()).sum(), wide)
+    expected = torch.autograd.grad(log_partitions_tensors(share, wide[1], wide[2] / 2, case.stars()).sum(), wide)
     for ours, theirs in zip(symmetrized(got), symmetrized(expected), strict=True):
         # Exponents of up to 100 are rounded to 1e-5 in float32, or to 1e-14.
         loose = {torch.float32: 1e-4, torch.float64: 1e-11}[dtype]

@@ -23,7 +23,7 @@ from edgewise.models.joint_gcn import (
 )
 from edgewise.models.task import prepare_task
 from helpers.block_graph import assert_same_bits, blocks, changed, split_of
-from helpers.sinkhorn import joints_of, scaled_by_a_loop
+from helpers.sinkhorn import joints_from_messages, sinkhorn_loop
 
 SMALL = JointGCN(hidden=8, folds=3, max_epochs=12)
 DATA = blocks()
@@ -84,7 +84,7 @@ def test_what_labels_were_drawn_with_is_found_again():
     logits, log_degree = torch.from_numpy(rng.normal(size=(3000, 3))), torch.from_numpy(rng.normal(size=3000))
     pairs = torch.arange(3000).view(2, -1)
     true = numbers(0.4, -0.1, 1.2)
-    joints = joints_of(true.log_marginals(logits, log_degree)[pairs], 1.2).flatten(1).numpy()
+    joints = joints_from_messages(true.log_marginals(logits, log_degree)[pairs], 1.2).flatten(1).numpy()
     drawn = (rng.random((1500, 1)) > joints.cumsum(1)).sum(1).clip(max=8)
     labels = torch.from_numpy(np.concatenate([drawn // 3, drawn % 3]))
     found = _most_likely(HeldOut(logits, log_degree, labels, pairs))
@@ -108,7 +108,7 @@ def by_a_loop(held_out, log_sharpness, power, strength):
     labels = held_out.labels.tolist()
     total = sum(np.log(row[label]) for row, label in zip(rows, labels, strict=True))
     for i, j in held_out.edge_index.T.tolist():
-        joint = scaled_by_a_loop(rows[i], rows[j], strength)[labels[i], labels[j]]
+        joint = sinkhorn_loop(rows[i], rows[j], strength)[labels[i], labels[j]]
         total += np.log(joint / (rows[i][labels[i]] * rows[j][labels[j]]))
     return total
 

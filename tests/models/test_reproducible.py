@@ -91,13 +91,13 @@ def test_shared_generators_do_not_matter(model):
 def test_the_number_of_threads_does_not_matter(name, kind, num, monkeypatch):
     with threads(1):
         one = WIDE[name].fit(LARGE[kind], LARGE_SPLIT)
-    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 1)
+    monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 1)
     with threads(num):
         assert_same_bits(WIDE[name].fit(LARGE[kind], LARGE_SPLIT), one)
 
 
 def test_threads_that_helped_leave(model, monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_SHARED_WORK", 1)
+    monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 1)
     before = set(threading.enumerate())
     with threads(3):
         model.fit(DATA, SPLIT)

@@ -65,7 +65,7 @@ class Training:
         stopping[torch.randperm(len(labels), generator=draws)[::STOPPING]] = True
         learning = ~stopping if len(labels) > 1 else stopping
         learned = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        steps = Adam(self.learning_rate, self.weight_decay).start(learned)
+        steps = Adam(self.learning_rate, self.weight_decay).optimizer(learned)
         best, kept, waited = math.inf, copy_weights(learned), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():

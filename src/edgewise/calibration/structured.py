@@ -20,7 +20,7 @@ from edgewise.calibration.calibrator import (
     floored,
 )
 from edgewise.calibration.scaling import LocalScaling
-from edgewise.inference.coupled_marginals import pair_information, sinkhorn_messages
+from edgewise.inference.coupled_marginals import pointwise_mutual_information, sinkhorn_messages
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.validation import as_tensor, check_number
 
@@ -185,7 +185,7 @@ def _strength(log_ends: Float[Tensor, "2 pairs classes"], labels: Int[Tensor, "2
 
     def loss(strength: float) -> float:
         # What the marginals say of each end does not depend on w.
-        information = pair_information(log_ends, torch.tensor(strength, dtype=log_ends.dtype), labels)
+        information = pointwise_mutual_information(log_ends, torch.tensor(strength, dtype=log_ends.dtype), labels)
         return -float(information.sum()) + ((strength - middle) / deviation) ** 2 / 2
 
     found = minimize_scalar(loss, bounds=(-MAX_COUPLING, MAX_COUPLING), method="bounded", options={"xatol": 1e-4})

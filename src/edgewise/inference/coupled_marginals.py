@@ -68,7 +68,7 @@ def _jacobian(factor: Float[Tensor, ""], b: Float[Tensor, "edges classes"]) -> F
     return share.diag_embed() - share.unsqueeze(2) * b.unsqueeze(1)
 
 
-def pair_information(
+def pointwise_mutual_information(
     log_p: Float[Tensor, "2 edges classes"], strength: Float[Tensor, ""], labels: Int[Tensor, "2 edges"]
 ) -> Float[Tensor, " edges"]:
     """Compute log q(y_i, y_j) / (p_i(y_i) p_j(y_j)): what the joint of two labels says beyond their marginals."""
@@ -80,7 +80,7 @@ def pair_information(
     return strength * (labels[0] == labels[1]) - own - log_normalizer
 
 
-def labeled_likelihood(
+def bethe_log_likelihood(
     log_p: Float[Tensor, "nodes classes"],
     labels: Int[Tensor, " nodes"],
     edge_index: Int[Tensor, "2 edges"],
@@ -91,10 +91,10 @@ def labeled_likelihood(
     Where the edges form a forest this is the log-likelihood of the labels under the field of these nodes and edges.
     """
     of_nodes = log_p.gather(1, labels.unsqueeze(1)).sum()
-    return of_nodes + pair_information(log_p[edge_index], strength, labels[edge_index]).sum()
+    return of_nodes + pointwise_mutual_information(log_p[edge_index], strength, labels[edge_index]).sum()
 
 
-def unaries(
+def unary_potentials(
     log_p: Float[Tensor, "nodes classes"],
     edge_index: Int[Tensor, "2 edges"],
     messages: Float[Tensor, "2 edges classes"],

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import choose, vectorized
+from edgewise.kernels.dispatch import choose_implementation, vectorized
 
 FORGET_MEAN, FORGET_SQUARE, EPSILON = 0.1, 0.001, 1e-8  # 1 - β₁, 1 - β₂, ε
 
@@ -26,7 +26,7 @@ class Adam:
     learning_rate: float
     weight_decay: float
 
-    def start(self, weights: Weights) -> "Optimizer":
+    def optimizer(self, weights: Weights) -> "Optimizer":
         """Begin to move weights, which are changed in place."""
         return Optimizer(self, weights)
 
@@ -55,7 +55,9 @@ class Optimizer:
         root = math.sqrt(1.0 - (1.0 - FORGET_SQUARE) ** self._count)
         for (name, weight), grad in zip(self._weights.items(), grads, strict=True):
             parts = weight.detach(), grad, self._means[name], self._squares[name]
-            choose(weight.device, step_by_loops, step_by_tensors)(*parts, rate, root, self._adam.weight_decay)
+            choose_implementation(weight.device, step_compiled, step_tensors)(
+                *parts, rate, root, self._adam.weight_decay
+            )
 
     def snapshot(self) -> Snapshot:
         """Copy parameters and means, to come back to."""
@@ -73,7 +75,7 @@ class Optimizer:
         return self._weights, self._means, self._squares
 
 
-def step_by_tensors(
+def step_tensors(
     weight: Tensor, grad: Tensor, mean: Tensor, square: Tensor, rate: float, root: float, decay: float
 ) -> None:
     """Do with tensors what the compiled loop does."""
@@ -83,7 +85,7 @@ def step_by_tensors(
     weight.sub_(rate * mean / (square.sqrt() / root + EPSILON))
 
 
-def step_by_loops(
+def step_compiled(
     weight: Tensor, grad: Tensor, mean: Tensor, square: Tensor, rate: float, root: float, decay: float
 ) -> None:
     """Move a parameter and its running means, in place."""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from edgewise.kernels.dispatch import Threads, choose, vectorized
-from edgewise.kernels.sparse import KeptEntries
+from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
+from edgewise.kernels.sparse import DropoutMask
 
 SLOPE = 0.2  # of leaky_relu below zero
 
@@ -61,19 +61,19 @@ def attend(
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
     neighborhoods: Neighborhoods,
-    kept: KeptEntries | None = None,
+    kept: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
     """Average projected sources for each target, head by head; ``kept`` drops some of the weights (pairs · heads)."""
-    operation = choose(projected.device, _attend, attend_by_tensors)
+    operation = choose_implementation(projected.device, _attend, attend_tensors)
     return operation(projected, att_src, att_dst, neighborhoods, kept)
 
 
-def attend_by_tensors(
+def attend_tensors(
     projected: Float[Tensor, "sources width"],
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
     neighborhoods: Neighborhoods,
-    kept: KeptEntries | None = None,
+    kept: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
     """Do with tensors what the compiled loops do."""
     from torch_geometric.utils import softmax  # takes seconds to load
@@ -97,7 +97,7 @@ class _Attend(torch.autograd.Function):
         att_src: Tensor,
         att_dst: Tensor,
         neighborhoods: Neighborhoods,
-        kept: KeptEntries | None,
+        kept: DropoutMask | None,
     ) -> Tensor:
         plain = projected.detach().contiguous()
         out, ctx.saved = _forward(plain, att_src.detach(), att_dst.detach(), neighborhoods, kept)
@@ -124,7 +124,7 @@ class _Saved(NamedTuple):
 
 
 def _forward(
-    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, kept: KeptEntries | None
+    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, kept: DropoutMask | None
 ) -> tuple[Tensor, _Saved]:
     first, source, own = _arrays(neighborhoods)
     heads, both = projected.view(-1, *att_src.shape).numpy(), _both(att_src, att_dst)

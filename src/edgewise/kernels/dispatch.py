@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor
 
-MIN_SHARED_WORK = 1 << 23  # operations, about a millisecond of them, from which on it pays to wake another thread
-MIN_COMPILED_LENGTH = 1 << 17  # numbers from which on compiled loops pay for the second that it takes to load them
+MIN_PARALLEL_OPERATIONS = 1 << 23  # about a millisecond of work; for less, waking another thread costs more
+MIN_COMPILED_LENGTH = 1 << 17  # elements; for fewer, loading numba (about a second) costs more than it saves
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Result = TypeVar("Result")
@@ -60,23 +60,23 @@ def worth_compiling(tensor: Tensor) -> bool:
     return known and runs_compiled(tensor.device) and tensor.numel() >= MIN_COMPILED_LENGTH
 
 
-def choose(
+def choose_implementation(
     device: torch.device, by_loops: Callable[..., Result], by_tensors: Callable[..., Result]
 ) -> Callable[..., Result]:
     """Choose between an operation's compiled loops and its plain twin in tensors, which runs on any device."""
     return by_loops if runs_compiled(device) else by_tensors
 
 
-def in_slices(
+def map_slices(
     function: Callable[[int, int], Result], length: int, others: ThreadPoolExecutor | None = None
 ) -> list[Result]:
     """Call ``function(start, stop)`` on slices that cover ``range(length)``, one for each of torch's threads.
 
     The results come in order. Compiled loops release the interpreter lock, so plain threads are enough; unlike an
     OpenMP pool they survive a fork, and a user who limits torch's threads limits these too. Who calls often brings
-    ``other_threads()`` along.
+    ``worker_threads()`` along.
 
-    >>> sum(in_slices(lambda start, stop: stop - start, 10))
+    >>> sum(map_slices(lambda start, stop: stop - start, 10))
     10
     """
     num = max(1, min(torch.get_num_threads(), length))
@@ -84,13 +84,13 @@ def in_slices(
     if num == 1:
         return [function(0, length)]
     if others is None:
-        with other_threads() as brief:
-            return in_slices(function, length, brief)
+        with worker_threads() as brief:
+            return map_slices(function, length, brief)
     rest = others.map(function, bounds[1:-1], bounds[2:])
     return [function(bounds[0], bounds[1]), *rest]
 
 
-def other_threads() -> ThreadPoolExecutor:
+def worker_threads() -> ThreadPoolExecutor:
     """Start the threads that work beside the caller's."""
     return ThreadPoolExecutor(max(1, torch.get_num_threads() - 1))
 
@@ -108,7 +108,7 @@ class Threads:
         >>> Threads(2).run(lambda start, stop: print(start, stop), 10, work=10)
         0 10
         """
-        num = min(self.num_threads, length) if work >= MIN_SHARED_WORK else 1
+        num = min(self.num_threads, length) if work >= MIN_PARALLEL_OPERATIONS else 1
         if self._others is None or num <= 1:
             function(0, length)
             return

@@ -6,12 +6,12 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import compiled, in_slices
+from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
 
-def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:
+def find_invalid_row(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:
     """Find the first row that is no distribution."""
     rows = p.numpy()
 
@@ -19,7 +19,7 @@ def first_bad_row_of_many(p: Float[Tensor, "rows classes"], tolerance: float) ->
         row: int = _first_bad_row(rows[lo:hi], tolerance)
         return lo + row if row < hi - lo else None
 
-    return next((row for row in in_slices(search, len(rows)) if row is not None), None)
+    return next((row for row in map_slices(search, len(rows)) if row is not None), None)
 
 
 @compiled

@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import choose, vectorized
+from edgewise.kernels.dispatch import choose_implementation, vectorized
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 LEVELS = 1 << 16
@@ -34,7 +34,7 @@ class Dropout:
 
     def keep(self, num: int, draw: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
         """Return 1 for each of ``num`` entries that is kept, 0 for others."""
-        keep: Tensor = choose(device, keep_by_loops, keep_by_tensors)(
+        keep: Tensor = choose_implementation(device, keep_compiled, keep_tensors)(
             num, self.start(draw), self.dropped_levels, device
         )
         return keep
@@ -61,7 +61,7 @@ def _mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def keep_by_tensors(num: int, start: int, dropped_levels: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
+def keep_tensors(num: int, start: int, dropped_levels: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
     """Do with tensors, whose integers wrap around, what the compiled loop does."""
     words = torch.arange(1, (num + 3) // 4 + 1, device=device) * _signed(GOLDEN) + _signed(start)
     words = (words ^ _shift(words, 30)) * _signed(FIRST)
@@ -80,7 +80,7 @@ def _shift(words: Tensor, by: int) -> Tensor:
     return (words >> by) & ((1 << (64 - by)) - 1) if by else words
 
 
-def keep_by_loops(num: int, start: int, dropped_levels: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
+def keep_compiled(num: int, start: int, dropped_levels: int, device: torch.device) -> UInt8[Tensor, " {num}"]:
     """Hash place by place, on the CPU."""
     keep = np.empty((num + 3) // 4 * 4, dtype=np.uint8)
     _keep(np.array([start, dropped_levels], dtype=np.uint64), keep)

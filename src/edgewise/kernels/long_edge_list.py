@@ -21,7 +21,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import compiled, in_slices
+from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
@@ -46,7 +46,7 @@ def match_directions(
     def qualify(lo: int, hi: int) -> tuple[int, int]:
         return _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
 
-    parts = in_slices(qualify, start.shape[0])
+    parts = map_slices(qualify, start.shape[0])
     suspects = np.empty(0, dtype=np.int64)
     if all(sum(side) > 0 for side in zip(*parts, strict=True)):
         suspects = _drop_second_mentions(start, end, keep)
@@ -73,8 +73,8 @@ def _drop_second_mentions(start: Array, end: Array, keep: Array) -> Array:
 
 def _resolve_symmetric_buckets(start: Array, end: Array, suspect: Array, keep: Array) -> tuple[int, int]:
     """Clear the suspects of symmetric buckets, drop their backward mentions, and count the others by direction."""
-    checksums = np.stack(_in_slices_of(_bucket_checksums, start, end, suspect)).sum(0)
-    parts = in_slices(
+    checksums = np.stack(_map_array_slices(_bucket_checksums, start, end, suspect)).sum(0)
+    parts = map_slices(
         lambda lo, hi: _resolve(start[lo:hi], end[lo:hi], suspect[lo:hi], keep[lo:hi], checksums), len(start)
     )
     forward, backward = (sum(side) for side in zip(*parts, strict=True))
@@ -94,12 +94,12 @@ def _clear_the_unmarked(start: Array, end: Array, suspect: Array, side: int, see
     def clear(lo: int, hi: int) -> None:
         _clear(start[lo:hi], end[lo:hi], suspect[lo:hi], side, seed, shift, table)
 
-    in_slices(mark, num_shards)
-    in_slices(clear, start.shape[0])
+    map_slices(mark, num_shards)
+    map_slices(clear, start.shape[0])
 
 
-def _in_slices_of(loop: Any, *arrays: Array) -> list[Any]:
-    return in_slices(lambda lo, hi: loop(*(array[lo:hi] for array in arrays)), arrays[0].shape[0])
+def _map_array_slices(loop: Any, *arrays: Array) -> list[Any]:
+    return map_slices(lambda lo, hi: loop(*(array[lo:hi] for array in arrays)), arrays[0].shape[0])
 
 
 @compiled

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.kernels.dispatch import compiled, in_slices, other_threads, vectorized
+from edgewise.kernels.dispatch import compiled, map_slices, vectorized, worker_threads
 
 Array = NDArray[Any]
 
@@ -131,10 +131,10 @@ def run_sweeps(
         _sweep(method, nodes[0], nodes[1], slots, potentials, new_lanes(classes, unary.dtype), incoming, outgoing)
 
     residuals: list[float] = []
-    with other_threads() as others:
+    with worker_threads() as others:
         while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
-            in_slices(partial(send, incoming=old, outgoing=new), num_slots, others)
-            changes = in_slices(partial(_damp, old=old, new=new, keep=keep), len(new), others)
+            map_slices(partial(send, incoming=old, outgoing=new), num_slots, others)
+            changes = map_slices(partial(_damp, old=old, new=new, keep=keep), len(new), others)
             residuals.append(float(max(changes)))
             old, new = new, old
     return old.reshape(num_slots, classes), residuals

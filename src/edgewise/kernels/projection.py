@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import Threads, choose, vectorized, vectorized_sums
+from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized, vectorized_sums
 from edgewise.kernels.dropout import Dropout, apply_dropout
 
 
@@ -21,11 +21,11 @@ def relu_dropout_matmul(
     threads: Threads,
 ) -> Float[Tensor, "rows classes"]:
     """max(0, x + bias), with some entries dropped, times the weight."""
-    operation = choose(x.device, _relu_dropout_matmul, relu_dropout_matmul_by_tensors)
+    operation = choose_implementation(x.device, _relu_dropout_matmul, relu_dropout_matmul_tensors)
     return operation(x, bias, weight, dropout, draw, threads)
 
 
-def relu_dropout_matmul_by_tensors(
+def relu_dropout_matmul_tensors(
     x: Float[Tensor, "rows hidden"],
     bias: Float[Tensor, " hidden"],
     weight: Float[Tensor, "hidden classes"],

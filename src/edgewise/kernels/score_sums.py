@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.kernels.dispatch import compiled, in_slices
+from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ def fill_node_records(
 ) -> None:
     """Write all fields of the records but the NLL; squares are summed in integers of 1 / ``unit``."""
     out, p, label = _with_fields(records, fields), probs.numpy(), y.numpy()
-    in_slices(lambda lo, hi: _reduce_nodes(p[lo:hi], label[lo:hi], out[lo:hi], unit), len(p))
+    map_slices(lambda lo, hi: _reduce_nodes(p[lo:hi], label[lo:hi], out[lo:hi], unit), len(p))
 
 
 @compiled
@@ -74,7 +74,7 @@ def sum_elements(
         _sum_elements(tables, 2.0**fraction_bits, low_bits, *(column[lo:hi] for column in columns))
         return tables
 
-    return torch.from_numpy(np.stack(in_slices(sum_slice, len(bins))).sum(0))
+    return torch.from_numpy(np.stack(map_slices(sum_slice, len(bins))).sum(0))
 
 
 @compiled
@@ -110,7 +110,7 @@ def sum_nodes(
         _sum_nodes(table, 2.0**fraction_bits, low_bits, nodes[lo:hi], inside[lo:hi], right)
         return table
 
-    return torch.from_numpy(np.stack(in_slices(sum_slice, len(nodes))).sum(0))
+    return torch.from_numpy(np.stack(map_slices(sum_slice, len(nodes))).sum(0))
 
 
 @compiled
@@ -157,7 +157,7 @@ def row_products(
     """Compute Σ_c p_i(c) p_j(c) for each edge, in integers of 1 / ``unit``."""
     out = np.empty(ends.shape[1])
     rows, start, end = p.numpy(), ends[0].numpy(), ends[1].numpy()
-    in_slices(lambda lo, hi: _row_products(rows, start[lo:hi], end[lo:hi], out[lo:hi], unit), len(out))
+    map_slices(lambda lo, hi: _row_products(rows, start[lo:hi], end[lo:hi], out[lo:hi], unit), len(out))
     return torch.from_numpy(out)
 
 
@@ -170,7 +170,7 @@ def _row_products(p: Array, start: Array, end: Array, out: Array, unit: float) -
         out[e] = np.float64(total) / unit
 
 
-def sum_product_edges(
+def sum_independent_edges(
     fields: Sequence[str],
     records: Float[Tensor, "nodes fields"],
     edge_index: Int[Tensor, "2 edges"],
@@ -193,7 +193,7 @@ def sum_product_edges(
         return table, seen
 
     total = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
-    for table, seen in in_slices(sum_slice, start.shape[0]):
+    for table, seen in map_slices(sum_slice, start.shape[0]):
         total += table
         touched |= torch.from_numpy(seen)
     return torch.from_numpy(total)

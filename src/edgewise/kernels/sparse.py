@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.kernels import dispatch
-from edgewise.kernels.dispatch import Threads, choose, vectorized
+from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
 
 Matrix = Any  # of scipy, which ships no types
 
@@ -72,13 +72,13 @@ class SparseMatrix:
         return _rows(first, index, value, place, self.rows.value.dtype, device)
 
     def matmul(
-        self, dense: Float[Tensor, "columns width"], kept: "KeptEntries | None" = None
+        self, dense: Float[Tensor, "columns width"], kept: "DropoutMask | None" = None
     ) -> Float[Tensor, "rows width"]:
         """Multiply without a gradient."""
         return _multiply(self.rows, dense, self.shape[0], kept, self.threads)
 
     def transpose_matmul(
-        self, dense: Float[Tensor, "rows width"], kept: "KeptEntries | None" = None
+        self, dense: Float[Tensor, "rows width"], kept: "DropoutMask | None" = None
     ) -> Float[Tensor, "columns width"]:
         """Multiply the transpose, without a gradient; rows from which none ever comes count as zero."""
         return _multiply(self.columns, dense, self.shape[1], kept, self.threads)
@@ -112,7 +112,7 @@ def _rows(
     return RowEntries(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
 
 
-class KeptEntries(NamedTuple):
+class DropoutMask(NamedTuple):
     """Which entries of a matrix count this time, and the factor that makes up for those that do not."""
 
     entries: UInt8[Tensor, " entries"]
@@ -120,7 +120,7 @@ class KeptEntries(NamedTuple):
 
 
 def sparse_matmul(
-    matrix: SparseMatrix, dense: Float[Tensor, "columns width"], kept: KeptEntries | None = None
+    matrix: SparseMatrix, dense: Float[Tensor, "columns width"], kept: DropoutMask | None = None
 ) -> Float[Tensor, "rows width"]:
     """Multiply a sparse matrix, or what is kept of it, by a dense one.
 
@@ -134,7 +134,7 @@ def sparse_matmul(
 
 class _SparseMatmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, kept: KeptEntries | None) -> Tensor:
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, kept: DropoutMask | None) -> Tensor:
         ctx.matrix, ctx.kept = matrix, kept
         return matrix.matmul(dense, kept)
 
@@ -146,14 +146,14 @@ class _SparseMatmul(torch.autograd.Function):
 _sparse_matmul: Callable[..., Tensor] = _SparseMatmul.apply
 
 
-def _multiply(rows: RowEntries, dense: Tensor, num_rows: int, kept: KeptEntries | None, threads: Threads) -> Tensor:
+def _multiply(rows: RowEntries, dense: Tensor, num_rows: int, kept: DropoutMask | None, threads: Threads) -> Tensor:
     """Multiply; the sums of a row go entry by entry, so they do not depend on threads."""
     dense = dense.detach().contiguous()
-    return choose(dense.device, matmul_by_loops, matmul_by_tensors)(rows, dense, num_rows, kept, threads)
+    return choose_implementation(dense.device, matmul_compiled, matmul_tensors)(rows, dense, num_rows, kept, threads)
 
 
-def matmul_by_tensors(
-    rows: RowEntries, dense: Float[Tensor, "columns width"], num_rows: int, kept: KeptEntries | None, threads: Threads
+def matmul_tensors(
+    rows: RowEntries, dense: Float[Tensor, "columns width"], num_rows: int, kept: DropoutMask | None, threads: Threads
 ) -> Tensor:
     """Do with torch's own sparse product, for one block of columns, what the compiled loops do."""
     value = rows.value
@@ -168,8 +168,8 @@ def matmul_by_tensors(
 Array = NDArray[Any]
 
 
-def matmul_by_loops(
-    rows: RowEntries, dense: Tensor, num_rows: int, kept: KeptEntries | None, threads: Threads
+def matmul_compiled(
+    rows: RowEntries, dense: Tensor, num_rows: int, kept: DropoutMask | None, threads: Threads
 ) -> Tensor:
     """Multiply on the CPU, in slices of rows."""
     if num_rows == 0 or len(rows.column) == 0:

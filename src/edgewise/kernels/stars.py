@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from edgewise.kernels.dispatch import choose, vectorized, vectorized_sums
+from edgewise.kernels.dispatch import choose_implementation, vectorized, vectorized_sums
 
 SAFE_RANGE = 60.0  # nats that couplings of one edge may differ by, for products of exponentials not to vanish
 CHUNK_ELEMENTS = 1 << 20
@@ -66,8 +66,8 @@ def log_partitions(
     half = coupling / 2
     with torch.no_grad():
         spread = float(scale.abs().max() * (half.max() - half.min())) if len(scale) else 0.0
-    by_loops = _log_partitions if spread <= SAFE_RANGE else log_partitions_by_tensors
-    return choose(unary.device, by_loops, log_partitions_by_tensors)(share, scale, half, stars)
+    by_loops = _log_partitions if spread <= SAFE_RANGE else log_partitions_tensors
+    return choose_implementation(unary.device, by_loops, log_partitions_tensors)(share, scale, half, stars)
 
 
 def max_exponent(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes classes"]) -> Float[Tensor, " edges"]:
@@ -75,7 +75,7 @@ def max_exponent(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes cl
     return torch.maximum(scale * half.max(), scale * half.min())
 
 
-def log_partitions_by_tensors(
+def log_partitions_tensors(
     share: Float[Tensor, "nodes classes"],
     scale: Float[Tensor, " edges"],
     half: Float[Tensor, "classes classes"],
@@ -89,14 +89,14 @@ def log_partitions_by_tensors(
         start, end = stars.start[part], stars.end[part]
         parts = share[start], share[end], scale[part], half
         if len(scale) <= step:
-            to_start, to_end = _messages_by_tensors(*parts)
+            to_start, to_end = _messages_tensors(*parts)
         else:
-            to_start, to_end = checkpoint(_messages_by_tensors, *parts, use_reentrant=False)
+            to_start, to_end = checkpoint(_messages_tensors, *parts, use_reentrant=False)
         total = total.index_add(0, start, to_start.double()).index_add(0, end, to_end.double())
     return torch.logsumexp(total, 1).to(share.dtype)
 
 
-def _messages_by_tensors(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
+def _messages_tensors(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
     """Compute messages to both ends of some edges; (edges, classes, classes) is computed again, not kept."""
     coupled = scale[:, None, None] * half
     return torch.logsumexp(end.unsqueeze(1) + coupled, 2), torch.logsumexp(start.unsqueeze(2) + coupled, 1)

@@ -89,7 +89,7 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
     if task.given.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), COMPILED_SLICE):
             edges, keep = task.given.edge_index[:, part], task.keep[part]
-            tables = kernels.score_sums.sum_product_edges(RECORD, task.records, edges, keep, touched, *how)
+            tables = kernels.score_sums.sum_independent_edges(RECORD, task.records, edges, keep, touched, *how)
             by_agreement += carried(tables, n_bins)
             _report(progress, part, task)
     else:

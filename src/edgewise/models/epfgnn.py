@@ -240,7 +240,7 @@ class _ExpectationMaximization:
         """Alternate until the validation accuracy stays where it is; return the weights with the best."""
         model = self._model
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        optimizer = model._adam.start(weights)
+        optimizer = model._adam.optimizer(weights)
         q = self._task.clamp(self.unary(weights).softmax(1))
         backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone

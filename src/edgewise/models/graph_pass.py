@@ -18,7 +18,7 @@ from edgewise.kernels.adam import Weights
 from edgewise.kernels.attention import Neighborhoods, attend
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.projection import relu_dropout_matmul
-from edgewise.kernels.sparse import KeptEntries, SparseMatrix, sparse_matmul
+from edgewise.kernels.sparse import DropoutMask, SparseMatrix, sparse_matmul
 from edgewise.models.task import Features, Graph, Nodes, Task
 
 Forward = Callable[[Weights, "GraphPass"], Tensor]
@@ -100,11 +100,11 @@ class GraphPass:
         if (num := self._field.num_features) != len(weight):
             raise ValueError(f"Expected x with {len(weight)} features, as in training, but got {num}.")
 
-    def _kept(self, num: int) -> KeptEntries | None:
+    def _kept(self, num: int) -> DropoutMask | None:
         dropout = self._draws.dropout
         if dropout.rate == 0.0:
             return None
-        return KeptEntries(dropout.keep(num, self._draws.next(), self._field.graph.device), dropout.scale)
+        return DropoutMask(dropout.keep(num, self._draws.next(), self._field.graph.device), dropout.scale)
 
 
 class Draws:

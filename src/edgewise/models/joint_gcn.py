@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_components
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.coupled_marginals import labeled_likelihood, sinkhorn_messages, unaries
+from edgewise.inference.coupled_marginals import bethe_log_likelihood, sinkhorn_messages, unary_potentials
 from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
@@ -62,7 +62,9 @@ class FittedJointGCN(Fitted):
 
     def mrf(self) -> PairwiseMRF:
         """Return the field at whose fixed point of sum-product the posterior is; on a forest it is the only one."""
-        return PairwiseMRF(unaries(self.log_node, self.edge_index, self.messages), self.edge_index, self._coupling)
+        return PairwiseMRF(
+            unary_potentials(self.log_node, self.edge_index, self.messages), self.edge_index, self._coupling
+        )
 
     def posterior(self) -> PairwisePosterior:
         """Return the marginals of all nodes and the joints of all edges."""
@@ -212,7 +214,7 @@ def _most_likely(held_out: HeldOut) -> Learned:
 
 def _log_likelihood(held_out: HeldOut, learned: Learned) -> Float[Tensor, ""]:
     log_p = learned.log_marginals(held_out.logits, held_out.log_degree)
-    return labeled_likelihood(log_p, held_out.labels, held_out.edge_index, learned.strength)
+    return bethe_log_likelihood(log_p, held_out.labels, held_out.edge_index, learned.strength)
 
 
 def held_out_folds(task: Task, num_folds: int, draws: torch.Generator) -> Int[Tensor, " train"]:

@@ -172,7 +172,7 @@ def train(
 ) -> Weights:
     """Train by a loss of logits, and return the weights that were kept; without patience, the last."""
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    optimizer, best, kept = adam.start(weights), Best(), copy_weights(weights)
+    optimizer, best, kept = adam.optimizer(weights), Best(), copy_weights(weights)
     logits = network.at(weights)
     for epoch in range(phase.max_epochs):
         loss = loss_of(logits.with_dropout())
