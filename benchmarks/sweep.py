@@ -10,7 +10,7 @@ from time import perf_counter
 import speed_page
 
 from edgewise.paper.recipes import RECIPES, paper_plan
-from edgewise.sweep.progress import duration
+from edgewise.sweep.progress import format_duration
 from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources
 from edgewise.workers import Failure, LocalProcesses, available_cores
@@ -35,9 +35,9 @@ def main() -> None:
         run = outcome.result
         work += run.seconds
         name = " ".join(run.key.cell)
-        print(f"{name:18}{run.seconds:10.1f}{run.epochs:10}{duration(each * run.seconds):>18}", flush=True)
-    print(f"\nThis took {duration(perf_counter() - started)}.")
-    estimate = f"The paper, {PAPER.size} runs: about {duration(each * work / workers)} on {workers} cores."
+        print(f"{name:18}{run.seconds:10.1f}{run.epochs:10}{format_duration(each * run.seconds):>18}", flush=True)
+    print(f"\nThis took {format_duration(perf_counter() - started)}.")
+    estimate = f"The paper, {PAPER.size} runs: about {format_duration(each * work / workers)} on {workers} cores."
     print(estimate)
     speed_page.put(page, "sweep", estimate)
 

@@ -13,7 +13,7 @@ from edgewise.paper.recipes import RECIPES, paper_plan
 from edgewise.paper.report import time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import score_cell
-from edgewise.sweep.progress import TYPICAL_SECONDS
+from edgewise.sweep.estimates import TYPICAL_SECONDS
 from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources
 

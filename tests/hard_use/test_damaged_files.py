@@ -23,7 +23,7 @@ from edgewise.paper.study import SCORES, TRUTH, StudyPlan, StudyRow, read_rows, 
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from helpers.command_inputs import EDGES, PROBS
-from helpers.fake_results import made_up_results
+from helpers.fake_results import fake_results
 from helpers.one_thread import one_thread
 from test_cli import run
 
@@ -51,13 +51,13 @@ def pairwise(path: Path) -> None:
 
 
 def run_table(path: Path) -> None:
-    found = made_up_results(("cora",), ("gcn",), folds=1)
+    found = fake_results(("cora",), ("gcn",), folds=1)
     write_run_table(path, found.runs, found.tasks, found.commands, found.failures)
 
 
 def store(path: Path) -> None:
     with Store.writing(path.parent) as written:
-        for made_up in made_up_results(("cora",), ("gcn",), folds=1).runs:
+        for made_up in fake_results(("cora",), ("gcn",), folds=1).runs:
             written.add(made_up)
 
 

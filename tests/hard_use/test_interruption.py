@@ -19,7 +19,7 @@ import pytest
 from edgewise.cli.app import Signals, complain, complain_of
 from edgewise.sweep.run_table import write_run_table
 from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
-from helpers.fake_results import made_up_results
+from helpers.fake_results import fake_results
 from helpers.forked_commands import command, left_over, read_to_the_end
 from helpers.one_thread import one_thread
 from test_cli import run
@@ -56,7 +56,7 @@ def calibrate(folder: Path) -> list[object]:
 
 
 def report(folder: Path) -> list[object]:
-    found = made_up_results(("cora",), ("gcn",), folds=1)
+    found = fake_results(("cora",), ("gcn",), folds=1)
     write_run_table(folder / "runs.parquet", found.runs, found.tasks, found.commands, found.failures)
     return ["report", folder / "runs.parquet", "--to", folder / "to"]
 

@@ -32,7 +32,7 @@ ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
 ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # whose numbers to be near
 
 
-def made_up_results(
+def fake_results(
     datasets: Sequence[str] = DATASETS,
     models: Sequence[str] = MODELS,
     splits: int = 2,
@@ -47,7 +47,7 @@ def made_up_results(
     on Texas nothing agrees, and the test nodes of its first split have no edges.
     """
     runs = [
-        made_up_run(dataset, model, split, fold, init, calibrators)
+        fake_run(dataset, model, split, fold, init, calibrators)
         for dataset in datasets
         for model in models
         for split in range(splits)
@@ -68,7 +68,7 @@ def with_hostile_text(results: Results) -> Results:
     return replace(results, runs=runs, commands=commands, failures=failures)
 
 
-def made_up_run(
+def fake_run(
     dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0, calibrators: Sequence[str] = ()
 ) -> Run:
     """Make one run with all predictions of its model, and of calibrators if it is a model that is calibrated.

@@ -7,7 +7,7 @@ from edgewise.workers import JobOutcome
 from edgewise.workers.outcomes import attempt
 
 
-class InThisProcess:
+class InProcessWorkers:
     """Does one job after the other here."""
 
     count = 1

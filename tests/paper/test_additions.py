@@ -18,10 +18,11 @@ from edgewise.paper import recipes
 from edgewise.paper.recipes import paper_plan
 from edgewise.sweep import plan as plan_module
 from edgewise.sweep import run as run_module
-from edgewise.sweep.progress import models_in_order, plan_text
-from edgewise.sweep.run import planned, run_sweep
+from edgewise.sweep.plan import sort_models
+from edgewise.sweep.progress import plan_text
+from edgewise.sweep.run import read_progress, run_sweep
 from edgewise.sweep.sources import Sources
-from helpers.in_process_workers import InThisProcess
+from helpers.in_process_workers import InProcessWorkers
 from helpers.tiny_datasets import write_planetoid
 
 mpl.use("Agg")
@@ -62,14 +63,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
             patch.setattr(module, "known_calibrators", lambda: calibrators)
         plan = paper_plan(("cora",), ("brief", "gcn"), 1, 1, 1, ("halved", "temperature"))
         assert plan.calibrators == ("temperature", "halved")
-        assert plan_text(planned(plan, out, 1)).splitlines()[2].split() == ["gcn", "brief"]
-        progress = run_sweep(plan, out, Sources(str(root)), InThisProcess(), lambda _: lambda outcome: None)
+        assert plan_text(read_progress(plan, out, 1)).splitlines()[2].split() == ["gcn", "brief"]
+        progress = run_sweep(plan, out, Sources(str(root)), InProcessWorkers(), lambda _: lambda outcome: None)
         assert progress.missing == [], progress.failures
     return Results.read(out)
 
 
 def test_they_come_after_what_is_known(results: Results) -> None:
-    assert models_in_order(["brief", "jointgcn", "gcn"]) == ["gcn", "brief", "jointgcn"]
+    assert sort_models(["brief", "jointgcn", "gcn"]) == ["gcn", "brief", "jointgcn"]
     assert results.models == ["gcn", "brief"]
     assert results.calibrators == ["temperature", "halved"]
     for run in results.runs:

@@ -12,7 +12,7 @@ import pytest
 
 from edgewise.paper.readings import CALIBRATORS, PREDICTIONS
 from edgewise.sweep.runs import SAME_LABEL, Run
-from helpers.fake_results import made_up_results, made_up_run
+from helpers.fake_results import fake_results, fake_run
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -31,12 +31,12 @@ SOME = ("temperature", "isotonic", "structured")
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return made_up_results(("cora", "citeseer"), ("gcn", "gat", "gmnn", "jointgcn"), splits=1, calibrators=SOME)
+    return fake_results(("cora", "citeseer"), ("gcn", "gat", "gmnn", "jointgcn"), splits=1, calibrators=SOME)
 
 
 def partly(results: Results) -> Results:
     """Add a split whose runs are not calibrated."""
-    return replace(results, runs=[*results.runs, *(made_up_run("cora", "gcn", 1, fold) for fold in range(3))])
+    return replace(results, runs=[*results.runs, *(fake_run("cora", "gcn", 1, fold) for fold in range(3))])
 
 
 def test_every_calibrator_is_explained() -> None:
@@ -75,7 +75,7 @@ def test_a_calibrator_of_few_runs_says_so(results: Results) -> None:
 
 
 def test_tables_fit_and_are_ascii_in_latex() -> None:
-    found = made_up_results(("cora", "pubmed"), calibrators=CALIBRATORS)
+    found = fake_results(("cora", "pubmed"), calibrators=CALIBRATORS)
     titles = [table.title for table in paper_tables(found)]
     place = titles.index("Calibrators")
     assert titles[place + 1] == "Structured calibration against the paper's models"
@@ -86,7 +86,7 @@ def test_tables_fit_and_are_ascii_in_latex() -> None:
 
 
 def test_without_calibrators_nothing_is_said_of_them(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made_up_results(("cora",), ("gcn", "jointgcn"), splits=1)
+    found = fake_results(("cora",), ("gcn", "jointgcn"), splits=1)
     assert not any("alibrat" in table.title for table in paper_tables(found))
     assert "calibrated" not in scores_csv(found)
     monkeypatch.setattr("edgewise.paper.figures.READINGS", {})  # no other figures
@@ -228,7 +228,7 @@ def test_the_figure_has_mean_and_std_of_both_errors(results: Results) -> None:
 
 
 def test_a_model_of_one_dataset_alone_leaves_a_gap() -> None:
-    runs = [made_up_run("cora", "gcn", calibrators=SOME), made_up_run("pubmed", "gat", calibrators=SOME[:1])]
+    runs = [fake_run("cora", "gcn", calibrators=SOME), fake_run("pubmed", "gat", calibrators=SOME[:1])]
     figure = draw_calibrators(Results(runs))
     figure.draw_without_rendering()
     panels = [ax for ax in figure.axes if ax.axison]

@@ -4,7 +4,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from helpers.fake_results import made_up_results
+from helpers.fake_results import fake_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -15,7 +15,7 @@ from edgewise.plots.style import GRAY
 
 
 def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
-    results = made_up_results(("cora",), ("gcn", "gmnn"), splits=1)
+    results = fake_results(("cora",), ("gcn", "gmnn"), splits=1)
     figure = draw_reliability_grid(results, "as_published", "cora")
     panels = [ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left")]
     assert [ax.get_title(loc="left") for ax in panels] == ["nodewise", "edgewise", "agree", "disagree"] * 2
@@ -25,7 +25,7 @@ def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
 
 
 def test_the_mean_line_is_the_mean_of_the_runs_bins() -> None:
-    results = made_up_results(("cora",), ("gmnn",), splits=1)
+    results = fake_results(("cora",), ("gmnn",), splits=1)
     figure = draw_reliability_grid(results, "as_defined", "cora")
     (panel,) = (ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left") == "edgewise")
     (line,) = (line for line in panel.get_lines() if line.get_label() == "mean over runs")
@@ -44,7 +44,7 @@ def test_the_mean_line_is_the_mean_of_the_runs_bins() -> None:
     [("edge_against_node_ece", "nodewise", "edgewise"), ("agree_against_disagree_ece", "disagree", "agree")],
 )
 def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
-    results = made_up_results(("cora", "citeseer"), ("gat", "epfgnn"))
+    results = fake_results(("cora", "citeseer"), ("gat", "epfgnn"))
     figure = draw_errors(results, "as_published", name)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["cora", "citeseer"]
     points = next(c for c in figure.axes[1].collections if c.get_label() == "epfgnn").get_offsets()
@@ -58,7 +58,7 @@ def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
 
 def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
     plt.close("all")  # those of other tests
-    paths = write_figures(made_up_results(("cora",), ("gcn",), splits=1), tmp_path / "figures")
+    paths = write_figures(fake_results(("cora",), ("gcn",), splits=1), tmp_path / "figures")
     assert len(paths) == 2 * 3 * 2
     for path in paths:
         assert path.read_bytes()[:4] == (b"%PDF" if path.suffix == ".pdf" else b"\x89PNG")
@@ -70,7 +70,7 @@ def test_no_runs_no_figures(tmp_path: Path) -> None:
 
 
 def test_a_model_that_the_paper_does_not_know_is_drawn_in_gray() -> None:
-    results = made_up_results(("cora",), ("sage", "gcn"), splits=1)
+    results = fake_results(("cora",), ("sage", "gcn"), splits=1)
     grid = draw_reliability_grid(results, "as_defined", "cora")
     errors = draw_errors(results, "as_defined", "edge_against_node_ece")
     assert [part.get_suptitle() for part in grid.subfigs[:-1]] == ["gcn", "sage"]

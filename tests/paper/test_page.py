@@ -20,7 +20,7 @@ from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import score_cell
 from helpers.browser import Opener, chromium
-from helpers.fake_results import HOSTILE, N_BINS, made_up_results, with_hostile_text
+from helpers.fake_results import HOSTILE, N_BINS, fake_results, with_hostile_text
 
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 DASH = "(line) => getComputedStyle(line).strokeDasharray"
@@ -32,7 +32,7 @@ PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated", "unk
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return made_up_results()
+    return fake_results()
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def html(results: Results) -> str:
 
 
 def test_the_same_results_give_the_same_page(html: str) -> None:
-    assert results_page(made_up_results()) == html
+    assert results_page(fake_results()) == html
 
 
 def test_a_page_is_written_whole(results: Results, html: str, tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def browser() -> Iterator[Any]:
 
 
 def calibrated_results() -> Results:
-    return made_up_results(["cora", "citeseer"], ["gcn", "gat", "jointgcn"], splits=1, calibrators=CALIBRATORS)
+    return fake_results(["cora", "citeseer"], ["gcn", "gat", "jointgcn"], splits=1, calibrators=CALIBRATORS)
 
 
 @pytest.fixture(scope="module")
@@ -141,14 +141,14 @@ def files(results: Results, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     several = {
         "whole": results,
         "hostile": with_hostile_text(results),
-        "one_cell": made_up_results(["citeseer"], ["gat"], splits=1),
+        "one_cell": fake_results(["citeseer"], ["gat"], splits=1),
         "nothing": Results([]),
-        "others": made_up_results(["texas", "roman-empire", "synthetic-0.1", *OTHERS], ["gcn", "gmnn"], splits=1),
+        "others": fake_results(["texas", "roman-empire", "synthetic-0.1", *OTHERS], ["gcn", "gmnn"], splits=1),
         "calibrated": calibrated_results(),
     }
     for name, of_page in several.items():
         write_results_page(of_page, folder / f"{name}.html")
-    newest = made_up_results(["cora"], ["gcn", "sage"], splits=1, calibrators=["gats", "structured", "local", "beta"])
+    newest = fake_results(["cora"], ["gcn", "sage"], splits=1, calibrators=["gats", "structured", "local", "beta"])
     write_results_page(newest, folder / "unknown.html")
     return {name: (folder / f"{name}.html").as_uri() for name in PAGES}
 

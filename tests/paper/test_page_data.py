@@ -14,12 +14,12 @@ from edgewise.paper.results import Results
 from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
 from edgewise.paper.text_tables import Cell, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL, Bins, ViewResult
-from helpers.fake_results import PREDICTIONS_OF, made_up_results, made_up_run
+from helpers.fake_results import PREDICTIONS_OF, fake_results, fake_run
 
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return made_up_results()
+    return fake_results()
 
 
 def view_result(count: list[int], confidence_sum: list[float], correct_sum: list[int], ece: float) -> ViewResult:
@@ -70,21 +70,21 @@ def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
 
 
 def test_each_run_has_a_line() -> None:
-    run = made_up_run("cora", "gcn", split=1, fold=2, init=3)
+    run = fake_run("cora", "gcn", split=1, fold=2, init=3)
     errors = [round(run.predictions["product"][view].ece, 6) for view in VIEWS]
     assert source_document([run], "product")["runs"] == [[1, 2, 3, *errors]]
-    alike = made_up_run("pubmed", "gat")
+    alike = fake_run("pubmed", "gat")
     assert source_document([alike], "product")["runs"] == [
         [0, 0, 0, *(round(alike.predictions["product"][view].ece, 6) for view in VIEWS[:3]), None]
     ]
 
 
 def test_what_has_no_runs_is_not_in_the_document() -> None:
-    document = drawn_document(made_up_results(["citeseer"], ["gat"], splits=1, folds=1))
+    document = drawn_document(fake_results(["citeseer"], ["gat"], splits=1, folds=1))
     assert document["datasets"] == {
         "citeseer": {
             "label": "Citeseer",
-            "sources": {"gat/product": source_document([made_up_run("citeseer", "gat")], "product")},
+            "sources": {"gat/product": source_document([fake_run("citeseer", "gat")], "product")},
         }
     }
     assert drawn_document(Results([]))["datasets"] == {}
@@ -142,7 +142,7 @@ def test_the_best_of_each_dataset_is_marked(results: Results, metric: str) -> No
 
 
 def test_one_model_alone_is_not_the_best() -> None:
-    (row,) = score_rows(made_up_results(["cora"], ["gcn"]), AS_PUBLISHED, "ece")
+    (row,) = score_rows(fake_results(["cora"], ["gcn"]), AS_PUBLISHED, "ece")
     assert not any(one.is_best for one in row.scores)
 
 
@@ -220,12 +220,12 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
     ],
 )
 def test_sentences_follow_the_numbers(shift: float, words: str) -> None:
-    results = made_up_results(splits=3, folds=2)
+    results = fake_results(splits=3, folds=2)
     found = describe_changes(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
     assert [one.row for one in found] == ["gmnn", "epfgnn", "epfgnn mean field"]
     assert found[0].sentences[0] == words
 
 
 def test_no_runs_tell_no_describe_changes() -> None:
-    assert describe_changes(made_up_results(["cora"], ["gcn"])) == []
+    assert describe_changes(fake_results(["cora"], ["gcn"])) == []
     assert change_rows(Results([])) == []

@@ -13,7 +13,7 @@ from edgewise.paper.score_rows import Score, reading_score, statistics_score, su
 from edgewise.sweep import runs
 from edgewise.sweep.run_table import read_run_table, write_run_table
 from edgewise.sweep.store import Store
-from helpers.fake_results import made_up_results, made_up_run
+from helpers.fake_results import fake_results, fake_run
 
 
 def test_a_summary_is_mean_and_population_std_of_known_values() -> None:
@@ -26,7 +26,7 @@ def test_a_summary_is_mean_and_population_std_of_known_values() -> None:
 
 
 def test_rows_take_the_prediction_of_their_reading() -> None:
-    results = made_up_results(("cora",), ("gmnn",), splits=1)
+    results = fake_results(("cora",), ("gmnn",), splits=1)
     for reading, prediction in (("as_published", "averaged_logits"), ("as_defined", "mixture")):
         by_hand = [run.predictions[prediction]["agree"].nll for run in results.runs]
         score = reading_score(results, reading, "cora", "gmnn", "agree", "nll")
@@ -34,7 +34,7 @@ def test_rows_take_the_prediction_of_their_reading() -> None:
 
 
 def test_published_cells_are_132() -> None:
-    cells = compare(made_up_results())
+    cells = compare(fake_results())
     assert len(cells) == 132
     assert sum(cell.metric == "ece" and cell.row != "epfgnn mean field" for cell in cells) == 48
     assert sum(cell.metric == "accuracy" and cell.row != "epfgnn mean field" for cell in cells) == 48
@@ -67,7 +67,7 @@ def test_tally_counts_within_one_and_two() -> None:
 
 
 def test_statistics_are_counted_apart_from_scores() -> None:
-    results = made_up_results()
+    results = fake_results()
     cells = compare(results)
     near = [cell for cell in cells if cell.difference is not None and abs(cell.difference) <= 1]
     scores, statistics = (sum((cell.row == "statistics") == kind for cell in near) for kind in (False, True))
@@ -79,7 +79,7 @@ def test_statistics_are_counted_apart_from_scores() -> None:
 
 
 def test_statistics_of_datasets_are_over_splits() -> None:
-    results = made_up_results(("cora",), ("gcn",), splits=2)
+    results = fake_results(("cora",), ("gcn",), splits=2)
     homophily, published = statistics_score(results, "cora", "homophily"), PUBLISHED_DATASETS["cora"].homophily
     assert homophily.mean == pytest.approx(published.mean + 0.2 * published.std)
     assert homophily.std == pytest.approx(0.4 * published.std)
@@ -87,7 +87,7 @@ def test_statistics_of_datasets_are_over_splits() -> None:
 
 
 def test_names_that_the_paper_does_not_know_come_last() -> None:
-    results = made_up_results(("zoo", "cora"), ("sage", "gmnn", "gcn"), splits=1, calibrators=("beta", "temperature"))
+    results = fake_results(("zoo", "cora"), ("sage", "gmnn", "gcn"), splits=1, calibrators=("beta", "temperature"))
     assert results.datasets == ["cora", "zoo"]
     assert results.models == ["gcn", "gmnn", "sage"]
     assert results.calibrators == ["temperature", "beta"]
@@ -96,7 +96,7 @@ def test_names_that_the_paper_does_not_know_come_last() -> None:
 
 
 def test_a_table_of_runs_gives_back_what_was_written(tmp_path: Path) -> None:
-    results = made_up_results(splits=1)
+    results = fake_results(splits=1)
     failures = {replace(results.runs[0].key, init=9): "no luck"}
     path = tmp_path / "runs.parquet"
     write_run_table(path, results.runs, results.tasks, results.commands, failures)
@@ -118,7 +118,7 @@ def test_other_files_are_no_tables_of_runs(tmp_path: Path) -> None:
 
 
 def test_results_are_read_from_a_store(tmp_path: Path) -> None:
-    run = made_up_run("cora", "gcn")
+    run = fake_run("cora", "gcn")
     with Store.writing(tmp_path) as store:
         store.add(run)
         store.add_failure(replace(run.key, init=1), "no luck")
@@ -139,7 +139,7 @@ def test_results_are_read_from_a_store(tmp_path: Path) -> None:
 def test_results_without_a_score_or_a_view_of_this_version_are_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, constant: str, added: str, kind: str
 ) -> None:
-    made = made_up_results(("cora",), ("gcn",), splits=1)
+    made = fake_results(("cora",), ("gcn",), splits=1)
     path = tmp_path if kind == "store" else tmp_path / "runs.parquet"
     if kind == "store":
         with Store.writing(tmp_path) as store:

@@ -15,19 +15,19 @@ from edgewise.sweep.plan import CALIBRATORS_ENTRY, hyperparameters
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import Store
-from helpers.fake_results import made_up_results, made_up_run
+from helpers.fake_results import fake_results, fake_run
 
 CALIBRATED = ("temperature", "structured")
 
 
 @pytest.fixture
 def paper() -> Results:
-    return made_up_results(("cora",), splits=2)
+    return fake_results(("cora",), splits=2)
 
 
 @pytest.fixture
 def calibrated() -> Results:
-    found = made_up_results(("cora",), ("gcn", "jointgcn"), splits=1, calibrators=CALIBRATED)
+    found = fake_results(("cora",), ("gcn", "jointgcn"), splits=1, calibrators=CALIBRATED)
     (command,) = found.commands
     return replace(found, commands=[replace(command, started="2026-01-01T00:00:00+00:00", sources="calibrators")])
 
@@ -53,7 +53,7 @@ def test_a_run_of_both_has_the_predictions_of_both(paper: Results, calibrated: R
 
 
 def test_calibrators_of_two_sources_come_together() -> None:
-    one, other = (made_up_results(("cora",), ("gcn",), splits=1, calibrators=(name,)) for name in CALIBRATED)
+    one, other = (fake_results(("cora",), ("gcn",), splits=1, calibrators=(name,)) for name in CALIBRATED)
     both = merge({"one": one, "other": other})
     assert all({*CALIBRATED} < set(run.predictions) for run in both.runs)
     assert len(both.runs) == len(one.runs)
@@ -111,7 +111,7 @@ def test_other_graphs_or_splits_are_refused(paper: Results, calibrated: Results)
 
 
 def test_other_hyperparameters_are_refused_but_for_other_calibrators(paper: Results, calibrated: Results) -> None:
-    run = made_up_run("cora", "gcn", 4)
+    run = fake_run("cora", "gcn", 4)
     wider = replace(run, key=replace(run.key, hyperparameters='[{"hidden": 65}]'))
     with pytest.raises(ValueError, match="Expected runs of cora gcn with the same hyper-parameters, but those in new"):
         merge({"paper": paper, "new": Results([wider])})

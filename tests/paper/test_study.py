@@ -54,7 +54,7 @@ from edgewise.simulation import synthetic
 from edgewise.sweep.result_file import StoreError
 from edgewise.workers import LocalProcesses
 from helpers.fake_study import key, row
-from helpers.in_process_workers import InThisProcess
+from helpers.in_process_workers import InProcessWorkers
 from helpers.processes import are_gone, started, wait_until
 from test_cli import run
 
@@ -221,23 +221,23 @@ def test_products_too_small_for_float32_are_not_impossible():
 
 def test_a_study_writes_rows_and_does_only_what_is_missing(two_graphs, tmp_path):
     told = []
-    rows = run_study(two_graphs, tmp_path, InThisProcess(), lambda *progress: told.append(progress))
+    rows = run_study(two_graphs, tmp_path, InProcessWorkers(), lambda *progress: told.append(progress))
     assert [progress[:2] for progress in told] == [(1, 2), (2, 2)]
     assert len(rows) == 6 and missing_jobs(two_graphs, rows) == []
     assert read_rows(tmp_path / ROWS_FILE) == rows
-    assert run_study(two_graphs, tmp_path, InThisProcess(), lambda *_: pytest.fail("was done again")) == rows
+    assert run_study(two_graphs, tmp_path, InProcessWorkers(), lambda *_: pytest.fail("was done again")) == rows
     assert [list(names) for _, names in missing_jobs(two_graphs, rows[:4])] == [["true marginals", "base rate"]]
     other = tmp_path / "other"
     with StudyStore.writing(other) as store:
         store.add(rows[4:])
-    assert run_study(two_graphs, other, InThisProcess()) == rows  # in the order of the plan, whichever was first
+    assert run_study(two_graphs, other, InProcessWorkers()) == rows  # in the order of the plan, whichever was first
     assert (other / ROWS_FILE).read_bytes() == (tmp_path / ROWS_FILE).read_bytes()
 
 
 def test_a_table_of_an_earlier_version_is_gone_on_with(two_graphs, tmp_path):
     done = [row("truth")]  # of another plan
     write_rows(tmp_path / ROWS_FILE, done)
-    rows = run_study(two_graphs, tmp_path, InThisProcess())
+    rows = run_study(two_graphs, tmp_path, InProcessWorkers())
     assert read_rows(tmp_path / ROWS_FILE) == rows + done
     with StudyStore.reading(tmp_path) as store:
         assert store.rows() == done + rows
@@ -259,7 +259,7 @@ def test_a_graph_that_fails_costs_only_itself(two_graphs, tmp_path, monkeypatch)
     monkeypatch.setattr(study, "study_graph", unlucky)
     message = r"2 graphs, but 1 of them failed\. block_model of homophily 0\.2, .*no luck\. Finished graphs are safe"
     with pytest.raises(ValueError, match=message):
-        run_study(two_graphs, tmp_path, InThisProcess())
+        run_study(two_graphs, tmp_path, InProcessWorkers())
     assert len(read_rows(tmp_path / ROWS_FILE)) == 3
 
 

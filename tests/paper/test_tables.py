@@ -17,8 +17,8 @@ from edgewise.paper.report import report_text, time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
-from edgewise.sweep.progress import duration
-from helpers.fake_results import made_up_results
+from edgewise.sweep.progress import format_duration
+from helpers.fake_results import fake_results
 
 SMALL = Table(
     "A title",
@@ -70,20 +70,20 @@ def test_latex() -> None:
 
 
 def test_every_line_of_latex_has_as_many_cells_as_columns() -> None:
-    for table in paper_tables(made_up_results()):
+    for table in paper_tables(fake_results()):
         rows = [line for line in table_latex(table).splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
         assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(table.columns)}
 
 
 def test_latex_is_ascii() -> None:
     """Then any LaTeX will do: letters beyond ASCII depend on its age and its packages."""
-    results = made_up_results()
+    results = fake_results()
     for table in paper_tables(results):
         assert table_latex(table).isascii(), table.title
 
 
 def test_the_paper_has_its_tables() -> None:
-    titles = [table.title for table in paper_tables(made_up_results())]
+    titles = [table.title for table in paper_tables(fake_results())]
     assert titles[0] == "Datasets"
     for metric in ("ECE", "Accuracy", "NLL", "Brier score"):
         for reading in ("as published", "as defined"):
@@ -93,7 +93,7 @@ def test_the_paper_has_its_tables() -> None:
 
 
 def test_cells_have_ours_published_and_the_difference() -> None:
-    results = made_up_results(("cora",))
+    results = fake_results(("cora",))
     table = paper_tables(results)[1]
     row = next(row for row in table.rows if row.label == "gmnn")
     ours = reading_score(results, "as_published", "cora", "gmnn", "agree", "ece")
@@ -105,7 +105,7 @@ def test_cells_have_ours_published_and_the_difference() -> None:
 
 @pytest.mark.parametrize(("place", "better"), [(1, min), (2, max), (3, min), (4, min)])
 def test_the_best_of_a_dataset_is_bold(place: int, better: type) -> None:
-    table = paper_tables(made_up_results(("citeseer", "pubmed")))[place]
+    table = paper_tables(fake_results(("citeseer", "pubmed")))[place]
     for dataset in ("citeseer", "pubmed"):
         rows = [row for row in table.rows if row.group == dataset]
         for column in range(4):
@@ -116,18 +116,18 @@ def test_the_best_of_a_dataset_is_bold(place: int, better: type) -> None:
 
 
 def test_nothing_is_best_alone() -> None:
-    table = paper_tables(made_up_results(("cora",), ("gcn",)))[1]
+    table = paper_tables(fake_results(("cora",), ("gcn",)))[1]
     assert not any(cell.is_bold for row in table.rows for cell in row.cells)
 
 
 def test_an_empty_set_has_a_dash() -> None:
-    table = paper_tables(made_up_results(("pubmed",)))[1]
+    table = paper_tables(fake_results(("pubmed",)))[1]
     (gat,) = (row for row in table.rows if row.label == "gat")
     assert gat.cells[3].line == "– (nothing to score)"
 
 
 def test_changes_are_paired() -> None:
-    results = made_up_results(("cora",), splits=1)
+    results = fake_results(("cora",), splits=1)
     found = change(results, "cora", "gmnn", "edgewise", "nll")
     pairs = [
         (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
@@ -146,7 +146,7 @@ def test_changes_are_paired() -> None:
 
 
 def test_changes_of_splits_are_their_means() -> None:
-    results = made_up_results(("cora",), splits=3, folds=2, inits=2)
+    results = fake_results(("cora",), splits=3, folds=2, inits=2)
     found = change(results, "cora", "gmnn", "edgewise", "nll")
     assert found is not None
     by_hand = [
@@ -184,7 +184,7 @@ def test_a_difference_is_clear_by_students_t_over_splits(by_split: list[float], 
 
 
 def test_an_infinite_score_is_worse_than_any_other() -> None:
-    results = made_up_results(("citeseer",), ("gmnn",), splits=1)
+    results = fake_results(("citeseer",), ("gmnn",), splits=1)
     found = change(results, "citeseer", "gmnn", "edgewise", "nll")
     assert found is not None
     assert found.before == math.inf and math.isfinite(found.after) and math.isfinite(found.difference)
@@ -198,12 +198,12 @@ def test_an_infinite_score_is_worse_than_any_other() -> None:
 
 
 def test_far_scores_are_sorted_and_far() -> None:
-    away = [abs(cell.difference or 0.0) for cell in far_scores(made_up_results())]
+    away = [abs(cell.difference or 0.0) for cell in far_scores(fake_results())]
     assert away and away == sorted(away, reverse=True) and min(away) > 1
 
 
 def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
-    results = made_up_results(("cora", "pubmed"))
+    results = fake_results(("cora", "pubmed"))
     write_tables(results, tmp_path)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "tables.csv").read_text(encoding="utf-8"))))
     # two readings, two datasets, five rows, four metrics, four views; GAT on Pubmed has no disagreeing edge
@@ -234,7 +234,7 @@ def test_signs() -> None:
 
 
 def test_the_terminal_gets_no_line_beyond_120_columns() -> None:
-    text = report_text(made_up_results())
+    text = report_text(fake_results())
     *lines, last = text.splitlines()
     assert max(map(len, lines)) <= 120
     assert "published cells within one published standard deviation" in last
@@ -249,9 +249,9 @@ def test_no_runs_at_all(tmp_path: Path) -> None:
 
 
 def test_time_of_a_sweep_in_parts() -> None:
-    results = made_up_results(("cora",), ("gcn",))
+    results = fake_results(("cora",), ("gcn",))
     (command,) = results.commands
-    work = duration(sum(run.seconds for run in results.runs))
+    work = format_duration(sum(run.seconds for run in results.runs))
     assert time_line(results) == f"6 runs took {work}; their computing adds up to {work}."
     parts = [replace(command, runs=4, seconds=100.0), replace(command, runs=2, seconds=31.0)]
     idle = replace(command, runs=0, seconds=0.0)
@@ -260,7 +260,7 @@ def test_time_of_a_sweep_in_parts() -> None:
 
 
 def test_models_and_calibrators_that_the_paper_does_not_know_follow_the_known_ones() -> None:
-    results = made_up_results(("cora",), ("sage", "gcn", "gmnn"), calibrators=("beta", "temperature"))
+    results = fake_results(("cora",), ("sage", "gcn", "gmnn"), calibrators=("beta", "temperature"))
     tables = {table.title: table.rows for table in paper_tables(results)}
     assert [row.label for row in tables["NLL, as defined"]] == ["gcn", "gmnn", "sage"]
     names = ["uncalibrated", "temperature", "beta"]

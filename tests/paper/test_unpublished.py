@@ -11,7 +11,7 @@ from rich.console import Console
 
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, changed_rows
-from helpers.fake_results import made_up_results
+from helpers.fake_results import fake_results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -34,12 +34,12 @@ OTHERS = ("texas", "roman-empire", "synthetic-0.1")
 
 @pytest.fixture(scope="module")
 def others() -> Results:
-    return made_up_results(OTHERS)
+    return fake_results(OTHERS)
 
 
 @pytest.fixture(scope="module")
 def mixed() -> Results:
-    return made_up_results(("synthetic-0.9", "texas", "cora", "synthetic-0.25"))
+    return fake_results(("synthetic-0.9", "texas", "cora", "synthetic-0.25"))
 
 
 def test_the_papers_datasets_come_first(mixed: Results) -> None:
@@ -47,7 +47,7 @@ def test_the_papers_datasets_come_first(mixed: Results) -> None:
 
 
 def test_only_published_cells_are_counted(mixed: Results, others: Results) -> None:
-    alone = made_up_results(("cora",))
+    alone = fake_results(("cora",))
     assert [repr(cell) for cell in compare(mixed)] == [repr(cell) for cell in compare(alone)]
     assert tally_line(mixed) == tally_line(alone)
     assert "of 44 published cells" in tally_line(mixed)  # five rows of eight cells, and four statistics
@@ -87,16 +87,14 @@ def test_statistics_are_over_the_splits_that_have_edges(others: Results) -> None
     assert statistics_score(others, "texas", "k_edgewise").mean == pytest.approx(0.45)
     row = next(row for row in statistics_rows(others) if row.dataset == "texas")
     assert [score.published for score in row.scores] == [None] * 8
-    nothing = made_up_results(("texas",), ("gcn",), splits=1)
+    nothing = fake_results(("texas",), ("gcn",), splits=1)
     cell = printed_rows(statistics_rows(nothing))[0].cells[4]
     assert (cell.text, cell.remark) == ("–", "nothing to score")
 
 
 def test_many_datasets_are_set_in_tables_that_fit() -> None:
     datasets = [*PUBLISHED_DATASETS, *OTHERS, "actor", "questions", "synthetic-0.9"]
-    tables = [
-        table for table in paper_tables(made_up_results(datasets, ("gcn",))) if table.title.startswith("Datasets")
-    ]
+    tables = [table for table in paper_tables(fake_results(datasets, ("gcn",))) if table.title.startswith("Datasets")]
     assert [table.title for table in tables] == ["Datasets", "Datasets, continued", "Datasets, continued"]
     columns = [name for table in tables for name in table.columns]
     assert columns == [*PUBLISHED_DATASETS, "texas", "actor", "roman-empire", "questions", *sorted(columns[7:])]
@@ -141,7 +139,7 @@ def test_the_page_of_others_is_no_part_of_the_paper(others: Results, mixed: Resu
     assert "2,000 nodes in 4 classes" in html
     part = results_page(mixed)
     assert "24 of the 900 runs that make" in part and "8 of\n12 pairs" in part
-    assert "about which nothing was published" not in results_page(made_up_results(("cora",)))
+    assert "about which nothing was published" not in results_page(fake_results(("cora",)))
     assert list(drawn_document(mixed)["datasets"]) == mixed.datasets
 
 
@@ -157,7 +155,7 @@ def test_a_grid_without_agreeing_edges(others: Results) -> None:
 
 def test_errors_of_many_datasets_are_drawn_in_lines() -> None:
     datasets = ["cora", "texas", "actor", "squirrel", "roman-empire", "synthetic-0.1"]
-    found = made_up_results(datasets, ("gcn", "gat"), splits=1)
+    found = fake_results(datasets, ("gcn", "gat"), splits=1)
     figure = draw_errors(found, AS_PUBLISHED, "agree_against_disagree_ece")
     figure.draw_without_rendering()
     assert [ax.get_title(loc="left") for ax in figure.axes] == datasets
@@ -171,7 +169,7 @@ def test_errors_of_many_datasets_are_drawn_in_lines() -> None:
 
 
 def test_models_are_named_though_the_first_dataset_has_none_of_them() -> None:
-    found = Results([*made_up_results(("cora",), ("gat",)).runs, *made_up_results(("texas",), ("gcn",)).runs])
+    found = Results([*fake_results(("cora",), ("gat",)).runs, *fake_results(("texas",), ("gcn",)).runs])
     figure = draw_errors(found, AS_DEFINED, "edge_against_node_ece")
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["gcn", "gat"]
     plt.close(figure)
@@ -192,7 +190,7 @@ def test_a_sweep_of_others_is_shown(others: Results) -> None:
         ["synthetic-0.1", "0/6", "0/6", "0/6", "0/6"],
     ]
     assert len({len(line) for line in lines}) == 1
-    paper = [run.key for run in made_up_results(("cora",)).runs]
+    paper = [run.key for run in fake_results(("cora",)).runs]
     assert ": about " in plan_text(Progress(paper, [], workers=1))
     console = Console(file=io.StringIO(), width=120)
     console.print(SweepDisplay(progress, console).renderable())
@@ -209,7 +207,7 @@ def test_a_row_of_one_reading_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         AS_DEFINED: {**READINGS[AS_DEFINED], "jointgcn": source},
     }
     monkeypatch.setattr(results, "READINGS", readings)
-    found = made_up_results(("cora",), ("gcn", "gat"))
+    found = fake_results(("cora",), ("gcn", "gat"))
     assert found.views(AS_PUBLISHED, "cora", "gat", "nodewise") == []
     assert [row.name for row in score_rows(found, AS_PUBLISHED, "ece")] == ["gcn"]
     rows = score_rows(found, AS_DEFINED, "ece")

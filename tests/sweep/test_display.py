@@ -6,11 +6,11 @@ from rich.console import Console
 
 from edgewise.sweep.progress import Progress, SweepDisplay, plan_text
 from edgewise.workers import Failure, Finished
-from helpers.fake_results import made_up_results, made_up_run
+from helpers.fake_results import fake_results, fake_run
 
 
 def sweep(done: int = 2) -> tuple[Progress, list[object]]:
-    runs = list(made_up_results(("cora", "pubmed"), ("gcn", "gmnn"), splits=1).runs)
+    runs = list(fake_results(("cora", "pubmed"), ("gcn", "gmnn"), splits=1).runs)
     return Progress([run.key for run in runs], runs[:done], workers=2), runs[done:]
 
 
@@ -52,7 +52,7 @@ def test_the_plan_in_words() -> None:
     assert "compiled" not in text
     assert text.splitlines()[0].endswith(" with 2 workers.")
     assert [line.split() for line in text.splitlines()[3:]] == [["cora", "3/3", "2/3"], ["pubmed", "0/3", "0/3"]]
-    done = Progress([made_up_run("cora", "gcn").key], [made_up_run("cora", "gcn")], workers=1)
+    done = Progress([fake_run("cora", "gcn").key], [fake_run("cora", "gcn")], workers=1)
     assert "nothing left to do" in plan_text(done)
 
 

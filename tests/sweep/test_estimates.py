@@ -3,7 +3,7 @@ import pytest
 from edgewise.data.datasets import DATASET_NAMES
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import KNOWN_MODELS, MODELS
-from edgewise.sweep.progress import TIMES_OF_PUBMED, TYPICAL_SECONDS, estimated_seconds, typical_seconds
+from edgewise.sweep.estimates import TIME_RELATIVE_TO_PUBMED, TYPICAL_SECONDS, estimate_seconds, typical_seconds
 from edgewise.sweep.runs import RunKey
 
 
@@ -14,9 +14,9 @@ def key(dataset: str, model: str, init: int = 0) -> RunKey:
 def test_without_measurements_a_run_takes_its_typical_time() -> None:
     missing = [key("cora", "gcn", init) for init in range(3)] + [key("pubmed", "gat")]
     typical = 3 * TYPICAL_SECONDS["cora", "gcn"] + TYPICAL_SECONDS["pubmed", "gat"]
-    assert estimated_seconds(missing, {}, 1) == pytest.approx(typical)
-    assert estimated_seconds(missing, {("cora", "gcn"): []}, 4) == pytest.approx(typical / 4)
-    assert estimated_seconds([], {}, 2) == 0
+    assert estimate_seconds(missing, {}, 1) == pytest.approx(typical)
+    assert estimate_seconds(missing, {("cora", "gcn"): []}, 4) == pytest.approx(typical / 4)
+    assert estimate_seconds([], {}, 2) == 0
 
 
 def test_measured_cells_take_their_median_and_others_the_pace_of_those() -> None:
@@ -26,8 +26,8 @@ def test_measured_cells_take_their_median_and_others_the_pace_of_those() -> None
     }  # twice as slow as typical, and the first of them compiled
     missing = [key("cora", "gcn"), key("pubmed", "gat")]
     expected = 2 * cora + 2 * TYPICAL_SECONDS["pubmed", "gat"]
-    assert estimated_seconds(missing, measured, 1) == pytest.approx(expected)
-    assert estimated_seconds(missing, measured, 2) == pytest.approx(expected / 2)
+    assert estimate_seconds(missing, measured, 1) == pytest.approx(expected)
+    assert estimate_seconds(missing, measured, 2) == pytest.approx(expected / 2)
 
 
 def test_there_is_a_typical_time_for_every_cell() -> None:
@@ -36,13 +36,13 @@ def test_there_is_a_typical_time_for_every_cell() -> None:
 
 
 def test_other_cells_are_guessed_by_their_size() -> None:
-    assert set(TIMES_OF_PUBMED) == set(DATASET_NAMES) - set(DATASETS)
+    assert set(TIME_RELATIVE_TO_PUBMED) == set(DATASET_NAMES) - set(DATASETS)
     assert all(typical_seconds(cell) == seconds for cell, seconds in TYPICAL_SECONDS.items())
     for model in KNOWN_MODELS:
         assert 0 < typical_seconds(("texas", model)) < typical_seconds(("synthetic-0.3", model))
         assert typical_seconds(("synthetic-0.3", model)) < typical_seconds(("questions", model))
     measured = {("texas", "gcn"): [4 * typical_seconds(("texas", "gcn"))]}
     missing = [key("texas", "gcn"), key("cora", "gat")]
-    assert estimated_seconds(missing, measured, 1) == pytest.approx(
+    assert estimate_seconds(missing, measured, 1) == pytest.approx(
         4 * typical_seconds(("texas", "gcn")) + 4 * TYPICAL_SECONDS["cora", "gat"]
     )

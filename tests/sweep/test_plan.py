@@ -13,8 +13,17 @@ from edgewise.models.gcn import GCN
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import CALIBRATED_MODELS, CALIBRATORS, KNOWN_MODELS, MODELS, READINGS
 from edgewise.paper.recipes import RECIPES, paper_plan
-from edgewise.sweep.plan import Plan, Training, calibrators_of, hyperparameters, known_calibrators, trainings_of
-from edgewise.sweep.progress import TYPICAL_SECONDS, datasets_in_order, models_in_order
+from edgewise.sweep.estimates import TYPICAL_SECONDS
+from edgewise.sweep.plan import (
+    Plan,
+    Training,
+    calibrators_of,
+    hyperparameters,
+    known_calibrators,
+    sort_models,
+    trainings_of,
+)
+from edgewise.sweep.sources import sort_datasets
 
 
 def test_the_paper_is_900_runs_75_in_each_cell() -> None:
@@ -89,7 +98,7 @@ def test_no_graph_of_that_homophily(name: str) -> None:
 
 def test_datasets_in_order() -> None:
     names = {"synthetic-0.9", "actor", "pubmed", "synthetic-0.25", "texas", "mine", "cora"}
-    assert datasets_in_order(names) == ["cora", "pubmed", "texas", "actor", "mine", "synthetic-0.25", "synthetic-0.9"]
+    assert sort_datasets(names) == ["cora", "pubmed", "texas", "actor", "mine", "synthetic-0.25", "synthetic-0.9"]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +161,7 @@ def test_the_paper_knows_models_and_calibrators_that_are_there() -> None:
     assert set(CALIBRATORS) <= set(known_calibrators())
     assert set(RECIPES) <= set(KNOWN_MODELS) <= set(known_models())
     assert KNOWN_MODELS[: len(MODELS)] == MODELS
-    assert models_in_order(sorted(KNOWN_MODELS)) == list(KNOWN_MODELS)
+    assert sort_models(sorted(KNOWN_MODELS)) == list(KNOWN_MODELS)
     for rows in READINGS.values():
         for source in rows.values():
             assert rows[source.model].model == source.model

@@ -18,13 +18,13 @@ from edgewise.sweep import run as run_module
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.progress import Progress
 from edgewise.sweep.result_file import StoreError
-from edgewise.sweep.run import planned, run_sweep
+from edgewise.sweep.run import read_progress, run_sweep
 from edgewise.sweep.runs import Run, RunKey
 from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import FILE_NAME, Store
 from edgewise.version import versions
 from edgewise.workers import Failure, Finished, JobOutcome, LocalProcesses
-from helpers.in_process_workers import InThisProcess
+from helpers.in_process_workers import InProcessWorkers
 from helpers.processes import are_gone, started, wait_until
 from helpers.run_numbers import numbers
 from helpers.tiny_datasets import write_planetoid
@@ -100,16 +100,16 @@ def test_resume_skips_finished_runs(
 
 def test_the_plan_is_told_without_a_trace(tmp_path: Path, root: Path, plan: Plan, undisturbed: list[Run]) -> None:
     folder = tmp_path / "results"
-    assert planned(plan, folder, 1).missing == plan.runs()
+    assert read_progress(plan, folder, 1).missing == plan.runs()
     assert not folder.exists()
     with pytest.raises(KeyboardInterrupt):
         do(plan, folder, root, Hat(undisturbed), limit=4)
     before = (folder / FILE_NAME).read_bytes()
-    progress = planned(plan, folder, 2)
+    progress = read_progress(plan, folder, 2)
     assert progress.missing == plan.runs()[4:]
     assert progress.seconds_left > 0
-    assert progress.seconds_left == pytest.approx(planned(plan, folder, 1).seconds_left / 2)
-    assert planned(replace(plan, models=("epfgnn",)), folder, 1).runs == []  # those of others do not count
+    assert progress.seconds_left == pytest.approx(read_progress(plan, folder, 1).seconds_left / 2)
+    assert read_progress(replace(plan, models=("epfgnn",)), folder, 1).runs == []  # those of others do not count
     assert (folder / FILE_NAME).read_bytes() == before
 
 
@@ -210,7 +210,7 @@ def test_any_number_of_workers_finds_the_same_numbers(
     """``undisturbed`` had two; here is one, and this process."""
     small = replace(plan, splits=1, inits=1, folds=2)
     expected = {key: text for key, text in numbers(undisturbed).items() if key in small.runs()}
-    for workers in (LocalProcesses(1), InThisProcess()):
+    for workers in (LocalProcesses(1), InProcessWorkers()):
         folder = tmp_path / type(workers).__name__
         run_sweep(small, folder, Sources(str(root)), workers, lambda progress: lambda outcome: None)
         with Store.reading(folder) as store:

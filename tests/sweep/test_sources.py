@@ -9,7 +9,7 @@ import pytest
 
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.runs import RunKey
-from edgewise.sweep.sources import SameEverywhere, Sources
+from edgewise.sweep.sources import EnvironmentCheck, Sources
 from edgewise.version import versions
 from helpers.tiny_datasets import write_planetoid
 
@@ -20,18 +20,18 @@ def keys(plan: Plan) -> list[RunKey]:
 
 
 @pytest.fixture(scope="module")
-def check(root: Path) -> SameEverywhere:
+def check(root: Path) -> EnvironmentCheck:
     sources = Sources(str(root))
-    return SameEverywhere.as_here(sources, 2, sources.load("cora", 2).rows())
+    return EnvironmentCheck.of_this_machine(sources, 2, sources.load("cora", 2).rows())
 
 
-def test_a_node_like_this_one_has_no_objection(check: SameEverywhere, keys: list[RunKey]) -> None:
+def test_a_node_like_this_one_has_no_objection(check: EnvironmentCheck, keys: list[RunKey]) -> None:
     assert check(keys) == ""
     assert pickle.loads(pickle.dumps(check))(keys) == ""
 
 
 def test_a_node_without_the_data_says_so_and_writes_nothing(
-    check: SameEverywhere, keys: list[RunKey], root: Path, tmp_path: Path
+    check: EnvironmentCheck, keys: list[RunKey], root: Path, tmp_path: Path
 ) -> None:
     there = tmp_path / "not" / "there"
     there.mkdir(parents=True)  # it is where the command is given
@@ -43,7 +43,9 @@ def test_a_node_without_the_data_says_so_and_writes_nothing(
     assert f"the folder {there} of --splits-dir" in replace(check, sources=without_splits)(keys)
 
 
-def test_a_node_with_other_data_or_packages_says_so(check: SameEverywhere, keys: list[RunKey], tmp_path: Path) -> None:
+def test_other_data_or_package_versions_on_a_node_are_reported(
+    check: EnvironmentCheck, keys: list[RunKey], tmp_path: Path
+) -> None:
     other = Sources(str(write_planetoid(tmp_path, seed=1)))
     assert "Expected cora split 0" in replace(check, sources=other)(keys)
     for name in ("torch", "scipy"):
@@ -52,7 +54,7 @@ def test_a_node_with_other_data_or_packages_says_so(check: SameEverywhere, keys:
     assert set(check.versions) == set(versions()) - {"python"}  # whose last digit changes no number
 
 
-def test_data_that_cannot_be_loaded_is_told(check: SameEverywhere, keys: list[RunKey], tmp_path: Path) -> None:
+def test_data_that_cannot_be_loaded_is_told(check: EnvironmentCheck, keys: list[RunKey], tmp_path: Path) -> None:
     root = write_planetoid(tmp_path)
     (root / "Cora" / "raw" / "ind.cora.graph").write_bytes(b"no pickle")
     assert "Expected to load cora on node" in replace(check, sources=Sources(str(root)))(keys)

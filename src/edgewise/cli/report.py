@@ -52,9 +52,9 @@ def report(
         from edgewise.sweep.run_table import write_run_table
 
         write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
-        from edgewise.sweep.progress import counted
+        from edgewise.sweep.progress import format_count
 
-        typer.echo(f"Wrote {counted(len(found.runs), 'run')} to {export}.")
+        typer.echo(f"Wrote {format_count(len(found.runs), 'run')} to {export}.")
 
 
 def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Results":

@@ -125,9 +125,9 @@ def reproduce(
     pool = RayCluster(ray) if ray else LocalProcesses(workers or available_cores())
     if dry_run:
         from edgewise.sweep.progress import plan_text
-        from edgewise.sweep.run import planned
+        from edgewise.sweep.run import read_progress
 
-        typer.echo(plan_text(planned(plan, out, pool.count)))
+        typer.echo(plan_text(read_progress(plan, out, pool.count)))
         return
     if fitted is not None:
         make_folder(fitted, "--fitted")
@@ -139,9 +139,9 @@ def reproduce(
     for key, error in failures.items():
         complain(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:
-        from edgewise.sweep.progress import counted
+        from edgewise.sweep.progress import format_count
 
-        runs = counted(len(failures), "run")
+        runs = format_count(len(failures), "run")
         complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
         raise typer.Exit(SOME_RUNS_FAILED)
 

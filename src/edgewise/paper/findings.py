@@ -14,7 +14,7 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, PREDICTION
 from edgewise.paper.results import Results, runs_with
 from edgewise.paper.score_rows import STRUCTURED, TELLING, TEMPERATURE, NamedPrediction, compared_predictions, summarize
 from edgewise.paper.text_tables import Cell, Row
-from edgewise.sweep.progress import counted
+from edgewise.sweep.progress import format_count
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "of too few splits to tell"
 MIN_SPLITS = 3
@@ -218,7 +218,7 @@ def verdict_summary(found: Sequence[Verdict]) -> str:
         "Structured calibration aims at a mean edge NLL and a mean edge Brier score below those of the paper's models, "
         "in both readings, and of temperature scaling of the same model, at a mean edge ECE that is above none of "
         "theirs, and at the node accuracy of each run as it was. Of "
-        f"{counted(len(found), 'pair')} of dataset and model, all aims are met for "
+        f"{format_count(len(found), 'pair')} of dataset and model, all aims are met for "
         f"{sum(not verdict.missed for verdict in found)}; one by one: {', '.join(met)}."
     )
 
@@ -243,7 +243,7 @@ def _lowest(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, 
     said = f"{name} {_number(ours, metric)}"
     if before:
         return Aim(name, f"{said} is {'above' if or_equal else 'not below'} {_named(before, metric)}", False)
-    held = f"{'not above any of' if or_equal else 'below all'} {counted(len(means), 'other')}"
+    held = f"{'not above any of' if or_equal else 'below all'} {format_count(len(means), 'other')}"
     return Aim(name, f"{said} is {held}, the lowest {_named(means[:1], metric)}", True)
 
 
@@ -268,7 +268,7 @@ def _same_accuracy(one: NamedPrediction) -> Aim:
     )
     pairs = zip(one.values("nodewise", "accuracy"), before, strict=True)
     changes = sorted(ours - theirs for ours, theirs in pairs if ours != theirs)
-    runs = counted(len(one.runs), "run")
+    runs = format_count(len(one.runs), "run")
     if not changes:
         return Aim("node accuracy", f"node accuracy is that of {base} in each of {runs}", True)
     ends = " to ".join(dict.fromkeys(signed(100 * change, 3) for change in (changes[0], changes[-1])))
@@ -286,5 +286,5 @@ def _paired(one: NamedPrediction) -> str:
         for name in (one.source.prediction, TEMPERATURE)
     )
     below = sum(mine < other for mine, other in zip(ours, theirs, strict=True))
-    runs = counted(len(both), "run")
+    runs = format_count(len(both), "run")
     return f"run by run its edge NLL is below that of {label(one.source.model)} + {TEMPERATURE} in {below} of {runs}"

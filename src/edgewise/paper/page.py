@@ -44,9 +44,9 @@ from edgewise.paper.score_rows import (
 )
 from edgewise.paper.text_tables import printed_rows
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.progress import duration
+from edgewise.sweep.progress import format_duration
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
-from edgewise.sweep.sources import SIZE_IN_WORDS
+from edgewise.sweep.sources import SYNTHETIC_GRAPH_DESCRIPTION
 from edgewise.version import __version__
 
 TITLE = "A Graph Is More Than Its Nodes, reproduced"
@@ -90,13 +90,13 @@ def _texts(results: Results) -> dict[str, object]:
         "num_of_paper": cells.total(),
         "num_cells": len(cells),
         "missing": [cell for cell, count in cells.items() if not count],
-        "synthetic": SIZE_IN_WORDS,
+        "synthetic": SYNTHETIC_GRAPH_DESCRIPTION,
         "others": [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS],
         "num_of": {name: len({getattr(key, name) for key in keys}) for name in ("split", "fold", "init")},
         "num_bins": len(next(iter(runs[0].predictions.values()))["nodewise"].bins.count) if runs else 15,
-        "time": duration(sum(command.seconds for command in results.commands)),
+        "time": format_duration(sum(command.seconds for command in results.commands)),
         "sources": list(dict.fromkeys(command.sources for command in results.commands)),
-        "work": duration(sum(run.seconds for run in runs)),
+        "work": format_duration(sum(run.seconds for run in runs)),
         "finished": max((run.finished for run in runs), default=""),
         "datasets": results.datasets,
     }
@@ -147,7 +147,7 @@ def _calibrated(results: Results) -> dict[str, object]:
 def _record(results: Results) -> dict[str, object]:
     """Return how the results were made, and what went wrong."""
     return {
-        "commands": [(command, duration(command.seconds)) for command in results.commands],
+        "commands": [(command, format_duration(command.seconds)) for command in results.commands],
         "versions": results.versions,
         "failures": [(str(key), error.strip()) for key, error in results.failures.items()],
         "hyperparameters": {

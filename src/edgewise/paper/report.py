@@ -10,7 +10,7 @@ from edgewise.paper.page import write_results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.results import Results
 from edgewise.paper.text_tables import table_latex, table_markdown, table_text
-from edgewise.sweep.progress import counted, duration
+from edgewise.sweep.progress import format_count, format_duration
 
 ONLY_IN_FILES = "All predictions"  # too wide for a terminal
 
@@ -43,19 +43,20 @@ def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
 
 def summary(results: Results) -> str:
     """Say in a line how many published cells are reproduced, from how many runs."""
-    return f"{counted(len(results.runs), 'run')}: {tally_line(results)}"
+    return f"{format_count(len(results.runs), 'run')}: {tally_line(results)}"
 
 
 def time_line(results: Results) -> str:
     """Say how long the runs took."""
     commands = [command for command in results.commands if command.runs]
     whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
-    several = f" in {counted(len(commands), 'command')}" if len(commands) > 1 else ""
-    runs, made = counted(len(results.runs), "run"), sum(command.runs for command in commands)
+    several = f" in {format_count(len(commands), 'command')}" if len(commands) > 1 else ""
+    runs, made = format_count(len(results.runs), "run"), sum(command.runs for command in commands)
     if made > len(results.runs):  # sources that are reported together have some of them twice
         shown = f"{made} runs, of which {len(results.runs)} are shown,"
-        return f"{shown} took {duration(whole)}{several}; the computing of those shown adds up to {duration(work)}."
-    return f"{runs} took {duration(whole)}{several}; their computing adds up to {duration(work)}."
+        took = f"{shown} took {format_duration(whole)}{several}"
+        return f"{took}; the computing of those shown adds up to {format_duration(work)}."
+    return f"{runs} took {format_duration(whole)}{several}; their computing adds up to {format_duration(work)}."
 
 
 def _write(path: Path, text: str) -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, KNOWN_MODELS, READINGS, STARTED_FROM, Source, known_first
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.progress import datasets_in_order
 from edgewise.sweep.run_table import read_run_table
 from edgewise.sweep.runs import Run, RunKey, ViewResult
+from edgewise.sweep.sources import sort_datasets
 from edgewise.sweep.store import FILE_NAME, CommandRow, Store, TaskRow
 
 
@@ -40,12 +40,12 @@ class Results:
     @cached_property
     def datasets(self) -> list[str]:
         """The datasets that have runs."""
-        return datasets_in_order({run.key.dataset for run in self.runs})
+        return sort_datasets({run.key.dataset for run in self.runs})
 
     @cached_property
     def described_datasets(self) -> list[str]:
         """The datasets whose splits are known, in the same order."""
-        return datasets_in_order({task.dataset for task in self.tasks})
+        return sort_datasets({task.dataset for task in self.tasks})
 
     @cached_property
     def models(self) -> list[str]:

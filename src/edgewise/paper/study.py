@@ -14,7 +14,7 @@ from edgewise.files.output import replace_file
 from edgewise.paper.study_predictors import PREDICTORS, SCORES, Case, scores
 from edgewise.simulation import synthetic
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind
-from edgewise.sweep.result_file import ResultFile, StoreError, damage
+from edgewise.sweep.result_file import ResultFile, StoreError, damage_message
 from edgewise.validation import check_whole_number
 from edgewise.workers import Failure, Workers
 
@@ -150,7 +150,7 @@ CREATE TABLE rows (
         try:
             return [StudyRow(GraphKey(*json.loads(graph)), name, json.loads(text)) for graph, name, text in found]
         except (ValueError, TypeError) as error:
-            raise StoreError(damage(self.path, "its rows cannot be read")) from error
+            raise StoreError(damage_message(self.path, "its rows cannot be read")) from error
 
 
 ROWS_FILE = "study.csv"

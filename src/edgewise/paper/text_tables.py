@@ -8,7 +8,7 @@ from textwrap import fill
 
 from edgewise.paper.formatting import mean_std, signed
 from edgewise.paper.score_rows import Score, ScoreRow
-from edgewise.sweep.progress import counted
+from edgewise.sweep.progress import format_count
 
 NOTE_WIDTH = 100
 
@@ -85,7 +85,7 @@ def score_cell(score: Score) -> Cell:
 def _score_remark(score: Score) -> str:
     if not score.runs:
         return "nothing to score"
-    return counted(score.runs, "run") if score.runs < score.num_runs else ""
+    return format_count(score.runs, "run") if score.runs < score.num_runs else ""
 
 
 def _verdict(distance: float) -> str:
@@ -99,7 +99,7 @@ def printed_rows(rows: Sequence[ScoreRow]) -> list[Row]:
             row.dataset,
             row.name,
             [score_cell(score) for score in row.scores],
-            counted(row.runs, "run") if row.is_short else "",
+            format_count(row.runs, "run") if row.is_short else "",
             row.model,
         )
         for row in rows

@@ -1,4 +1,4 @@
-"""Which runs a sweep has: datasets, models, calibrators, and how often each is run."""
+"""Plan of a sweep: datasets, models, calibrators, and the number of splits, folds and initializations."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -11,64 +11,64 @@ from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
 from edgewise.posterior import Posterior
-from edgewise.sweep.progress import models_in_order, typical_seconds
+from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
-CALIBRATORS_ENTRY = "calibrators"  # of hyper-parameters: what calibrates is named there
-MAX_REPEATS = 1000  # splits and initializations, so that each run has a seed of its own
+CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyper-parameters
+MAX_REPEATS = 1000  # of splits and of initializations; more would repeat seeds, see `RunKey.seed`
 
-Predictions = Mapping[str, Callable[[], Posterior]]  # by name; each is computed when it is called
+Predictions = Mapping[str, Callable[[], Posterior]]  # by name; a prediction is computed when it is called
 
 
 def own_predictions(fitted: Any) -> Predictions:
-    """Return what a fitted model itself offers to be scored."""
+    """Return the predictions that a fitted model defines itself."""
     return dict(fitted.predictions())
 
 
 @dataclass(frozen=True)
 class Training:
-    """A model with its hyper-parameters, and what is predicted by it when it is trained."""
+    """A model with its hyper-parameters, and the predictions to score after training."""
 
     model: Model[Any]
     predictions: Callable[[Any], Predictions] = own_predictions
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether calibrators are applied: there must be logits, of independent nodes."""
+        """Whether calibrators are applied. They need logits of independent nodes."""
         return issubclass(self.model.fitted, FittedClassifier)
 
 
-Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run, where they are not the model's default
+Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run; default hyper-parameters if missing
 
 
 def trainings_of(model: str, recipes: Recipes) -> tuple[Training, ...]:
-    """Return the trainings of a model's run."""
+    """Return the trainings of one run of a model."""
     return recipes[model] if model in recipes else (Training(known_models()[model]()),)
 
 
 def hyperparameters(model: str, recipes: Recipes, calibrators: tuple[str, ...] = ()) -> str:
-    """Write all hyper-parameters of a model's trainings, and of calibrators, as JSON, always in the same order."""
+    """Return all hyper-parameters of a model's trainings and of calibrators as JSON with sorted keys."""
     trainings = trainings_of(model, recipes)
-    described: list[dict[str, Any]] = [asdict(training.model) for training in trainings]
+    entries: list[dict[str, Any]] = [asdict(training.model) for training in trainings]
     if calibrators and any(training.is_calibrated for training in trainings):
         known = known_calibrators()
-        described.append({CALIBRATORS_ENTRY: {name: repr(known[name]()) for name in calibrators}})
-    return json.dumps(described, sort_keys=True)
+        entries.append({CALIBRATORS_ENTRY: {name: repr(known[name]()) for name in calibrators}})
+    return json.dumps(entries, sort_keys=True)
 
 
 def calibrators_of(hyperparameters: str) -> set[str]:
-    """Return the names of the calibrators among hyper-parameters."""
+    """Return the names of the calibrators in hyper-parameters given as JSON."""
     return {name for entry in json.loads(hyperparameters) for name in entry.get(CALIBRATORS_ENTRY, ())}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every dataset with every model on so many splits, folds and initializations.
+    """Every dataset with every model on a number of splits, folds and initializations.
 
-    Calibrators, of which "all" names all, are added to runs of models that have logits; their order is that of the
-    predictions. ``recipes`` say how models are trained for which there is more to do than their default.
+    ``calibrators`` are applied to models that have logits, and their predictions are stored in this order; "all"
+    means every calibrator. ``recipes`` define the trainings of models that are not trained with their defaults.
     """
 
     datasets: tuple[str, ...]
@@ -83,9 +83,9 @@ class Plan:
         for option, names, known in (("datasets", self.datasets, DATASET_NAMES), ("models", self.models, _models())):
             if not names:
                 raise ValueError(f"Expected at least one of {', '.join(known)} for --{option}, but got none.")
-        object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_known_dataset, self.datasets))))
-        object.__setattr__(self, "models", tuple(dict.fromkeys(map(_known_model, self.models))))
-        object.__setattr__(self, "calibrators", _known_calibrators(self.calibrators))
+        object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_canonical_dataset, self.datasets))))
+        object.__setattr__(self, "models", tuple(dict.fromkeys(map(_check_model, self.models))))
+        object.__setattr__(self, "calibrators", _expand_calibrators(self.calibrators))
         check_whole_number("--splits", self.splits, 1, MAX_REPEATS)
         check_whole_number("--folds", self.folds, 1, FOLDS)
         check_whole_number("--inits", self.inits, 1, MAX_REPEATS)
@@ -97,15 +97,15 @@ class Plan:
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """Datasets and models, the long ones first, so that no worker waits for one of them in the end."""
+        """Pairs of dataset and model, slowest first, so that no slow run is left for a single worker at the end."""
         cells = [(dataset, model) for dataset in self.datasets for model in self.models]
         return sorted(cells, key=lambda cell: -typical_seconds(cell))
 
     def runs(self) -> list[RunKey]:
-        """List all runs; every cell gets its first run before any gets its second."""
-        of_model = {model: hyperparameters(model, self.recipes, self.calibrators) for model in self.models}
+        """Return all runs. Every cell gets its first run before any cell gets its second."""
+        hyperparameters_of = {model: hyperparameters(model, self.recipes, self.calibrators) for model in self.models}
         return [
-            RunKey(dataset, model, of_model[model], split, fold, init)
+            RunKey(dataset, model, hyperparameters_of[model], split, fold, init)
             for init in range(self.inits)
             for split in range(self.splits)
             for fold in range(self.folds)
@@ -114,16 +114,22 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self.datasets) * len(self.models) * self.splits * self.folds * self.inits
 
 
+def sort_models(names: Iterable[str]) -> list[str]:
+    """Sort names of models in the order of `TYPICAL_SECONDS`. Others follow in the order given."""
+    position = {model: number for number, model in enumerate(dict.fromkeys(model for _, model in TYPICAL_SECONDS))}
+    return sorted(names, key=lambda name: position.get(name, len(position)))
+
+
 def _models() -> list[str]:
-    return models_in_order(known_models())
+    return sort_models(known_models())
 
 
-def _known_dataset(name: str) -> str:
-    """Write the name of a dataset as results have it, or refuse it."""
+def _canonical_dataset(name: str) -> str:
+    """Return the canonical name of a dataset. Raise ValueError if it is unknown."""
     canonical = canonical_name(name)
     homophily = homophily_of_name(canonical)
     if homophily is not None:
@@ -136,14 +142,14 @@ def _known_dataset(name: str) -> str:
     return canonical
 
 
-def _known_model(name: str) -> str:
+def _check_model(name: str) -> str:
     if name not in known_models():
         raise ValueError(f"Expected --models from {', '.join(_models())}, but got {name!r}.")
     return name
 
 
-def _known_calibrators(names: Iterable[str]) -> tuple[str, ...]:
-    """Check names of calibrators; "all" is short for those that are not named."""
+def _expand_calibrators(names: Iterable[str]) -> tuple[str, ...]:
+    """Check names of calibrators, and replace "all" by every calibrator that is not named yet."""
     known: Collection[str] = known_calibrators()
     checked: dict[str, None] = {}
     for name in names:

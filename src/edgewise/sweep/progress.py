@@ -1,10 +1,10 @@
-"""How far a sweep is, how long the rest takes, and how that is shown: a table on a terminal, lines elsewhere."""
+"""Progress of a sweep: counts, time left, and how both are displayed."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import fmean
 from time import monotonic
 
 from rich.console import Console, Group, RenderableType
@@ -13,121 +13,49 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
-from edgewise.data.datasets import DATASET_NAMES
+from edgewise.sweep.estimates import TYPICAL_SECONDS, estimate_seconds
+from edgewise.sweep.plan import sort_models
 from edgewise.sweep.runs import Run, RunKey, ViewResult
-from edgewise.sweep.sources import homophily_of_name
+from edgewise.sweep.sources import sort_datasets
 from edgewise.workers.outcomes import Failure, JobOutcome
 
-# --- estimates ---
-
-# Seconds of one run on one core, for an estimate before anything has been measured: the lower quartile of the runs of
-# docs/reproduction.md, whose machine was shared.
-TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.3,
-    ("cora", "gat"): 5.8,
-    ("cora", "gmnn"): 1.8,
-    ("cora", "epfgnn"): 3.1,
-    ("citeseer", "gcn"): 2.2,
-    ("citeseer", "gat"): 4.6,
-    ("citeseer", "gmnn"): 2.2,
-    ("citeseer", "epfgnn"): 4.0,
-    ("pubmed", "gcn"): 22.5,
-    ("pubmed", "gat"): 45.5,
-    ("pubmed", "gmnn"): 10.9,
-    ("pubmed", "epfgnn"): 19.1,
-}
-
-# The same for other graphs, in times of Pubmed: not of their own runs, but of epochs of GCN and GAT on random graphs of
-# their size, so they may be wrong by a factor of three. Another model counts as an EPFGNN.
-TIMES_OF_PUBMED: Mapping[str, float] = {
-    "texas": 0.1,
-    "wisconsin": 0.1,
-    "cornell": 0.1,
-    "actor": 0.7,
-    "chameleon": 0.6,
-    "squirrel": 1.9,
-    "roman-empire": 1.2,
-    "amazon-ratings": 2.1,
-    "minesweeper": 0.6,
-    "tolokers": 6.4,
-    "questions": 8.4,
-}
-SYNTHETIC_TIMES = 0.2
-
-
-def typical_seconds(cell: tuple[str, str]) -> float:
-    """Return about how long a run of a dataset and a model takes on one core."""
-    dataset, model = cell
-    like = model if ("pubmed", model) in TYPICAL_SECONDS else "epfgnn"
-    times = TIMES_OF_PUBMED.get(dataset, SYNTHETIC_TIMES)
-    return TYPICAL_SECONDS.get((dataset, like), times * TYPICAL_SECONDS["pubmed", like])
-
-
-def estimated_seconds(
-    missing: Iterable[RunKey], measured: Mapping[tuple[str, str], Collection[float]], workers: int
-) -> float:
-    """Estimate how long the missing runs take: by the median of their cell's finished runs, else by a typical one.
-
-    Typical seconds are those of another machine, so they are scaled by how this one does in the cells that have run.
-    The median, because the first run of a worker loads and compiles.
-    """
-    usual = {cell: median(seconds) for cell, seconds in measured.items() if seconds}
-    ours, typical = sum(usual.values()), sum(map(typical_seconds, usual))
-    pace = ours / typical if usual else 1.0
-    counts = Counter(key.cell for key in missing)
-    total = sum(count * usual.get(cell, pace * typical_seconds(cell)) for cell, count in counts.items())
-    return total / workers
+MIN_DATASET_COLUMN_WIDTH, MODEL_COLUMN_WIDTH = 10, 10
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a sweep is: what was asked for, what is there, and what is missing."""
+    """The requested runs of a sweep, those that are finished, and those that failed."""
 
-    wanted: list[RunKey]
+    requested: list[RunKey]
     runs: list[Run]
-    workers: int | None  # None where it is a cluster that knows
+    workers: int | None  # None for a cluster of unknown size
     failures: dict[RunKey, str] = field(default_factory=dict)
 
     @property
     def missing(self) -> list[RunKey]:
-        """The runs that are still to be done, in their order."""
-        done = {run.key for run in self.runs}
-        return [key for key in self.wanted if key not in done]
+        """The requested runs that are not finished, in their order."""
+        finished = {run.key for run in self.runs}
+        return [key for key in self.requested if key not in finished]
 
     @property
     def seconds_left(self) -> float:
-        """An estimate of the time that the missing runs take; on one core, where nobody knows how many there are."""
+        """Estimated seconds for the missing runs that have not failed; on one core if the workers are unknown."""
         measured: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in self.runs:
             measured[run.key.cell].append(run.seconds)
         left = [key for key in self.missing if key not in self.failures]
-        return estimated_seconds(left, measured, self.workers or 1)
+        return estimate_seconds(left, measured, self.workers or 1)
 
 
-# --- names and numbers in words ---
-
-
-def datasets_in_order(names: Collection[str]) -> list[str]:
-    """Put names of datasets in order: known ones, then synthetic ones by their homophily."""
-    place = {name: number for number, name in enumerate(DATASET_NAMES)}
-    return sorted(names, key=lambda name: (place.get(name, len(place)), homophily_of_name(name) or 0.0, name))
-
-
-def models_in_order(names: Iterable[str]) -> list[str]:
-    """Put names of models in the order of those that were measured; others follow as they come."""
-    place = {model: number for number, model in enumerate(dict.fromkeys(model for _, model in TYPICAL_SECONDS))}
-    return sorted(names, key=lambda name: place.get(name, len(place)))
-
-
-def counted(count: int, name: str) -> str:
-    """Write a number of things, in the plural but for one."""
+def format_count(count: int, name: str) -> str:
+    """Format a number of things, such as ``"1 run"`` or ``"3 runs"``."""
     return f"{count} {name}{'' if count == 1 else 's'}"
 
 
-def duration(seconds: float) -> str:
-    """Write a time as people say it.
+def format_duration(seconds: float) -> str:
+    """Format a time in seconds, minutes or hours.
 
-    >>> duration(42), duration(95), duration(4000)
+    >>> format_duration(42), format_duration(95), format_duration(4000)
     ('42 s', '1 min 35 s', '1 h 06 min')
     """
     whole = round(seconds)
@@ -139,52 +67,62 @@ def duration(seconds: float) -> str:
 
 
 def plan_text(progress: Progress) -> str:
-    """Tell which runs there are, which are done, and how long the others may take."""
-    total, done = Counter(key.cell for key in progress.wanted), Counter(run.key.cell for run in progress.runs)
+    """Format the number of runs, a table of finished runs per cell, and the estimated time left."""
+    total, finished = Counter(key.cell for key in progress.requested), Counter(run.key.cell for run in progress.runs)
     datasets, models = _datasets_and_models(progress)
-    width = max(10, *(len(dataset) + 2 for dataset in datasets))
-    lines = [" " * width + "".join(f"{model:>10}" for model in models)]
+    width = max(MIN_DATASET_COLUMN_WIDTH, *(len(dataset) + 2 for dataset in datasets))
+    lines = [" " * width + "".join(f"{model:>{MODEL_COLUMN_WIDTH}}" for model in models)]
     for dataset in datasets:
         cells = [(dataset, model) for model in models]
-        counts = (f"{done[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
-        lines.append((f"{dataset:{width}}" + "".join(f"{count:>10}" for count in counts)).rstrip())
-    each = [counted(len({getattr(key, name) for key in progress.wanted}), name) for name in ("split", "fold", "init")]
-    workers = f"with {counted(progress.workers, 'worker')}" if progress.workers else "of work for one core"
-    guessed = {key.cell for key in progress.missing} - set(TYPICAL_SECONDS) - set(done)
-    how = "very roughly" if guessed else "about"
-    first = "" if progress.runs else "; loops are compiled once, which may take a minute more"
-    left = f"{how} {duration(progress.seconds_left)} {workers}{first}" if progress.missing else "nothing left to do"
-    runs = f"{counted(len(progress.wanted), 'run')} ({', '.join(each)} for each cell)"
-    return "\n".join([f"{runs}, {len(progress.runs)} done: {left}.", "", *lines])
+        counts = (f"{finished[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
+        row = f"{dataset:{width}}" + "".join(f"{count:>{MODEL_COLUMN_WIDTH}}" for count in counts)
+        lines.append(row.rstrip())
+    repeats = [
+        format_count(len({getattr(key, name) for key in progress.requested}), name)
+        for name in ("split", "fold", "init")
+    ]
+    runs = f"{format_count(len(progress.requested), 'run')} ({', '.join(repeats)} for each cell)"
+    return "\n".join([f"{runs}, {len(progress.runs)} done: {_time_left(progress)}.", "", *lines])
+
+
+def _time_left(progress: Progress) -> str:
+    if not progress.missing:
+        return "nothing left to do"
+    measured = {run.key.cell for run in progress.runs}
+    is_rough = bool({key.cell for key in progress.missing} - set(TYPICAL_SECONDS) - measured)
+    workers = f"with {format_count(progress.workers, 'worker')}" if progress.workers else "on one core"
+    compilation = "" if progress.runs else ", plus up to a minute to compile once"
+    return f"{'very roughly' if is_rough else 'about'} {format_duration(progress.seconds_left)} {workers}{compilation}"
 
 
 def _datasets_and_models(progress: Progress) -> tuple[list[str], list[str]]:
-    cells = dict.fromkeys(key.cell for key in progress.wanted)
+    cells = dict.fromkeys(key.cell for key in progress.requested)
     models = dict.fromkeys(model for _, model in cells)
-    return datasets_in_order({dataset for dataset, _ in cells}), models_in_order(models)
+    return sort_datasets({dataset for dataset, _ in cells}), sort_models(models)
 
 
-# --- while it runs ---
+# --- display while the sweep runs ---
 
-STARTING = "starting; first runs on a machine compile for up to a minute"
-SHOWN = (("nodewise", "accuracy"), ("nodewise", "ece"), ("edgewise", "accuracy"), ("edgewise", "ece"))
+STARTING_MESSAGE = "starting; the first runs on a machine compile for up to a minute"
+DISPLAYED_SCORES = (("nodewise", "accuracy"), ("nodewise", "ece"), ("edgewise", "accuracy"), ("edgewise", "ece"))
 
 
 class SweepDisplay:
-    """Counts the runs of a sweep as they end, and shows their means."""
+    """Display of finished runs and their mean scores: a live table on a terminal, one line per run elsewhere."""
 
     def __init__(self, progress: Progress, console: Console):
-        self._sweep, self._console = progress, console
-        self._total = Counter(key.cell for key in progress.wanted)
-        self._begun, self._before, self._ended = monotonic(), len(progress.runs), 0
+        self._progress, self._console = progress, console
+        self._total = Counter(key.cell for key in progress.requested)
+        self._start_time, self._num_runs_before, self._num_outcomes = monotonic(), len(progress.runs), 0
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[pace]}"))
         self._bars = ProgressBars(TextColumn("runs"), *columns)
-        self._bar = self._bars.add_task("", total=len(progress.wanted), completed=len(progress.runs), pace=STARTING)
+        total, completed = len(progress.requested), len(progress.runs)
+        self._bar = self._bars.add_task("", total=total, completed=completed, pace=STARTING_MESSAGE)
         self._live: Live | None = None
 
     @contextmanager
     def shown(self) -> Iterator["SweepDisplay"]:
-        """Draw the table while the sweep goes on, if this is a terminal."""
+        """Draw the live table within this context if the console is a terminal."""
         if not self._console.is_terminal:
             yield self
             return
@@ -192,54 +130,55 @@ class SweepDisplay:
             yield self
 
     def show(self, outcome: JobOutcome[RunKey, Run]) -> None:
-        """Count a run that ended."""
-        self._ended += 1
-        done, pace = len(self._sweep.runs) + len(self._sweep.failures), self._pace()
+        """Count one outcome, and print a line for it if there is no live table."""
+        self._num_outcomes += 1
+        done, pace = len(self._progress.runs) + len(self._progress.failures), self._pace()
         self._bars.update(self._bar, completed=done, pace=pace)
         if self._live is None:
-            line = f"{done}/{len(self._sweep.wanted)} {_line(outcome)} ({pace})"
+            line = f"{done}/{len(self._progress.requested)} {_outcome_line(outcome)} ({pace})"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _pace(self) -> str:
-        elapsed = monotonic() - self._begun
-        # What is left is known as work of one core; how many cores there are is what was done in the time so far.
-        work = sum(run.seconds for run in self._sweep.runs[self._before :])
-        one_core = self._sweep.seconds_left * (self._sweep.workers or 1)
-        left = one_core * elapsed / work if work else self._sweep.seconds_left
-        return f"{60 * self._ended / elapsed:.1f} runs/min, {duration(left)} left"
+        elapsed = monotonic() - self._start_time
+        # Work is measured in core-seconds. The effective number of cores is the work done so far per elapsed second.
+        work_done = sum(run.seconds for run in self._progress.runs[self._num_runs_before :])
+        work_left = self._progress.seconds_left * (self._progress.workers or 1)
+        left = work_left * elapsed / work_done if work_done else self._progress.seconds_left
+        return f"{60 * self._num_outcomes / elapsed:.1f} runs/min, {format_duration(left)} left"
 
     def renderable(self) -> RenderableType:
-        """Draw cells with running means, and a bar beneath."""
+        """Return the table of mean scores per cell, with a progress bar below it."""
         table = Table(box=None, pad_edge=False)
         table.add_column("")
-        for heading in ("runs", *(f"{view.removesuffix('wise')} {metric}" for view, metric in SHOWN), "s/run"):
+        scores = (f"{view.removesuffix('wise')} {metric}" for view, metric in DISPLAYED_SCORES)
+        for heading in ("runs", *scores, "s/run"):
             table.add_column(heading, justify="right")
-        datasets, models = _datasets_and_models(self._sweep)
+        datasets, models = _datasets_and_models(self._progress)
         for cell in ((dataset, model) for dataset in datasets for model in models):
             if cell in self._total:
                 table.add_row(" ".join(cell), *self._row(cell))
         return Group(table, "", self._bars)
 
     def _row(self, cell: tuple[str, str]) -> list[str]:
-        runs = [run for run in self._sweep.runs if run.key.cell == cell]
-        failed = sum(key.cell == cell for key in self._sweep.failures)
-        count = f"{len(runs)}/{self._total[cell]}" + (f" ({failed} failed)" if failed else "")
+        runs = [run for run in self._progress.runs if run.key.cell == cell]
+        num_failed = sum(key.cell == cell for key in self._progress.failures)
+        count = f"{len(runs)}/{self._total[cell]}" + (f" ({num_failed} failed)" if num_failed else "")
         if not runs:
-            return [count, *([""] * (len(SHOWN) + 1))]
-        views = [_shown_views(run) for run in runs]
-        means = (f"{100 * fmean(of_run[view][metric] for of_run in views):.1f}" for view, metric in SHOWN)
+            return [count, *([""] * (len(DISPLAYED_SCORES) + 1))]
+        views = [_first_prediction(run) for run in runs]
+        means = (f"{100 * fmean(of_run[view][metric] for of_run in views):.1f}" for view, metric in DISPLAYED_SCORES)
         return [count, *means, f"{fmean(run.seconds for run in runs):.1f}"]
 
 
-def _line(outcome: JobOutcome[RunKey, Run]) -> str:
+def _outcome_line(outcome: JobOutcome[RunKey, Run]) -> str:
     if isinstance(outcome, Failure):
         return f"{outcome.job} failed: {outcome.error.strip().splitlines()[-1]}"
     run = outcome.result
-    views = _shown_views(run)
-    scores = ", ".join(f"{view} {metric} {100 * views[view][metric]:.1f}" for view, metric in SHOWN)
+    views = _first_prediction(run)
+    scores = ", ".join(f"{view} {metric} {100 * views[view][metric]:.1f}" for view, metric in DISPLAYED_SCORES)
     return f"{run.key}: {scores}, {run.seconds:.1f} s"
 
 
-def _shown_views(run: Run) -> Mapping[str, ViewResult]:
-    """Return the scores of the first prediction, which is the one that the others are compared with."""
+def _first_prediction(run: Run) -> Mapping[str, ViewResult]:
+    """Return the scores of the model's main prediction, which comes first."""
     return next(iter(run.predictions.values()))

@@ -216,7 +216,7 @@ class ResultFile:
                     "start again, and only what is missing is done."
                 )
             elif type(error) is sqlite3.DatabaseError or "decode" in text:
-                explanation = damage(path, text)
+                explanation = damage_message(path, text)
             else:
                 explanation = (
                     f"Expected to use {path}, but got: {text}. Finished {cls.contents} are safe; see to the disk and "
@@ -225,7 +225,7 @@ class ResultFile:
             raise StoreError(explanation) from error
 
 
-def damage(path: Path, what: str) -> str:
+def damage_message(path: Path, what: str) -> str:
     """Say that a file is damaged, and what to do."""
     return (
         f"Expected a whole store, but {path} is damaged: {what}. Nothing was changed. Put a copy of it in its place, "

@@ -17,7 +17,7 @@ from edgewise.models.model import Model
 from edgewise.sweep.plan import Plan, Recipes, calibrators_of, hyperparameters, trainings_of
 from edgewise.sweep.progress import Progress
 from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
-from edgewise.sweep.sources import GraphWithSplits, SameEverywhere, Sources, load_once
+from edgewise.sweep.sources import EnvironmentCheck, GraphWithSplits, Sources, load_once
 from edgewise.sweep.store import Store
 from edgewise.version import versions
 from edgewise.workers import Failure, JobOutcome, Workers
@@ -86,7 +86,7 @@ def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSp
     return folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
 
 
-def planned(plan: Plan, folder: Path, workers: int | None) -> Progress:
+def read_progress(plan: Plan, folder: Path, workers: int | None) -> Progress:
     """Tell what `run_sweep` would do; nothing is written."""
     runs: list[Run] = []
     if Store.exists(folder):
@@ -116,7 +116,7 @@ def run_sweep(
         on_outcome = begin(progress)
         there = sources.with_full_paths()
         runner = Runner(there, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
-        check = SameEverywhere.as_here(there, plan.splits, tasks)
+        check = EnvironmentCheck.of_this_machine(there, plan.splits, tasks)
         store.begin_command(f"{plan}; {sources}", str(workers))
         with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # a full disk ends the workers too
             for outcome in outcomes:

@@ -1,7 +1,7 @@
-"""Where graphs and splits of a sweep come from, and a fingerprint that tells whether they are the same."""
+"""Graphs and splits of a sweep, and fingerprints to compare them."""
 
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from hashlib import sha256
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
+from edgewise.data.datasets import DATASET_NAMES
 from edgewise.data.pyg_files import HETEROPHILOUS
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import TaskRow
@@ -17,12 +18,12 @@ from edgewise.version import versions
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
-FOLDS = 3  # the published splits have three, and so have those that are drawn
+FOLDS = 3  # of published splits, and of random ones
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Bundled data or files below a folder; splits drawn by a seed, or published ones below a folder."""
+    """Where graphs and splits are read from: bundled data or files, random splits or published ones."""
 
     data_root: str | None = None
     splits_dir: str | None = None
@@ -31,50 +32,50 @@ class Sources:
     def __post_init__(self) -> None:
         if self.splits_dir and not self.data_root:
             raise ValueError(
-                "Expected --data-root with --splits-dir, but got none: published splits number Cora's nodes as "
-                "Planetoid's files do, and the bundled copy does not."
+                "Expected --data-root with --splits-dir, but got none: published splits use the node order of "
+                "Planetoid's files, and the bundled Cora has another. Pass the folder of Planetoid's files."
             )
         for option, folder in (("--data-root", self.data_root), ("--splits-dir", self.splits_dir)):
             if folder and not Path(folder).expanduser().is_dir():
-                raise ValueError(f"Expected a folder for {option}, but there is no {folder}. Check the path.")
+                raise ValueError(f"Expected a folder for {option}, but {folder} does not exist. Check the path.")
 
     def load(self, dataset: str, n_splits: int) -> "GraphWithSplits":
         """Load a dataset and its splits."""
         data = self.graph(dataset)
-        return GraphWithSplits(dataset, data, self._numbered(dataset, data, n_splits))
+        return GraphWithSplits(dataset, data, self._splits_by_number(dataset, data, n_splits))
 
     def with_full_paths(self) -> "Sources":
-        """Name folders in full, for workers that do not start in the folder of the command."""
+        """Return a copy with absolute paths, for workers that start in another folder."""
         folders = (Path(path).expanduser().resolve() if path else None for path in (self.data_root, self.splits_dir))
         data_root, splits_dir = (str(folder) if folder else None for folder in folders)
         return replace(self, data_root=data_root, splits_dir=splits_dir)
 
     def graph(self, dataset: str) -> "Data":
-        """Load a graph, or draw a synthetic one."""
+        """Load a graph, or draw a synthetic one if the name is synthetic-H."""
         homophily = homophily_of_name(dataset)
         if homophily is not None:
             return draw_graph(homophily)
         if dataset in HETEROPHILOUS and not self.data_root:
             raise ValueError(
-                f"Expected --data-root with {dataset}, but got none: it is not bundled. Its files are read below that "
-                "folder, and downloaded there where they are missing."
+                f"Expected --data-root with {dataset}, but got none: this dataset is not bundled. Pass a folder; "
+                "missing files are downloaded to it."
             )
         return load_dataset(dataset, self.data_root)
 
     def splits(self, dataset: str, data: "Data", n_splits: int = 5) -> list[Split]:
-        """Draw so many splits of a graph, or load all that its folder has."""
+        """Draw ``n_splits`` random splits of a graph, or load all published ones."""
         if self.splits_dir is None:
             return make_splits(data.y, n_splits, FOLDS, self.splits_seed)
         return load_splits(_splits_folder(Path(self.splits_dir), dataset), data.num_nodes)
 
-    def _numbered(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
+    def _splits_by_number(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
         by_number = {(split.split, split.fold): split for split in self.splits(dataset, data, n_splits)}
         wanted = [(split, fold) for split in range(n_splits) for fold in range(FOLDS)]
         missing = [key for key in wanted if key not in by_number]
         if missing:
             raise ValueError(
-                f"Expected split {missing[0][0]} fold {missing[0][1]} of {dataset} in {self.splits_dir}, but there is "
-                f"none: it has {len({split for split, _ in by_number})} splits. Ask for fewer --splits."
+                f"Expected split {missing[0][0]} fold {missing[0][1]} of {dataset} in {self.splits_dir}, but it "
+                f"has {len({split for split, _ in by_number})} splits. Reduce --splits."
             )
         return {key: by_number[key] for key in wanted}
 
@@ -86,13 +87,13 @@ class Sources:
 
 @cache
 def load_once(sources: Sources, dataset: str, n_splits: int) -> "GraphWithSplits":
-    """Load a graph with its splits; a process keeps those that it has loaded."""
+    """Load a graph with its splits, cached per process."""
     return sources.load(dataset, n_splits)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphWithSplits:
-    """A graph with its splits, by number and fold."""
+    """A graph with its splits by (split, fold)."""
 
     dataset: str
     data: "Data"
@@ -100,32 +101,34 @@ class GraphWithSplits:
 
     @cached_property
     def graph_fingerprint(self) -> str:
-        """The first letters of a hash of features, edges and labels."""
+        """First 16 hex digits of the SHA-256 of features, edges and labels."""
         data = self.data
         return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
 
     def fingerprint(self, split: int) -> str:
-        """Return the first letters of a hash of the graph and of a split's masks."""
+        """Return the first 16 hex digits of the SHA-256 of the graph and the masks of a split."""
         folds = [self.splits[split, fold] for fold in range(FOLDS)]
         masks = [mask.numpy().tobytes() for fold in folds for mask in (fold.train, fold.val, fold.test)]
         return _hash(self.graph_fingerprint.encode(), *masks)
 
     def rows(self) -> list[TaskRow]:
-        """Return what a store remembers of each split: a fingerprint, sizes, and the statistics of its test set."""
+        """Return one row per split: its fingerprint, sizes, and the statistics of its test set."""
         return [self._row(split) for split in sorted({split for split, _ in self.splits})]
 
     def _row(self, split: int) -> TaskRow:
         size = dataset_statistics(self.data, [self.splits[split, 0]])
         counts = size.nodes, size.directed_edges, size.features, size.classes
-        shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
-        return TaskRow(self.dataset, split, self.fingerprint(split), *counts, *(share.mean for share in shares))
+        fractions = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
+        return TaskRow(
+            self.dataset, split, self.fingerprint(split), *counts, *(fraction.mean for fraction in fractions)
+        )
 
 
 @dataclass(frozen=True)
-class SameEverywhere:
-    """Tells on a node of a cluster what is not as it is where the sweep was started, since numbers depend on it.
+class EnvironmentCheck:
+    """Check that a cluster node has the package versions, graphs and splits of the machine that started the sweep.
 
-    These are the versions of packages, and fingerprints of graphs and splits by dataset and number of the split.
+    The numbers of a run depend on all of them. ``fingerprints`` are by dataset and split.
     """
 
     sources: Sources
@@ -134,17 +137,17 @@ class SameEverywhere:
     fingerprints: Mapping[tuple[str, int], str]
 
     @classmethod
-    def as_here(cls, sources: Sources, n_splits: int, tasks: Iterable[TaskRow]) -> "SameEverywhere":
-        """Expect what is here; a patch of Python changes no number."""
+    def of_this_machine(cls, sources: Sources, n_splits: int, tasks: Iterable[TaskRow]) -> "EnvironmentCheck":
+        """Return the check for the versions of this machine. Python's version is left out: it changes no numbers."""
         packages = {name: version for name, version in versions().items() if name != "python"}
         return cls(sources, n_splits, packages, {(task.dataset, task.split): task.fingerprint for task in tasks})
 
     def __call__(self, keys: Sequence[RunKey]) -> str:
-        """Return the first objection to doing these runs here; none if all is as expected."""
+        """Return the first difference that matters to these runs, or "" if there is none."""
         node = f"node {platform.node()}"
         for option, folder in (("--data-root", self.sources.data_root), ("--splits-dir", self.sources.splits_dir)):
             if folder and not Path(folder).is_dir():
-                return f"Expected the folder {folder} of {option} on every node, but {node} has none. Copy it there."
+                return f"Expected the folder {folder} of {option} on every node, but {node} lacks it. Copy it there."
         pairs = [(name, version, versions().get(name)) for name, version in self.versions.items()]
         for dataset in dict.fromkeys(key.dataset for key in keys):
             try:
@@ -154,9 +157,9 @@ class SameEverywhere:
                         pairs.append((f"{dataset} split {split}", expected, graph.fingerprint(split)))
             except Exception as error:
                 return f"Expected to load {dataset} on {node}, but got: {error}"
-        for name, expected, found in pairs:
-            if found != expected:
-                return f"Expected {name} {expected} on every node, but {node} has {found}. Make them the same."
+        for name, expected, actual in pairs:
+            if actual != expected:
+                return f"Expected {name} {expected} on every node, but {node} has {actual}. Use the same on every node."
         return ""
 
 
@@ -168,47 +171,53 @@ def _hash(*parts: bytes) -> str:
 
 
 def _splits_folder(folder: Path, dataset: str) -> Path:
-    """Find the folder of a dataset, whatever its letters are."""
-    of_dataset = [inner for inner in sorted(folder.glob("*")) if inner.name.lower() == dataset]
-    if not of_dataset:
-        raise ValueError(f"Expected a folder {dataset} in --splits-dir, but {folder} has none.")
-    return of_dataset[0]
+    """Return the subfolder of a dataset, ignoring case."""
+    matches = [inner for inner in sorted(folder.glob("*")) if inner.name.lower() == dataset]
+    if not matches:
+        raise ValueError(f"Expected a folder {dataset} in --splits-dir, but {folder} has none. Check the path.")
+    return matches[0]
 
 
-PREFIX = "synthetic-"
+def sort_datasets(names: Collection[str]) -> list[str]:
+    """Sort names of datasets in the order of `DATASET_NAMES`. Others follow, synthetic ones by their homophily."""
+    position = {name: number for number, name in enumerate(DATASET_NAMES)}
+    return sorted(names, key=lambda name: (position.get(name, len(position)), homophily_of_name(name) or 0.0, name))
+
+
+# --- synthetic graphs ---
+
+SYNTHETIC_PREFIX = "synthetic-"
 NUM_NODES, NUM_CLASSES = 2000, 4
-AVERAGE_DEGREE = 4.0  # about Cora's
-NUM_FEATURES, FEATURE_NOISE = 16, 1.0  # features alone tell the class of about six nodes in ten
-SEED = 0  # of the graph; splits and initializations have their own
-SIZE_IN_WORDS = (
-    f"{NUM_NODES:,} nodes in {NUM_CLASSES} classes, {AVERAGE_DEGREE:g} edges a node, and {NUM_FEATURES} normal features"
-)
+AVERAGE_DEGREE = 4.0  # similar to Cora
+NUM_FEATURES, FEATURE_NOISE = 16, 1.0  # the features alone determine the class of about 60% of the nodes
+GRAPH_SEED = 0  # splits and initializations have their own seeds
+SYNTHETIC_GRAPH_DESCRIPTION = f"{NUM_NODES:,} nodes in {NUM_CLASSES} classes, {AVERAGE_DEGREE:g} edges per node, and {NUM_FEATURES} normal features"
 
 
 def homophily_of_name(name: str) -> float | None:
-    """Read the homophily in a name, between 0 and 1; None if it is the name of nothing.
+    """Return the homophily H of a name synthetic-H with 0 < H < 1, or None for other names.
 
     >>> homophily_of_name("synthetic-0.3"), homophily_of_name("synthetic-2"), homophily_of_name("cora")
     (0.3, None, None)
     """
     try:
-        homophily = float(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else 0.0
+        homophily = float(name.removeprefix(SYNTHETIC_PREFIX)) if name.startswith(SYNTHETIC_PREFIX) else 0.0
     except ValueError:
         return None
     return homophily if 0.0 < homophily < 1.0 else None
 
 
 def synthetic_name(homophily: float) -> str:
-    """Write a homophily as a name, always the same way.
+    """Return the canonical name synthetic-H of a homophily.
 
     >>> synthetic_name(0.30)
     'synthetic-0.3'
     """
-    return f"{PREFIX}{homophily}"
+    return f"{SYNTHETIC_PREFIX}{homophily}"
 
 
 def draw_graph(homophily: float) -> "Data":
-    """Draw the graph of a homophily: the same one each time."""
+    """Draw the synthetic graph of a homophily with a fixed seed."""
     from edgewise.simulation import synthetic
 
     graph = synthetic(
@@ -219,6 +228,6 @@ def draw_graph(homophily: float) -> "Data":
         average_degree=AVERAGE_DEGREE,
         num_features=NUM_FEATURES,
         feature_noise=FEATURE_NOISE,
-        seed=SEED,
+        seed=GRAPH_SEED,
     )
     return graph.data

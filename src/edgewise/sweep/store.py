@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from edgewise.sweep.result_file import ResultFile, StoreError, damage
+from edgewise.sweep.result_file import ResultFile, StoreError, damage_message
 from edgewise.sweep.runs import OtherVersionError, Run, RunKey, predictions_from_json, predictions_to_json
 
 FILE_NAME = "results.sqlite"
@@ -187,7 +187,7 @@ class Store(ResultFile):
                 "version wrote them. Nothing was changed; use that edgewise, or run them again in another folder."
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
-            raise StoreError(damage(self.path, f"the scores of {key} cannot be read")) from error
+            raise StoreError(damage_message(self.path, f"the scores of {key} cannot be read")) from error
 
     def failures(self) -> dict[RunKey, str]:
         """Return the runs that failed and have not been finished since, with their errors."""
