@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.comparison import compare, far_scores, tally_line
+from edgewise.paper.comparison import compare, scores_beyond_one_std, tally_line
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import MODELS
 from edgewise.paper.recipes import RECIPES, paper_plan
@@ -61,9 +61,9 @@ def test_the_text_says_what_came_out(results: Results, text: str) -> None:
 
 
 def test_the_text_speaks_of_every_cell_that_is_far(results: Results, text: str) -> None:
-    for score in far_scores(results):
+    for score in scores_beyond_one_std(results):
         row, cell = f"| {score.dataset} {score.row} | ", score_cell(score)
-        numbers = f"| {cell.text} | {cell.beneath} |"
+        numbers = f"| {cell.text} | {cell.subtext} |"
         assert any(line.startswith(row) and numbers in line for line in text.splitlines()), score
 
 

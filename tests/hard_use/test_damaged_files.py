@@ -19,7 +19,7 @@ from edgewise.files import arrays as memory
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_id_pairs, read_names, read_probs
 from edgewise.paper.results import Results
-from edgewise.paper.study import SCORES, TRUTH, StudyPlan, StudyRow, read_rows, write_rows
+from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from helpers.command_inputs import EDGES, PROBS
@@ -62,7 +62,7 @@ def store(path: Path) -> None:
 
 
 def study(path: Path) -> None:
-    scores = dict.fromkeys((*SCORES, *TRUTH), 0.5)
+    scores = dict.fromkeys(SCORE_COLUMNS, 0.5)
     write_rows(path, [StudyRow(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from edgewise.data.statistics import DatasetStatistics
 from edgewise.paper.published import DATASETS, PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import MODELS, READINGS, STARTED_FROM, Source
+from edgewise.paper.readings import MODELS, READINGS, UNCALIBRATED_PREDICTION, Source
 from edgewise.paper.results import Results
 from edgewise.sweep.runs import SAME_LABEL, Bins, Prediction, Run, RunKey, ViewResult
 from edgewise.sweep.store import CommandRow, TaskRow
@@ -75,8 +75,8 @@ def fake_run(
 
     A model that the paper does not know predicts like a GCN.
     """
-    own = PREDICTIONS_OF.get(model, (STARTED_FROM,))
-    added = tuple(calibrators) if STARTED_FROM in own else ()
+    own = PREDICTIONS_OF.get(model, (UNCALIBRATED_PREDICTION,))
+    added = tuple(calibrators) if UNCALIBRATED_PREDICTION in own else ()
     described: list[dict[str, object]] = [{"hidden": 64}]
     described += [{"calibrators": {name: f"{name}()" for name in added}}] if added else []
     key = RunKey(dataset, model, json.dumps(described), split, fold, init)

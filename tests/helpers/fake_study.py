@@ -1,7 +1,6 @@
 """Rows of studies that never were."""
 
-from edgewise.paper.study import TRUTH, GraphKey, StudyRow
-from edgewise.paper.study_predictors import SCORES
+from edgewise.paper.study import SCORE_COLUMNS, GraphKey, StudyRow
 
 
 def key(seed=0, homophily=0.5):
@@ -9,4 +8,4 @@ def key(seed=0, homophily=0.5):
 
 
 def row(predictor, seed=0, **scores):
-    return StudyRow(key(seed), predictor, dict.fromkeys((*SCORES, *TRUTH), 0.5) | scores)
+    return StudyRow(key(seed), predictor, dict.fromkeys(SCORE_COLUMNS, 0.5) | scores)

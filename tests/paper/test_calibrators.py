@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 from edgewise.paper.figures import draw_calibrators, sweep_figures
 from edgewise.paper.findings import verdict_summary, verdicts
-from edgewise.paper.page import drawn_document
+from edgewise.paper.page import page_data
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
@@ -93,7 +93,7 @@ def test_without_calibrators_nothing_is_said_of_them(results: Results, monkeypat
     assert [name for name, _ in sweep_figures(found)] == []
     assert [name for name, _ in sweep_figures(results)] == ["calibrators"]
     plt.close()
-    assert drawn_document(found)["calibrated"] == {} == drawn_document(found)["calibrators"]
+    assert page_data(found)["calibrated"] == {} == page_data(found)["calibrators"]
 
 
 def test_csv_has_every_score_of_calibrators(results: Results) -> None:

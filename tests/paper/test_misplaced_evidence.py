@@ -9,7 +9,7 @@ from edgewise.models.epfgnn import FittedEPFGNN
 from edgewise.paper.recipes import (
     FORBIDDEN_ENERGY,
     MAX_ENERGY,
-    field_with_misplaced_evidence,
+    mrf_with_misplaced_evidence,
     posterior_with_misplaced_evidence,
 )
 from edgewise.posterior import IndependentPosterior
@@ -43,7 +43,7 @@ def misplaced(fitted: FittedEPFGNN) -> list[list[float]]:
 
 def test_the_field_is_the_one_of_a_plain_loop(fitted: FittedEPFGNN) -> None:
     before = fitted.unary.clone()
-    field = field_with_misplaced_evidence(fitted)
+    field = mrf_with_misplaced_evidence(fitted)
     torch.testing.assert_close(field.unary, torch.tensor(misplaced(fitted)), rtol=1e-6, atol=1e-6)
     assert torch.equal(fitted.unary, before)
 
@@ -56,7 +56,7 @@ def test_it_is_not_the_field_with_evidence_in_its_place(fitted: FittedEPFGNN) ->
 
 
 def test_training_nodes_lose_their_evidence_and_the_first_nodes_get_it(fitted: FittedEPFGNN) -> None:
-    unary, known = field_with_misplaced_evidence(fitted).unary, fitted.known.tolist()
+    unary, known = mrf_with_misplaced_evidence(fitted).unary, fitted.known.tolist()
     number = len(known)
     late = [node for node in known if node >= number]
     assert late
@@ -116,5 +116,5 @@ def test_beliefs_are_max_marginals_and_joints_their_products() -> None:
 def test_a_large_energy_is_cut(fitted: FittedEPFGNN) -> None:
     unary = fitted.unary.clone()
     unary[29] = torch.tensor([0.0, -19.5, -50.0])
-    field = field_with_misplaced_evidence(replace(fitted, unary=unary))
+    field = mrf_with_misplaced_evidence(replace(fitted, unary=unary))
     assert field.unary[29].tolist() == [0.0, -19.5, -MAX_ENERGY]

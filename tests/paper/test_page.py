@@ -14,7 +14,7 @@ import pytest
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import compare, tally_line
 from edgewise.paper.formatting import ROW_STYLES, row_style
-from edgewise.paper.page import drawn_document, pooled_bins, results_page, write_results_page
+from edgewise.paper.page import page_data, pool_bins, results_page, write_results_page
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
@@ -79,7 +79,7 @@ def test_the_numbers_cannot_end_their_element(results: Results) -> None:
     text = results_page(with_hostile_text(results))
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert not re.search("[<>&]", data)
-    assert json.loads(data) == json.loads(json.dumps(drawn_document(results)))
+    assert json.loads(data) == json.loads(json.dumps(page_data(results)))
     assert HOSTILE not in text
 
 
@@ -319,7 +319,7 @@ def test_published_numbers_stand_beside_ours(opened: Opener, results: Results) -
             text = rows.nth(place).locator("td.number").nth(view_place).locator(".theirs").inner_text()
             mark = "=" if abs(one.difference) <= 1 else "≈" if abs(one.difference) <= 2 else "≠"
             away = f"{one.difference:+.2f}".replace("-", "−")
-            assert re.sub(r"\s+", " ", text) == f"published {score_cell(one).beneath} {mark} {away} sd"
+            assert re.sub(r"\s+", " ", text) == f"published {score_cell(one).subtext} {mark} {away} sd"
 
 
 def test_a_dataset_can_be_chosen(opened: Opener) -> None:
@@ -340,7 +340,7 @@ def drawn_bins(page: Any) -> dict[str, list[int]]:
 
 
 def expected_bins(results: Results, reading: str, dataset: str, view: str) -> dict[str, dict[str, Any]]:
-    pooled = {row: pooled_bins(results.views(reading, dataset, row, view)) for row in rows_of(results, reading)}
+    pooled = {row: pool_bins(results.views(reading, dataset, row, view)) for row in rows_of(results, reading)}
     return {row: bins for row, bins in pooled.items() if bins["ece"] is not None}
 
 
@@ -587,7 +587,7 @@ def test_a_calibrator_is_laid_over_its_model(opened: Opener) -> None:
             for row in ("gat", "gat calibrated", "gcn", "gcn calibrated"):
                 page.locator(f'.models input[value="{row}"]').click()
             runs = [run.predictions for run in results.of("citeseer", "gcn")]
-        before, after = (pooled_bins([run[name]["edgewise"] for run in runs]) for name in ("product", calibrator))
+        before, after = (pool_bins([run[name]["edgewise"] for run in runs]) for name in ("product", calibrator))
         assert drawn_bins(page) == {base: filled(before), f"{base} calibrated": filled(after)}
         entry = page.locator(f'.models label[data-model="{base} calibrated"]')
         assert entry.locator(".name").text_content() == f"{base.upper()} + {calibrator}"

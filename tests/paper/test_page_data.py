@@ -7,8 +7,8 @@ import pytest
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.findings import change_rows, describe_changes
-from edgewise.paper.formatting import signed
-from edgewise.paper.page import drawn_document, pooled_bins, source_document, source_key
+from edgewise.paper.formatting import format_signed
+from edgewise.paper.page import page_data, pool_bins, source_data, source_key
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
@@ -29,7 +29,7 @@ def view_result(count: list[int], confidence_sum: list[float], correct_sum: list
 def test_bins_of_runs_are_added() -> None:
     one = view_result([2, 0, 4], [0.4, 0.0, 3.6], [1, 0, 3], 0.1)
     other = view_result([1, 0, 0], [0.3, 0.0, 0.0], [0, 0, 0], 0.3)
-    pooled = pooled_bins([one, other])
+    pooled = pool_bins([one, other])
     assert pooled["count"] == [3, 0, 4]
     assert pooled["confidence"] == [pytest.approx(0.7 / 3, abs=1e-6), None, 0.9]
     assert pooled["accuracy"] == [pytest.approx(1 / 3, abs=1e-6), None, 0.75]
@@ -40,14 +40,14 @@ def test_bins_of_runs_are_added() -> None:
 
 
 def test_an_empty_view_has_no_error() -> None:
-    pooled = pooled_bins([view_result([0, 0], [0.0, 0.0], [0, 0], math.nan)])
+    pooled = pool_bins([view_result([0, 0], [0.0, 0.0], [0, 0], math.nan)])
     assert pooled["ece"] is None
     assert pooled["count"] == [0, 0]
     assert pooled["confidence"] == pooled["accuracy"] == [None, None]
 
 
 def test_the_document_is_strict_json_with_every_row_of_both_readings(results: Results) -> None:
-    document = json.loads(json.dumps(drawn_document(results), allow_nan=False))
+    document = json.loads(json.dumps(page_data(results), allow_nan=False))
     assert list(document["datasets"]) == ["cora", "citeseer", "pubmed"]
     for reading, rows in READINGS.items():
         expected = {row: source_key(source) for row, source in rows.items() if source.model in MODELS}
@@ -60,7 +60,7 @@ def test_the_document_is_strict_json_with_every_row_of_both_readings(results: Re
 
 
 def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
-    views = source_document(results.of("cora", "gmnn"), "mixture")["views"]
+    views = source_data(results.of("cora", "gmnn"), "mixture")["views"]
     assert isinstance(views, dict)
     for view in VIEWS:
         score = reading_score(results, AS_DEFINED, "cora", "gmnn", view, "ece")
@@ -72,22 +72,22 @@ def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
 def test_each_run_has_a_line() -> None:
     run = fake_run("cora", "gcn", split=1, fold=2, init=3)
     errors = [round(run.predictions["product"][view].ece, 6) for view in VIEWS]
-    assert source_document([run], "product")["runs"] == [[1, 2, 3, *errors]]
+    assert source_data([run], "product")["runs"] == [[1, 2, 3, *errors]]
     alike = fake_run("pubmed", "gat")
-    assert source_document([alike], "product")["runs"] == [
+    assert source_data([alike], "product")["runs"] == [
         [0, 0, 0, *(round(alike.predictions["product"][view].ece, 6) for view in VIEWS[:3]), None]
     ]
 
 
 def test_what_has_no_runs_is_not_in_the_document() -> None:
-    document = drawn_document(fake_results(["citeseer"], ["gat"], splits=1, folds=1))
+    document = page_data(fake_results(["citeseer"], ["gat"], splits=1, folds=1))
     assert document["datasets"] == {
         "citeseer": {
             "label": "Citeseer",
-            "sources": {"gat/product": source_document([fake_run("citeseer", "gat")], "product")},
+            "sources": {"gat/product": source_data([fake_run("citeseer", "gat")], "product")},
         }
     }
-    assert drawn_document(Results([]))["datasets"] == {}
+    assert page_data(Results([]))["datasets"] == {}
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_what_has_no_runs_is_not_in_the_document() -> None:
         (None, "", ""),
     ],
 )
-def test_how_far_from_the_published_number(difference: float | None, verdict: str, away: str) -> None:
+def test_verdict_is_by_distance_from_published(difference: float | None, verdict: str, away: str) -> None:
     ours = (math.nan, math.nan, 0, 6) if difference is None else (0.5 + 0.25 * difference, 0.1, 6, 6)
     cell = score_cell(Score("cora", "gcn", "agree", "ece", *ours, MeanStd(0.5, 0.25)))
-    assert (cell.beneath, cell.verdict, cell.away) == ("50.00 ± 25.00", verdict, away)
+    assert (cell.subtext, cell.verdict, cell.difference) == ("50.00 ± 25.00", verdict, away)
 
 
 def test_a_cell_says_what_it_lacks() -> None:
@@ -124,7 +124,7 @@ def test_what_cells_sort_by() -> None:
     assert Cell("", value=0.25).sort_key == "0.25"
     assert Cell("", value=math.inf).sort_key == "Infinity"
     assert Cell("").sort_key == Cell("", value=math.nan).sort_key == ""
-    assert [signed(value, 1) for value in (0.04, -0.04, 2.0, -math.inf)] == ["0.0", "0.0", "+2.0", "−∞"]
+    assert [format_signed(value, 1) for value in (0.04, -0.04, 2.0, -math.inf)] == ["0.0", "0.0", "+2.0", "−∞"]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "ece", "nll", "brier"])
@@ -167,9 +167,9 @@ def test_statistics_stand_beside_the_published(results: Results) -> None:
     assert [one.text for one in row.cells[:4]] == ["2,708", "10,556", "1,433", "7"]
     homophily = row.cells[4]
     # Two splits, at −0.2 and at +0.6 published standard deviations.
-    assert homophily.beneath == "80.63 ± 0.81"
-    assert homophily.away == "+0.20"
-    assert (row.cells[0].beneath, row.cells[0].verdict) == ("2,708", "")
+    assert homophily.subtext == "80.63 ± 0.81"
+    assert homophily.difference == "+0.20"
+    assert (row.cells[0].subtext, row.cells[0].verdict) == ("2,708", "")
 
 
 def test_differences_are_taken_run_by_run(results: Results) -> None:

@@ -31,19 +31,19 @@ from edgewise.paper.study import (
     write_rows,
 )
 from edgewise.paper.study_predictors import (
-    LEARNED,
     PREDICTORS,
-    REFERENCES,
+    REFERENCE_PREDICTORS,
+    TRAINED_PREDICTORS,
     expected_ece,
     mean_kl,
     mean_total_variation,
     scores,
 )
 from edgewise.paper.study_report import (
-    above_truth,
     agreement,
     chosen,
-    lower_than_truth,
+    count_graphs_below_truth,
+    excess_edge_nll,
     rank_correlation,
     study_answer,
     study_page,
@@ -67,7 +67,7 @@ def distributions(rows, entries, seed):
 def two_graphs(monkeypatch):
     """A plan of two graphs of 100 nodes, and three predictors that are not trained."""
     monkeypatch.setattr(study, "QUICK_HOMOPHILIES", {"block_model": (0.2, 0.8)})
-    few = {name: REFERENCES[name] for name in ("truth", "true marginals", "base rate")}
+    few = {name: REFERENCE_PREDICTORS[name] for name in ("truth", "true marginals", "base rate")}
     monkeypatch.setattr(study, "PREDICTORS", few)
     monkeypatch.setattr(study, "SWEEPS", 50)
     monkeypatch.setattr(study, "MAX_RETRIES", 0)
@@ -157,9 +157,9 @@ def test_equal_predictors_and_lonely_graphs_have_no_order():
 
 def test_what_is_above_the_truth_and_what_is_below():
     rows = [row("truth", edge_nll=1.0, edge_ece=0.1), row("gcn", edge_nll=1.7, edge_kl=0.6, edge_ece=0.05)]
-    ((found, excess),) = above_truth(rows)
+    ((found, excess),) = excess_edge_nll(rows)
     assert found.predictor == "gcn" and excess == pytest.approx(0.7)
-    assert lower_than_truth(rows, "gcn", "edge_ece") == (1, 1)
+    assert count_graphs_below_truth(rows, "gcn", "edge_ece") == (1, 1)
 
 
 def test_rows_come_back_from_their_file(tmp_path):
@@ -268,8 +268,8 @@ def test_every_predictor_gives_beliefs_about_all_nodes(monkeypatch):
     brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
     for name, epochs in brief.items():
         monkeypatch.setattr(study_predictors, name, partial(getattr(ew, name), **epochs))
-    rows = study_graph((key()._replace(homophily=0.8), tuple(LEARNED)))
-    assert [found.predictor for found in rows] == list(LEARNED)
+    rows = study_graph((key()._replace(homophily=0.8), tuple(TRAINED_PREDICTORS)))
+    assert [found.predictor for found in rows] == list(TRAINED_PREDICTORS)
     assert all(0.0 < found.scores["edge_kl"] < 10.0 for found in rows)
     assert all(0.0 < found.scores["edge_tv"] < 1.0 for found in rows)
 
@@ -291,7 +291,7 @@ def test_the_answer_follows_the_rows():
     assert "hardly any evidence" in by_chance and "By the edge NLL it is 100% [100, 100]" in by_chance
     assert "differ by 0.000 nats" in by_chance and "rank correlation 1.000" in by_chance
     graphs = len({row.graph for row in rows_ordered_by("edge_ece")})
-    pairs = graphs * math.comb(len(LEARNED), 2)
+    pairs = graphs * math.comb(len(TRAINED_PREDICTORS), 2)
     assert f"in 100% [100, 100] of {pairs} pairs: strong evidence" in by_ece
     assert study_text(rows_ordered_by("edge_nll")).splitlines()[1].startswith("truth")
 
@@ -362,24 +362,26 @@ def test_the_page_says_what_the_documented_rows_say():
     def percent(metric, predictors):
         return f"{agreement(chosen(rows, predictors), metric, 'edge_kl').right:.0%}"
 
-    learned = agreement(chosen(rows, LEARNED), "edge_ece", "edge_kl")
+    learned = agreement(chosen(rows, TRAINED_PREDICTORS), "edge_ece", "edge_kl")
     low, high = (f"{100 * limit:.0f}" for limit in learned.interval)
-    others = agreement(chosen(rows, [name for name in LEARNED if not name.startswith("gcn, ")]), "edge_ece", "edge_kl")
+    others = agreement(
+        chosen(rows, [name for name in TRAINED_PREDICTORS if not name.startswith("gcn, ")]), "edge_ece", "edge_kl"
+    )
     assert (
         f"in {learned.right:.0%} of {learned.pairs} pairs (95% interval over graphs {low} to {high}), and in "
         f"{others.right:.0%} of {others.pairs} pairs if a GCN is not compared with its own calibrations"
     ) in text
-    brier, nll, agree = (percent(metric, LEARNED) for metric in ("edge_brier", "edge_nll", "agree_ece"))
+    brier, nll, agree = (percent(metric, TRAINED_PREDICTORS) for metric in ("edge_brier", "edge_nll", "agree_ece"))
     assert f"By the edge Brier score it is {brier}, by the edge NLL {nll}" in text
     assert f"about the distance ({agree})" in text
     all_but_truth = [name for name in PREDICTORS if name != "truth"]
     ece_of_all, nll_of_all = (percent(metric, all_but_truth) for metric in ("edge_ece", "edge_nll"))
     assert f"right in {ece_of_all} of pairs, the edge NLL in {nll_of_all}" in text
-    same, disagree = percent("same_ece", LEARNED), percent("disagree_ece", LEARNED)
+    same, disagree = percent("same_ece", TRAINED_PREDICTORS), percent("disagree_ece", TRAINED_PREDICTORS)
     assert (
         f"P(same) ECE ({same}) is not clearly better than the edge ECE, and disagree ECE ({disagree}) is worse" in text
     )
-    assert f"without their noise, the edge ECE is right in {percent('edge_ece_expected', LEARNED)}" in text
+    assert f"without their noise, the edge ECE is right in {percent('edge_ece_expected', TRAINED_PREDICTORS)}" in text
 
     kl = {
         name: {found.graph: found.scores["edge_kl"] for found in rows if found.predictor == name} for name in PREDICTORS
@@ -407,7 +409,7 @@ def test_the_page_says_what_the_documented_rows_say():
         assert f"| {kind_in_words}, {homophily:g} | {' | '.join(cells)} |" in text
     nearest_of_all = f"nearer one in {nll} of pairs, the one with the lower edge ECE in {learned.right:.0%}"
     assert nearest_of_all in " ".join((docs / "own-predictions.md").read_text(encoding="utf-8").split())
-    assert sum(mean[name] > mean["base rate"] for name in LEARNED) == 1
+    assert sum(mean[name] > mean["base rate"] for name in TRAINED_PREDICTORS) == 1
 
 
 def test_columns_have_distinct_names():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 
-from edgewise.paper.study_predictors import LEARNED, PREDICTORS
+from edgewise.paper.study_predictors import PREDICTORS, TRAINED_PREDICTORS
 from edgewise.paper.study_report import SCORE_NAMES, agreement, chosen, draw_study, write_study_figure
 from helpers.fake_study import row
 
@@ -54,7 +54,9 @@ def test_no_two_predictors_look_the_same(figure):
 
 def test_bars_are_the_shares_of_right_pairs(rows, figure):
     bars = figure.axes[2].patches
-    expected = [100 * agreement(chosen(rows, list(LEARNED)), metric, "edge_kl").right for metric in SCORE_NAMES]
+    expected = [
+        100 * agreement(chosen(rows, list(TRAINED_PREDICTORS)), metric, "edge_kl").right for metric in SCORE_NAMES
+    ]
     np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
     assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(SCORE_NAMES.values())
 

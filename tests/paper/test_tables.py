@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from edgewise.paper.comparison import far_scores
+from edgewise.paper.comparison import scores_beyond_one_std
 from edgewise.paper.findings import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
-from edgewise.paper.formatting import mean_std, signed
+from edgewise.paper.formatting import format_mean_std, format_signed
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES
 from edgewise.paper.readings import READINGS
@@ -24,7 +24,7 @@ SMALL = Table(
     "A title",
     ("one", "two"),
     [
-        Row("here", "a", [Cell("1.0", beneath="0.9", is_bold=True), Cell("20")]),
+        Row("here", "a", [Cell("1.0", subtext="0.9", is_bold=True), Cell("20")]),
         Row("there", "b_c", [Cell("3 ± 1"), Cell("50%")]),
     ],
     ["A note."],
@@ -98,7 +98,7 @@ def test_cells_have_ours_published_and_the_difference() -> None:
     row = next(row for row in table.rows if row.label == "gmnn")
     ours = reading_score(results, "as_published", "cora", "gmnn", "agree", "ece")
     published = PUBLISHED_SCORES["cora"]["gmnn"]["ece"]["agree"]
-    away = signed((ours.mean - published.mean) / published.std)
+    away = format_signed((ours.mean - published.mean) / published.std)
     assert row.cells[2].text == f"{100 * ours.mean:.2f} ± {100 * ours.std:.2f}"
     assert row.cells[2].second_line == f"9.96 ± 2.59  {away}"
 
@@ -198,7 +198,7 @@ def test_an_infinite_score_is_worse_than_any_other() -> None:
 
 
 def test_far_scores_are_sorted_and_far() -> None:
-    away = [abs(cell.difference or 0.0) for cell in far_scores(fake_results())]
+    away = [abs(cell.difference or 0.0) for cell in scores_beyond_one_std(fake_results())]
     assert away and away == sorted(away, reverse=True) and min(away) > 1
 
 
@@ -226,11 +226,11 @@ def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
     ],
 )
 def test_numbers(mean: float, std: float, metric: str, text: str) -> None:
-    assert mean_std(mean, std, metric) == text
+    assert format_mean_std(mean, std, metric) == text
 
 
 def test_signs() -> None:
-    assert [signed(x) for x in (0.004, -0.004, 0.006, -1.25)] == ["0.00", "0.00", "+0.01", "−1.25"]
+    assert [format_signed(x) for x in (0.004, -0.004, 0.006, -1.25)] == ["0.00", "0.00", "+0.01", "−1.25"]
 
 
 def test_the_terminal_gets_no_line_beyond_120_columns() -> None:

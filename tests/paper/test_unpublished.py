@@ -20,8 +20,8 @@ from edgewise.paper import results
 from edgewise.paper.comparison import compare, tally_line
 from edgewise.paper.figures import draw_errors, draw_reliability_grid
 from edgewise.paper.findings import change_rows, describe_changes
-from edgewise.paper.formatting import label, signed
-from edgewise.paper.page import drawn_document, results_page
+from edgewise.paper.formatting import display_name, format_signed
+from edgewise.paper.page import page_data, results_page
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
@@ -61,7 +61,7 @@ def test_no_table_of_others_has_a_second_line(others: Results) -> None:
     for table in tables:
         assert not any("what was published" in note for note in table.notes), table.title
         if table.title != "What the definitions change":
-            assert not any(cell.beneath for row in table.rows for cell in row.cells), table.title
+            assert not any(cell.subtext for row in table.rows for cell in row.cells), table.title
         assert table_latex(table).isascii()
 
 
@@ -76,7 +76,7 @@ def test_cells_of_others_are_means_over_runs(others: Results) -> None:
 
 def test_in_a_mixed_table_only_the_papers_have_a_second_line(mixed: Results) -> None:
     accuracy = next(table for table in paper_tables(mixed) if table.title.startswith("Accuracy, as published"))
-    second = {row.group for row in accuracy.rows if any(cell.beneath for cell in row.cells)}
+    second = {row.group for row in accuracy.rows if any(cell.subtext for cell in row.cells)}
     assert second == {"cora"}
     assert accuracy.notes[0].endswith("ours is away.")
 
@@ -117,11 +117,11 @@ def test_changes_speak_of_them(others: Results) -> None:
     sentences = [sentence for one in describe_changes(others) for sentence in one.sentences]
     assert any("Roman-empire" in sentence for sentence in sentences)
     assert not any("nan" in sentence for sentence in sentences)
-    assert signed(float("nan")) == "–"
+    assert format_signed(float("nan")) == "–"
 
 
 def test_names_as_people_write_them() -> None:
-    assert [label(name) for name in ("texas", "roman-empire", "synthetic-0.1")] == [
+    assert [display_name(name) for name in ("texas", "roman-empire", "synthetic-0.1")] == [
         "Texas",
         "Roman-empire",
         "synthetic-0.1",
@@ -140,7 +140,7 @@ def test_the_page_of_others_is_no_part_of_the_paper(others: Results, mixed: Resu
     part = results_page(mixed)
     assert "24 of the 900 runs that make" in part and "8 of\n12 pairs" in part
     assert "about which nothing was published" not in results_page(fake_results(("cora",)))
-    assert list(drawn_document(mixed)["datasets"]) == mixed.datasets
+    assert list(page_data(mixed)["datasets"]) == mixed.datasets
 
 
 # --- figures ---

@@ -160,7 +160,7 @@ def check_probabilities(probability: ArrayLike, name: str = "probability") -> Pr
     return p
 
 
-def check_share(name: str, share: float) -> None:
+def check_fraction(name: str, share: float) -> None:
     """Refuse what is no share, or none of anything."""
     check_number(name, share, above=0, most=1, hint="For percent divide by 100.")
 
@@ -200,7 +200,7 @@ def threshold_for_precision(
     >>> threshold_for_precision(p, happened, 0.75).value
     0.6
     """
-    check_share("precision", precision)
+    check_fraction("precision", precision)
     p, truth = check_outcomes(probability, happened)
     if confidence is None:
         return _choose_by_observed(p, truth, precision)
@@ -342,7 +342,7 @@ def threshold_for_fdr(
     >>> threshold_for_fdr(p, happened, 0.2, among=np.array([0.97, 0.95, 0.6, 0.1])).value
     0.6
     """
-    check_share("fdr", fdr)
+    check_fraction("fdr", fdr)
     p, truth = check_outcomes(probability, happened)
     decided = p if among is None else check_probabilities(among, "among")
     value, selected, _ = counts_by_threshold(decided, np.zeros(len(decided), np.bool_))
@@ -372,7 +372,7 @@ def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
     >>> threshold_for_believed_fdr(np.array([0.99, 0.95, 0.8, 0.3]), 0.1).value  # the mean of 0.01, 0.05 and 0.2
     0.8
     """
-    check_share("fdr", fdr)
+    check_fraction("fdr", fdr)
     p = np.sort(check_probabilities(probability))[::-1]
     value, selected, _ = counts_by_threshold(p, np.zeros(len(p), np.bool_))
     believed = np.cumsum(1.0 - p)[selected - 1] / selected

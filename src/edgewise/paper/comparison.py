@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from edgewise.data.statistics import DatasetStatistics, MeanStd
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import SHARES
+from edgewise.paper.formatting import FRACTIONS
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.paper.readings import AS_PUBLISHED
 from edgewise.paper.results import Results
@@ -22,10 +22,10 @@ def compare(results: Results, reading: str = AS_PUBLISHED) -> list[Score]:
         for metric, views in metrics.items()
         for view in views
     ]
-    return scores + [statistics_score(results, dataset, share) for dataset in PUBLISHED_DATASETS for share in SHARES]
+    return scores + [statistics_score(results, dataset, share) for dataset in PUBLISHED_DATASETS for share in FRACTIONS]
 
 
-def far_scores(results: Results) -> list[Score]:
+def scores_beyond_one_std(results: Results) -> list[Score]:
     """Return the published cells that are more than one of their standard deviations away, the farthest first."""
     away = [(abs(score.difference), score) for score in compare(results) if score.difference is not None]
     return [score for distance, score in sorted(away, key=lambda pair: -pair[0]) if distance > 1]
@@ -100,7 +100,7 @@ COUNT_WIDTHS = {"nodes": 7, "directed_edges": 7, "features": 10, "classes": 9}
 DATASETS_HEADER = (
     f"{'':11}"
     + "".join(f"{name.removeprefix('directed_'):>{width}}" for name, width in COUNT_WIDTHS.items())
-    + "".join(f"{name.replace('k_', 'K '):>14}" for name in SHARES)
+    + "".join(f"{name.replace('k_', 'K '):>14}" for name in FRACTIONS)
 )
 DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std over the test sets of the splits."
 
@@ -108,6 +108,6 @@ DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std
 def dataset_line(label: str, statistics: DatasetStatistics) -> str:
     """Write one row, with shares in percent."""
     counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNT_WIDTHS.items())
-    shares = (getattr(statistics, name) for name in SHARES)
+    shares = (getattr(statistics, name) for name in FRACTIONS)
     cells = (f"{100 * share.mean:.2f} ± {100 * share.std:.2f}" for share in shares)
     return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)

@@ -11,17 +11,17 @@ from matplotlib.figure import Figure
 
 from edgewise.files.output import replace_file
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import READING_NAMES, label, row_style
+from edgewise.paper.formatting import READING_NAMES, display_name, row_style
 from edgewise.paper.readings import READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import UNCALIBRATED, Score, calibrated_runs, calibrator_rows
-from edgewise.plots.reliability import INSIDE, draw_panels
+from edgewise.plots.reliability import STRIP_INSIDE_AXES, draw_panels
 from edgewise.plots.reliability_panels import Panel
 from edgewise.plots.style import BLUE, VERMILION, legend_entries
 from edgewise.sweep.runs import ViewResult
 
 ENDINGS = (".pdf", ".png")
-ACROSS = 4  # datasets side by side
+DATASETS_PER_ROW = 4  # datasets side by side
 PAIRS = {
     "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
     "agree_against_disagree_ece": ("disagree", "agree", "disagree ECE", "agree ECE"),
@@ -68,7 +68,7 @@ def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figur
         panels = [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
         axes = row.subplots(1, len(VIEWS))
         row.suptitle(model, fontweight="bold")
-        draw_panels(panels, axes, INSIDE)
+        draw_panels(panels, axes, STRIP_INSIDE_AXES)
     entries = legend_entries(axes)
     bottom.legend([*entries.values()], [*entries], loc="center", ncols=5, frameon=False, fontsize="x-small")
     fig.suptitle(f"{dataset}, {READING_NAMES[reading]}")
@@ -91,8 +91,8 @@ def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
 def draw_errors(results: Results, reading: str, name: str) -> Figure:
     """Draw one calibration error against another: a point for each run, a panel for each dataset."""
     across, up, across_name, up_name = PAIRS[name]
-    columns = min(ACROSS, len(results.datasets))
-    lines = -(-len(results.datasets) // ACROSS)
+    columns = min(DATASETS_PER_ROW, len(results.datasets))
+    lines = -(-len(results.datasets) // DATASETS_PER_ROW)
     size = max(6.0, 3.4 * columns), 0.6 + 3.3 * lines  # the title needs six inches
     fig, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
     for ax in grid.flat[len(results.datasets) :]:
@@ -152,7 +152,7 @@ def draw_calibrators(results: Results) -> Figure:
     for row in calibrator_rows(results, [(view, "ece") for view, *_ in ERRORS.values()]):
         panels.setdefault((row.dataset, row.model), {})[row.name] = row.scores
     datasets, models = (list(dict.fromkeys(cell[place] for cell in panels)) for place in (0, 1))
-    columns = min(ACROSS, len(datasets))
+    columns = min(DATASETS_PER_ROW, len(datasets))
     lines = [datasets[start : start + columns] for start in range(0, len(datasets), columns)]
     size = max(6.0, 1.3 + 2.9 * columns), 0.8 + 2.7 * len(lines) * len(models)  # the title needs six inches
     fig, grid = plt.subplots(len(lines) * len(models), columns, figsize=size, layout="constrained", squeeze=False)
@@ -162,8 +162,8 @@ def draw_calibrators(results: Results) -> Figure:
         drawn = [(ax, dataset) for ax, dataset in zip(row_axes, line, strict=False) if (dataset, model) in panels]
         for place, (ax, dataset) in enumerate(drawn):
             _draw_calibrators(ax, panels[dataset, model], calibrators)
-            ax.set_yticks(range(len(calibrators)), [label(name) for name in calibrators] if place == 0 else [])
-            ax.set_title(f"{label(dataset)}, {label(model)}", loc="left", fontsize="medium")
+            ax.set_yticks(range(len(calibrators)), [display_name(name) for name in calibrators] if place == 0 else [])
+            ax.set_title(f"{display_name(dataset)}, {display_name(model)}", loc="left", fontsize="medium")
             handles = ax.get_legend_handles_labels()
     fig.legend(*handles, loc="outside lower center", ncols=2, frameon=False)
     fig.suptitle("Calibration errors by calibrator, mean ± std over runs")

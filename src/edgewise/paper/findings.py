@@ -9,10 +9,25 @@ from statistics import fmean
 import numpy as np
 from scipy.stats import t as student
 
-from edgewise.paper.formatting import EMPTY, PERCENT, label, listed, score_name, signed
-from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, PREDICTIONS, READINGS, STARTED_FROM, changed_rows
+from edgewise.paper.formatting import NO_VALUE, PERCENT, display_name, format_signed, join_with_and, score_name
+from edgewise.paper.readings import (
+    AS_DEFINED,
+    AS_PUBLISHED,
+    MODELS,
+    PREDICTIONS,
+    READINGS,
+    UNCALIBRATED_PREDICTION,
+    changed_rows,
+)
 from edgewise.paper.results import Results, runs_with
-from edgewise.paper.score_rows import STRUCTURED, TELLING, TEMPERATURE, NamedPrediction, compared_predictions, summarize
+from edgewise.paper.score_rows import (
+    COMPARED_SCORES,
+    STRUCTURED,
+    TEMPERATURE,
+    NamedPrediction,
+    compared_predictions,
+    summarize,
+)
 from edgewise.paper.text_tables import Cell, Row
 from edgewise.sweep.progress import format_count
 
@@ -87,7 +102,7 @@ def changes(results: Results) -> Changes:
         for dataset in results.datasets
         for row in changed_rows()
         if results.of(dataset, READINGS[AS_PUBLISHED][row].model)
-        for view, metric in TELLING
+        for view, metric in COMPARED_SCORES
     }
 
 
@@ -101,12 +116,12 @@ def change_rows(results: Results) -> list[Row]:
 
 def _cell(found: Change | None, metric: str) -> Cell:
     if found is None:
-        return Cell(EMPTY, "nothing to compare")
+        return Cell(NO_VALUE, "nothing to compare")
     return Cell(_difference(found, metric), f"better in {found.better} of {found.runs}", value=found.difference)
 
 
 def _difference(found: Change, metric: str) -> str:
-    return signed(100 * found.difference) if metric in PERCENT else signed(found.difference, 4)
+    return format_signed(100 * found.difference) if metric in PERCENT else format_signed(found.difference, 4)
 
 
 @dataclass(frozen=True)
@@ -128,7 +143,7 @@ def describe_changes(results: Results) -> list[RowChanges]:
             row,
             PREDICTIONS[READINGS[AS_PUBLISHED][row].prediction],
             PREDICTIONS[READINGS[AS_DEFINED][row].prediction],
-            [sentence for view, metric in TELLING if (sentence := _sentence(found, row, view, metric))],
+            [sentence for view, metric in COMPARED_SCORES if (sentence := _sentence(found, row, view, metric))],
         )
         for row in changed_rows()
         if row in having_runs
@@ -138,7 +153,7 @@ def describe_changes(results: Results) -> list[RowChanges]:
 def _sentence(all_changes: Changes, row: str, view: str, metric: str) -> str:
     """Say on which datasets a score is better as defined, on which worse, by how much and in how many runs."""
     score = (row, view, metric)
-    found = {label(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one}
+    found = {display_name(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one}
     if not found:
         return ""
     name = score_name(view, metric)
@@ -146,7 +161,7 @@ def _sentence(all_changes: Changes, row: str, view: str, metric: str) -> str:
         way: [place for place, one in found.items() if direction(one, metric) == way]
         for way in (BETTER, WORSE, UNCLEAR, TOO_FEW)
     }
-    verdict = "; ".join(f"{way} on {listed(several)}" for way, several in places.items() if several)
+    verdict = "; ".join(f"{way} on {join_with_and(several)}" for way, several in places.items() if several)
     better, runs = sum(one.better for one in found.values()), sum(one.runs for one in found.values())
     by = _range([*found.values()], metric)
     return f"{name[0].upper()}{name[1:]} is {verdict}: {by}, better in {better} of {runs} runs."
@@ -182,12 +197,12 @@ class Verdict:
         return [aim.name for aim in self.aims if not aim.is_met]
 
     def __str__(self) -> str:
-        return f"{label(self.dataset)}, {label(self.model)}: {self.outcome}"
+        return f"{display_name(self.dataset)}, {display_name(self.model)}: {self.outcome}"
 
     @property
     def outcome(self) -> str:
         """Which aims are missed, then the numbers of all."""
-        whole = f"missed in {listed(self.missed)}" if self.missed else "all aims are met"
+        whole = f"missed in {join_with_and(self.missed)}" if self.missed else "all aims are met"
         numbers = "; ".join([*(aim.outcome for aim in self.aims), *([self.paired] if self.paired else [])])
         return f"{whole}. {numbers[0].upper()}{numbers[1:]}."
 
@@ -240,7 +255,7 @@ def _lowest(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, 
         return Aim(name, f"{name}: nothing to score", False)
     means = sorted((mean, other.name) for other in others if not math.isnan(mean := _mean(other, metric)))
     before = [(mean, other) for mean, other in means if (mean < ours if or_equal else mean <= ours)]
-    said = f"{name} {_number(ours, metric)}"
+    said = f"{name} {_format_number(ours, metric)}"
     if before:
         return Aim(name, f"{said} is {'above' if or_equal else 'not below'} {_named(before, metric)}", False)
     held = f"{'not above any of' if or_equal else 'below all'} {format_count(len(means), 'other')}"
@@ -252,18 +267,18 @@ def _mean(one: NamedPrediction, metric: str) -> float:
 
 
 def _named(means: Sequence[tuple[float, str]], metric: str) -> str:
-    return listed([f"{label(name)} ({_number(mean, metric)})" for mean, name in means])
+    return join_with_and([f"{display_name(name)} ({_format_number(mean, metric)})" for mean, name in means])
 
 
-def _number(value: float, metric: str) -> str:
+def _format_number(value: float, metric: str) -> str:
     """Write more digits than tables do, so that means that differ look so."""
     return (f"{100 * value:.3f}%" if metric in PERCENT else f"{value:.4f}").replace("inf", "∞")
 
 
 def _same_accuracy(one: NamedPrediction) -> Aim:
     """Compare each run with what its calibration started from."""
-    base = label(one.source.model)
-    before = NamedPrediction(base, one.source._replace(prediction=STARTED_FROM), one.runs).values(
+    base = display_name(one.source.model)
+    before = NamedPrediction(base, one.source._replace(prediction=UNCALIBRATED_PREDICTION), one.runs).values(
         "nodewise", "accuracy"
     )
     pairs = zip(one.values("nodewise", "accuracy"), before, strict=True)
@@ -271,7 +286,7 @@ def _same_accuracy(one: NamedPrediction) -> Aim:
     runs = format_count(len(one.runs), "run")
     if not changes:
         return Aim("node accuracy", f"node accuracy is that of {base} in each of {runs}", True)
-    ends = " to ".join(dict.fromkeys(signed(100 * change, 3) for change in (changes[0], changes[-1])))
+    ends = " to ".join(dict.fromkeys(format_signed(100 * change, 3) for change in (changes[0], changes[-1])))
     outcome = f"node accuracy is not that of {base} in {len(changes)} of {runs}, by {ends} points"
     return Aim("node accuracy", outcome, False)
 
@@ -287,4 +302,5 @@ def _paired(one: NamedPrediction) -> str:
     )
     below = sum(mine < other for mine, other in zip(ours, theirs, strict=True))
     runs = format_count(len(both), "run")
-    return f"run by run its edge NLL is below that of {label(one.source.model)} + {TEMPERATURE} in {below} of {runs}"
+    base = display_name(one.source.model)
+    return f"run by run its edge NLL is below that of {base} + {TEMPERATURE} in {below} of {runs}"

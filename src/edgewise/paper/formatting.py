@@ -70,10 +70,10 @@ def row_styles_css(rows: Iterable[str]) -> str:
 
 METRIC_NAMES = {"ece": "ECE", "accuracy": "accuracy", "nll": "NLL", "brier": "Brier score"}
 COUNTS = ("nodes", "directed_edges", "features", "classes")
-SHARES = ("homophily", "k_edgewise", "k_agree", "k_disagree")
+FRACTIONS = ("homophily", "k_edgewise", "k_agree", "k_disagree")
 READING_NAMES = {AS_PUBLISHED: "as published", AS_DEFINED: "as defined"}
-PERCENT = ("accuracy", "ece", *SHARES)
-EMPTY = "–"
+PERCENT = ("accuracy", "ece", *FRACTIONS)
+NO_VALUE = "–"
 LABELS = {
     "cora": "Cora",
     "citeseer": "Citeseer",
@@ -88,13 +88,13 @@ LABELS = {
     "k_disagree": "K disagree",
     SAME_LABEL: "same label",
 }
-OF_VIEW = {"nodewise": "node", "edgewise": "edge"}
+VIEW_ADJECTIVES = {"nodewise": "node", "edgewise": "edge"}
 
 
-def label(name: str) -> str:
+def display_name(name: str) -> str:
     """Write a name of the results as people do; of several words the first one.
 
-    >>> label("cora"), label("epfgnn mean field"), label("gat + structured")
+    >>> display_name("cora"), display_name("epfgnn mean field"), display_name("gat + structured")
     ('Cora', 'EPFGNN mean field', 'GAT + structured')
     """
     first, space, rest = name.partition(" ")
@@ -103,17 +103,19 @@ def label(name: str) -> str:
 
 def score_name(view: str, metric: str) -> str:
     """Name a score, such as "edge NLL"."""
-    return f"{OF_VIEW.get(view, label(view))} {METRIC_NAMES[metric]}"
+    return f"{VIEW_ADJECTIVES.get(view, display_name(view))} {METRIC_NAMES[metric]}"
 
 
-def mean_std(mean: float, std: float, metric: str) -> str:
+def format_mean_std(mean: float, std: float, metric: str) -> str:
     """Write mean ± std: shares in percent, counts whole, NLL and Brier score as they are; a NaN is left out.
 
-    >>> mean_std(0.1234, 0.01, "ece"), mean_std(0.1234, math.nan, "ece"), mean_std(math.nan, math.nan, "ece")
-    ('12.34 ± 1.00', '12.34', '–')
+    >>> format_mean_std(0.1234, 0.01, "ece"), format_mean_std(0.1234, math.nan, "ece")
+    ('12.34 ± 1.00', '12.34')
+    >>> format_mean_std(math.nan, math.nan, "ece")
+    '–'
     """
     if math.isnan(mean):
-        return EMPTY
+        return NO_VALUE
     if metric in COUNTS:
         return f"{mean:,.0f}"
     factor, digits = (100, 2) if metric in PERCENT else (1, 3)
@@ -121,19 +123,19 @@ def mean_std(mean: float, std: float, metric: str) -> str:
     return f"{factor * mean:.{digits}f}{spread}".replace("inf", "∞")
 
 
-def number(value: float, metric: str) -> str:
+def format_number(value: float, metric: str) -> str:
     """Write one number as a table does."""
-    return mean_std(value, math.nan, metric)
+    return format_mean_std(value, math.nan, metric)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def format_signed(value: float, digits: int = 2) -> str:
     """Write a number with its sign, but none at zero."""
     if math.isnan(value):
-        return EMPTY
+        return NO_VALUE
     text = f"{value:+.{digits}f}"
     return text.lstrip("+-") if float(text) == 0 else text.replace("-", "−").replace("inf", "∞")
 
 
-def listed(parts: Sequence[str]) -> str:
+def join_with_and(parts: Sequence[str]) -> str:
     """Write several things one after the other, with "and" before the last."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

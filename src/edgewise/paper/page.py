@@ -12,12 +12,12 @@ from edgewise.paper.comparison import tally_line
 from edgewise.paper.findings import change_rows, describe_changes, verdict_summary, verdicts
 from edgewise.paper.formatting import (
     COUNTS,
+    FRACTIONS,
     METRIC_NAMES,
     PERCENT,
     READING_NAMES,
-    SHARES,
     calibrated_row,
-    label,
+    display_name,
     row_style,
     row_styles_css,
     score_name,
@@ -28,10 +28,10 @@ from edgewise.paper.recipes import paper_plan
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
     CALIBRATOR_SCORES,
+    COMPARED_SCORES,
     PREDICTION_SCORES,
     STRUCTURED,
     STRUCTURED_SCORES,
-    TELLING,
     UNCALIBRATED,
     calibrated_runs,
     calibrator_rows,
@@ -62,10 +62,10 @@ def results_page(results: Results) -> str:
     return render_page(
         _part("paper.html.j2"),
         title=TITLE,
-        style=_part("paper.css") + row_styles_css(drawable_rows(results)),
+        style=_part("paper.css") + row_styles_css(styled_rows(results)),
         script=_part("paper.js"),
-        data=drawn_document(results),
-        filters={"label": label},
+        data=page_data(results),
+        filters={"display_name": display_name},
         **_texts(results),
         **_tables(results),
         **_calibrated(results),
@@ -104,7 +104,7 @@ def _texts(results: Results) -> dict[str, object]:
 
 def _tables(results: Results) -> dict[str, object]:
     """Return all tables, and the names of their columns."""
-    rows = drawn_rows(results)
+    rows = selectable_rows(results)
     return {
         "views": VIEWS,
         "readings": READING_NAMES,
@@ -117,14 +117,14 @@ def _tables(results: Results) -> dict[str, object]:
             for metric in METRIC_NAMES
         },
         "changes": change_rows(results),
-        "changed_scores": [score_name(view, metric) for view, metric in TELLING],
+        "changed_scores": [score_name(view, metric) for view, metric in COMPARED_SCORES],
         "row_changes": describe_changes(results),
         "same": same_in_both_readings(),
         "predictions": printed_rows(prediction_rows(results)),
         "prediction_scores": [score_name(view, metric) for view, metric in PREDICTION_SCORES],
         "legend": explained_predictions(results),
         "statistics": printed_rows(statistics_rows(results)),
-        "statistics_names": (*COUNTS, *SHARES),
+        "statistics_names": (*COUNTS, *FRACTIONS),
     }
 
 
@@ -173,9 +173,9 @@ Document = dict[str, object]
 DIGITS = 6  # what a diagram can show is less
 
 
-def drawn_document(results: Results) -> Document:
+def page_data(results: Results) -> Document:
     """Return all that the page draws: names, and for each dataset and source its bins by view and its runs."""
-    rows, models, calibrators = drawn_rows(results), calibrated_models(results), results.calibrators
+    rows, models, calibrators = selectable_rows(results), calibrated_models(results), results.calibrators
     sources = {source for reading in READINGS for source in results.rows(reading).values()}
     sources |= {Source(model, calibrator) for model in models for calibrator in calibrators}
     return {
@@ -186,17 +186,17 @@ def drawn_document(results: Results) -> Document:
             }
             for reading in READINGS
         },
-        "views": {view: label(view) for view in (*VIEWS, SAME_LABEL)},
-        "rows": {row: label(row) for row in rows},
-        "calibrators": {name: label(name) for name in calibrators},
+        "views": {view: display_name(view) for view in (*VIEWS, SAME_LABEL)},
+        "rows": {row: display_name(row) for row in rows},
+        "calibrators": {name: display_name(name) for name in calibrators},
         "calibrator": STRUCTURED if STRUCTURED in calibrators else next(reversed(calibrators), None),
         "calibrated": {calibrated_row(model): model for model in models},
-        "markers": {row: row_style(row).marker for row in drawable_rows(results)},
+        "markers": {row: row_style(row).marker for row in styled_rows(results)},
         "datasets": {
             dataset: {
-                "label": label(dataset),
+                "label": display_name(dataset),
                 "sources": {
-                    source_key(source): source_document(runs, source.prediction)
+                    source_key(source): source_data(runs, source.prediction)
                     for source in sorted(sources)
                     if (runs := results.runs_of(dataset, source))
                 },
@@ -206,15 +206,15 @@ def drawn_document(results: Results) -> Document:
     }
 
 
-def drawn_rows(results: Results) -> list[str]:
+def selectable_rows(results: Results) -> list[str]:
     """Return the rows of the tables that can be chosen: the published ones, and others that have runs."""
     rows = {row: source.model for reading in READINGS for row, source in results.rows(reading).items()}
     return [row for row, model in rows.items() if row in READINGS[AS_PUBLISHED] or model in results.models]
 
 
-def drawable_rows(results: Results) -> list[str]:
+def styled_rows(results: Results) -> list[str]:
     """Return those rows, and what calibrators make of models."""
-    return [*drawn_rows(results), *map(calibrated_row, calibrated_models(results))]
+    return [*selectable_rows(results), *map(calibrated_row, calibrated_models(results))]
 
 
 def calibrated_models(results: Results) -> list[str]:
@@ -227,11 +227,11 @@ def source_key(source: Source) -> str:
     return f"{source.model}/{source.prediction}"
 
 
-def source_document(runs: Sequence[Run], prediction: str) -> Document:
+def source_data(runs: Sequence[Run], prediction: str) -> Document:
     """Return the bins of each view, and a line [split, fold, init, ECE of each view] for each run."""
     scored = [run.predictions[prediction] for run in runs]
     return {
-        "views": {view: pooled_bins([of_run[view] for of_run in scored]) for view in scored[0]},
+        "views": {view: pool_bins([of_run[view] for of_run in scored]) for view in scored[0]},
         "runs": [
             [run.key.split, run.key.fold, run.key.init, *(rounded(of_run[view].ece) for view in VIEWS)]
             for run, of_run in zip(runs, scored, strict=True)
@@ -239,7 +239,7 @@ def source_document(runs: Sequence[Run], prediction: str) -> Document:
     }
 
 
-def pooled_bins(results: Sequence[ViewResult]) -> Document:
+def pool_bins(results: Sequence[ViewResult]) -> Document:
     """Add up the bins of runs; the ECE is the mean over the runs, and not that of the added bins.
 
     ``filled`` tells in how many runs a bin has elements; confidence and accuracy of an empty bin are null.

@@ -8,16 +8,25 @@ from dataclasses import replace
 from itertools import product
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.comparison import far_scores
+from edgewise.paper.comparison import scores_beyond_one_std
 from edgewise.paper.findings import Change, changes, verdict_summary, verdicts
-from edgewise.paper.formatting import COUNTS, METRIC_NAMES, PERCENT, READING_NAMES, SHARES, label, number, score_name
+from edgewise.paper.formatting import (
+    COUNTS,
+    FRACTIONS,
+    METRIC_NAMES,
+    PERCENT,
+    READING_NAMES,
+    display_name,
+    format_number,
+    score_name,
+)
 from edgewise.paper.readings import AS_DEFINED, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
     CALIBRATOR_SCORES,
+    COMPARED_SCORES,
     PREDICTION_SCORES,
     STRUCTURED_SCORES,
-    TELLING,
     Score,
     ScoreRow,
     calibrator_rows,
@@ -31,8 +40,8 @@ from edgewise.paper.score_rows import (
 from edgewise.paper.text_tables import Cell, Row, Table, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL
 
-BENEATH = "Beneath: what was published, and how many of its standard deviations ours is away."
-DATASETS_ACROSS = 4
+PUBLISHED_NOTE = "Beneath: what was published, and how many of its standard deviations ours is away."
+DATASETS_PER_TABLE = 4
 CALIBRATED_NOTE = (
     "Accuracy and ECE in percent; mean ± std over the same runs of a model; best of a dataset in bold. P(same) is the "
     "probability that both ends of an edge have the same label."
@@ -57,7 +66,7 @@ def _scores(results: Results, reading: str, metric: str) -> Table:
     unit = ", percent" if metric in PERCENT else ""
     title = f"{METRIC_NAMES[metric][0].upper()}{METRIC_NAMES[metric][1:]}, {READING_NAMES[reading]}{unit}"
     rows = score_rows(results, reading, metric)
-    beneath = _beneath(rows)
+    beneath = _published_note(rows)
     notes = ["Mean ± std over runs; best of a dataset in bold.", *beneath]
     notes += [OTHER_PROCEDURE] if beneath and reading == AS_DEFINED else []
     return Table(title, VIEWS, printed_rows(rows), [" ".join(notes)])
@@ -66,39 +75,39 @@ def _scores(results: Results, reading: str, metric: str) -> Table:
 def _datasets(results: Results) -> list[Table]:
     """Turn the table: datasets in columns, and only so many that they fit a terminal."""
     found = statistics_rows(results)
-    parts = [found[start : start + DATASETS_ACROSS] for start in range(0, len(found), DATASETS_ACROSS)]
+    parts = [found[start : start + DATASETS_PER_TABLE] for start in range(0, len(found), DATASETS_PER_TABLE)]
     return [_datasets_table(part, "Datasets, continued" if place else "Datasets") for place, part in enumerate(parts)]
 
 
 def _datasets_table(part: Sequence[ScoreRow], title: str) -> Table:
     rows = [
-        Row("", label(name), [score_cell(row.scores[place]) for row in part])
-        for place, name in enumerate((*COUNTS, *SHARES))
+        Row("", display_name(name), [score_cell(row.scores[place]) for row in part])
+        for place, name in enumerate((*COUNTS, *FRACTIONS))
     ]
-    notes = ["Edges: both directions. Homophily and K: percent, mean ± std over splits.", *_beneath(part)]
+    notes = ["Edges: both directions. Homophily and K: percent, mean ± std over splits.", *_published_note(part)]
     return Table(title, [row.dataset for row in part], rows, [" ".join(notes)])
 
 
-def _beneath(rows: Sequence[ScoreRow]) -> list[str]:
+def _published_note(rows: Sequence[ScoreRow]) -> list[str]:
     """Explain the second line of cells, if there is one."""
-    return [BENEATH] if any(score.published for row in rows for score in row.scores) else []
+    return [PUBLISHED_NOTE] if any(score.published for row in rows for score in row.scores) else []
 
 
 def _changes(results: Results) -> Table:
     found = changes(results)
     rows = [
-        Row(dataset, row, [_change(found[dataset, row, *score], score[1]) for score in TELLING])
+        Row(dataset, row, [_change(found[dataset, row, *score], score[1]) for score in COMPARED_SCORES])
         for dataset, row in dict.fromkeys((dataset, row) for dataset, row, *_ in found)
     ]
     note = "As published → as defined, means over runs; beneath: in how many runs as defined is better."
-    return Table("What the definitions change", [score_name(*score) for score in TELLING], rows, [note])
+    return Table("What the definitions change", [score_name(*score) for score in COMPARED_SCORES], rows, [note])
 
 
 def _change(change: Change | None, metric: str) -> Cell:
     if change is None:
-        return Cell(number(math.nan, metric))
-    text = f"{number(change.before, metric)} → {number(change.after, metric)}"
-    return Cell(text, beneath=f"better in {change.better} of {change.runs}")
+        return Cell(format_number(math.nan, metric))
+    text = f"{format_number(change.before, metric)} → {format_number(change.after, metric)}"
+    return Cell(text, subtext=f"better in {change.better} of {change.runs}")
 
 
 def _calibrators(results: Results) -> Table:
@@ -122,10 +131,10 @@ def _predictions(results: Results) -> Table:
 
 def _far(results: Results) -> Table:
     rows = []
-    for score in far_scores(results):
-        name = f"{score.view} {METRIC_NAMES.get(score.metric, label(score.metric))}".strip()
+    for score in scores_beyond_one_std(results):
+        name = f"{score.view} {METRIC_NAMES.get(score.metric, display_name(score.metric))}".strip()
         cell = score_cell(score)
-        texts = (name, cell.text, cell.beneath, cell.away)
+        texts = (name, cell.text, cell.subtext, cell.difference)
         rows.append(Row("", f"{score.dataset} {score.row}", [Cell(text) for text in texts]))
     return Table(
         "Published cells more than one standard deviation away",
@@ -168,4 +177,4 @@ def _all_scores(results: Results) -> Iterator[tuple[str, Score]]:
     for of_calibrator in calibrator_rows(results, every_score):
         yield from ((CALIBRATED, score) for score in of_calibrator.scores)
     for of_dataset in statistics_rows(results):
-        yield from (("", score) for score in of_dataset.scores if score.metric in SHARES)
+        yield from (("", score) for score in of_dataset.scores if score.metric in FRACTIONS)

@@ -41,7 +41,7 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
 )
 
 
-def known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
+def sort_known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
     """Put what was found in the known order; the rest follows, sorted."""
     names = set(found)
     in_order = [name for name in known if name in names]
@@ -87,9 +87,11 @@ MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "from labels that were held out",
     }
 )
-STARTED_FROM = "product"  # the prediction that is calibrated, so models that have it can be
+UNCALIBRATED_PREDICTION = "product"  # the prediction that is calibrated, so models that have it can be
 CALIBRATED_MODELS = tuple(
-    model for model in KNOWN_MODELS if any(Source(model, STARTED_FROM) in rows.values() for rows in READINGS.values())
+    model
+    for model in KNOWN_MODELS
+    if any(Source(model, UNCALIBRATED_PREDICTION) in rows.values() for rows in READINGS.values())
 )
 
 # What each calibrator makes of it, by its name, which is that of the prediction too.

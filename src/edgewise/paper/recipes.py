@@ -12,7 +12,7 @@ from edgewise.calibration import known_calibrators
 from edgewise.inference import PairwiseMRF, max_product
 from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
 from edgewise.paper.published import DATASETS
-from edgewise.paper.readings import CALIBRATORS, MODELS, known_first
+from edgewise.paper.readings import CALIBRATORS, MODELS, sort_known_first
 from edgewise.posterior import IndependentPosterior
 from edgewise.sweep.plan import Plan, Predictions, Training
 from edgewise.sweep.sources import FOLDS
@@ -24,11 +24,11 @@ MAX_SWEEPS = 100
 
 def posterior_with_misplaced_evidence(fitted: FittedEPFGNN) -> IndependentPosterior:
     """Infer as the published LBP rows did: max-product, and each edge's joint the product of its ends."""
-    beliefs, _ = max_product(field_with_misplaced_evidence(fitted), max_sweeps=MAX_SWEEPS)
+    beliefs, _ = max_product(mrf_with_misplaced_evidence(fitted), max_sweeps=MAX_SWEEPS)
     return IndependentPosterior(beliefs.node)
 
 
-def field_with_misplaced_evidence(fitted: FittedEPFGNN) -> PairwiseMRF:
+def mrf_with_misplaced_evidence(fitted: FittedEPFGNN) -> PairwiseMRF:
     """Put evidence where the published code put it.
 
     There, in `loopy_bp` of the EPFGNN in src/model/model.py, the energies of all labels of a training node are raised,
@@ -70,5 +70,5 @@ def paper_plan(
     named = list(calibrators)
     if "all" in named:
         named = [name for name in (*named, *known_calibrators()) if name != "all"]
-    ordered = tuple(known_first(CALIBRATORS, named))
+    ordered = tuple(sort_known_first(CALIBRATORS, named))
     return Plan(tuple(datasets), tuple(models), splits, folds, inits, ordered, RECIPES)

@@ -8,7 +8,15 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from edgewise.paper.readings import AS_DEFINED, CALIBRATORS, KNOWN_MODELS, READINGS, STARTED_FROM, Source, known_first
+from edgewise.paper.readings import (
+    AS_DEFINED,
+    CALIBRATORS,
+    KNOWN_MODELS,
+    READINGS,
+    UNCALIBRATED_PREDICTION,
+    Source,
+    sort_known_first,
+)
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.run_table import read_run_table
 from edgewise.sweep.runs import Run, RunKey, ViewResult
@@ -50,14 +58,16 @@ class Results:
     @cached_property
     def models(self) -> list[str]:
         """The models that have runs."""
-        return known_first(KNOWN_MODELS, (run.key.model for run in self.runs))
+        return sort_known_first(KNOWN_MODELS, (run.key.model for run in self.runs))
 
     @cached_property
     def calibrators(self) -> list[str]:
         """The calibrators that some run has a prediction of."""
         added = (name for run in self.runs for name in _settings(run.key.hyperparameters).calibrators)
         possible = {*CALIBRATORS, *added}
-        return known_first(CALIBRATORS, (name for run in self.runs for name in run.predictions if name in possible))
+        return sort_known_first(
+            CALIBRATORS, (name for run in self.runs for name in run.predictions if name in possible)
+        )
 
     def rows(self, reading: str) -> Mapping[str, Source]:
         """Return the rows of the tables in a reading, with their sources.
@@ -72,7 +82,7 @@ class Results:
 
     def _own_prediction(self, model: str) -> str:
         names = dict.fromkeys(name for run in self.runs if run.key.model == model for name in run.predictions)
-        return next((name for name in names if name not in self.calibrators), STARTED_FROM)
+        return next((name for name in names if name not in self.calibrators), UNCALIBRATED_PREDICTION)
 
     @cached_property
     def _by_cell(self) -> dict[tuple[str, str], list[Run]]:

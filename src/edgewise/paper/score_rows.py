@@ -15,21 +15,21 @@ import numpy as np
 
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import COUNTS, READING_NAMES, SHARES, number
+from edgewise.paper.formatting import COUNTS, FRACTIONS, READING_NAMES, format_number
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, STARTED_FROM, Source
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, UNCALIBRATED_PREDICTION, Source
 from edgewise.paper.results import Results, runs_with
 from edgewise.sweep.runs import SAME_LABEL, Run
 
 # The scores that tell the predictions of a model apart: view and metric.
-TELLING = (
+COMPARED_SCORES = (
     ("nodewise", "accuracy"),
     ("nodewise", "ece"),
     ("edgewise", "ece"),
     ("edgewise", "nll"),
     ("edgewise", "brier"),
 )
-PREDICTION_SCORES = (*TELLING, (SAME_LABEL, "ece"))
+PREDICTION_SCORES = (*COMPARED_SCORES, (SAME_LABEL, "ece"))
 STATISTICS = "statistics"  # the row of what no model has a part in
 
 
@@ -118,7 +118,7 @@ def mark_best(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
         best = [_best(column) for column in zip(*(row.scores for row in of_dataset), strict=True)]
         for row in of_dataset:
             scores = [
-                replace(score, is_best=len(of_dataset) > 1 and number(score.mean, score.metric) == text)
+                replace(score, is_best=len(of_dataset) > 1 and format_number(score.mean, score.metric) == text)
                 for score, text in zip(row.scores, best, strict=True)
             ]
             marked.append(replace(row, scores=scores))
@@ -131,7 +131,7 @@ def _best(scores: Iterable[Score]) -> str | None:
         return None
     choose = max if known[0].metric == "accuracy" else min
     best = choose(known, key=lambda score: score.mean)
-    return number(best.mean, best.metric)
+    return format_number(best.mean, best.metric)
 
 
 # --- statistics of datasets ---
@@ -159,7 +159,7 @@ def _statistics_row(results: Results, dataset: str) -> ScoreRow:
         theirs = MeanStd(float(getattr(published, name)), math.nan) if published else None
         ours = float(getattr(tasks[0], name))
         counts.append(Score(dataset, STATISTICS, "", name, ours, math.nan, len(tasks), len(tasks), theirs))
-    shares = [statistics_score(results, dataset, share) for share in SHARES]
+    shares = [statistics_score(results, dataset, share) for share in FRACTIONS]
     return ScoreRow(dataset, dataset, [*counts, *shares], len(tasks))
 
 
@@ -222,7 +222,10 @@ def calibrator_rows(
     rows = []
     for (dataset, model), runs in calibrated_runs(results).items():
         having = [name for name in results.calibrators if runs_with(name, runs)]
-        for name, prediction in {UNCALIBRATED: STARTED_FROM, **dict(zip(having, having, strict=True))}.items():
+        for name, prediction in {
+            UNCALIBRATED: UNCALIBRATED_PREDICTION,
+            **dict(zip(having, having, strict=True)),
+        }.items():
             rows.append(_prediction_row(dataset, model, name, prediction, runs, scores))
     return mark_best(rows)
 

@@ -66,8 +66,8 @@ class StudyPlan:
         ]
 
 
-TRUTH = ("truth_exact", "truth_kl_error", "truth_r_hat")  # how well the true joints are known
-SCORE_COLUMNS = (*SCORES, *TRUTH)
+TRUTH_COLUMNS = ("truth_exact", "truth_kl_error", "truth_r_hat")  # how well the true joints are known
+SCORE_COLUMNS = (*SCORES, *TRUTH_COLUMNS)
 COLUMNS = (*GraphKey._fields, "predictor", *SCORE_COLUMNS)
 
 

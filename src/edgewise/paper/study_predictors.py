@@ -63,7 +63,7 @@ def base_rate(case: Case) -> Posterior:
     return PairwisePosterior.from_joints(node, edges, joint.expand(edges.shape[1], -1, -1))
 
 
-def true_field_by_sum_product(case: Case) -> Posterior:
+def sum_product_on_true_mrf(case: Case) -> Posterior:
     """Know the law of the graph and the training labels, and infer by belief propagation."""
     return sum_product(case.graph.mrf(case.split.train))[0]
 
@@ -73,7 +73,7 @@ def _calibrated_gcn(calibrator: Calibrator, case: Case) -> Posterior:
 
 
 # What is learned from the training labels: add a line for each further model or calibration.
-LEARNED: Mapping[str, Predictor] = {
+TRAINED_PREDICTORS: Mapping[str, Predictor] = {
     "gcn": lambda case: case.fitted(GCN()).posterior(),
     "gat": lambda case: case.fitted(GAT()).posterior(),
     "gmnn": lambda case: case.fitted(GMNN()).posterior(),
@@ -84,14 +84,14 @@ LEARNED: Mapping[str, Predictor] = {
     "gcn, temperature": lambda case: _calibrated_gcn(TemperatureScaling(), case),
     "gcn, structured": lambda case: _calibrated_gcn(StructuredCalibrator(), case),
 }
-REFERENCES: Mapping[str, Predictor] = {
+REFERENCE_PREDICTORS: Mapping[str, Predictor] = {
     "truth": lambda case: case.truth,
     "true marginals": lambda case: IndependentPosterior(case.truth.node),
-    "sum-product on the true field": true_field_by_sum_product,
+    "sum-product on the true field": sum_product_on_true_mrf,
     "features alone": features_alone,
     "base rate": base_rate,
 }
-PREDICTORS: Mapping[str, Predictor] = {**LEARNED, **REFERENCES}
+PREDICTORS: Mapping[str, Predictor] = {**TRAINED_PREDICTORS, **REFERENCE_PREDICTORS}
 
 
 N_BINS = 15

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from edgewise.files.output import replace_file
 from edgewise.paper.study import GraphKey, StudyRow
-from edgewise.paper.study_predictors import LEARNED, PREDICTORS, REFERENCES
+from edgewise.paper.study_predictors import PREDICTORS, REFERENCE_PREDICTORS, TRAINED_PREDICTORS
 from edgewise.plots.style import BLACK, BLUE, GREEN, OCHRE, ORANGE, PURPLE, SKY, VERMILION
 
 SCORE_NAMES = {
@@ -82,7 +82,7 @@ def rank_correlation(a: Values, b: Values) -> float:
     return float(spearmanr(a, b).statistic)
 
 
-def above_truth(rows: Sequence[StudyRow]) -> list[tuple[StudyRow, float]]:
+def excess_edge_nll(rows: Sequence[StudyRow]) -> list[tuple[StudyRow, float]]:
     """Return all rows but the truth's, each with its edge NLL above that of the true joints on the same labels."""
     least = {row.graph: row.scores["edge_nll"] for row in chosen(rows, ["truth"])}
     others = [row for row in rows if row.predictor != "truth" and row.graph in least]
@@ -94,7 +94,7 @@ def chosen(rows: Sequence[StudyRow], predictors: Sequence[str]) -> list[StudyRow
     return [row for row in rows if row.predictor in predictors]
 
 
-def lower_than_truth(rows: Sequence[StudyRow], predictor: str, metric: str) -> tuple[int, int]:
+def count_graphs_below_truth(rows: Sequence[StudyRow], predictor: str, metric: str) -> tuple[int, int]:
     """Count the graphs on which a predictor scores better than the true joints do, and those that have both."""
     of_truth, of_predictor = (
         {row.graph: row.scores[metric] for row in chosen(rows, [name])} for name in ("truth", predictor)
@@ -103,7 +103,7 @@ def lower_than_truth(rows: Sequence[StudyRow], predictor: str, metric: str) -> t
     return sum(of_predictor[graph] < of_truth[graph] for graph in both), len(both)
 
 
-def mean_of(rows: Sequence[StudyRow], predictor: str, score: str) -> float:
+def mean_score(rows: Sequence[StudyRow], predictor: str, score: str) -> float:
     """Return the mean of a score over the graphs."""
     return float(np.mean([row.scores[score] for row in chosen(rows, [predictor])]))
 
@@ -141,8 +141,8 @@ def _interval(counts: NDArray[np.int64]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-WITHOUT_TRUTH = tuple(name for name in PREDICTORS if name != "truth")
-WORTH = ((0.6, "hardly any"), (0.8, "weak"), (0.9, "fair"), (1.01, "strong"))
+PREDICTORS_WITHOUT_TRUTH = tuple(name for name in PREDICTORS if name != "truth")
+EVIDENCE_WORDS = ((0.6, "hardly any"), (0.8, "weak"), (0.9, "fair"), (1.01, "strong"))
 
 
 def study_text(rows: Sequence[StudyRow]) -> str:
@@ -175,13 +175,14 @@ def study_page(rows: Sequence[StudyRow]) -> str:
 
 def study_answer(rows: Sequence[StudyRow]) -> str:
     """Answer the question of the study, with numbers from the rows."""
-    learned = chosen(rows, list(LEARNED))
+    learned = chosen(rows, list(TRAINED_PREDICTORS))
     ece, noiseless, nll = (agreement(learned, m, "edge_kl") for m in ("edge_ece", "edge_ece_expected", "edge_nll"))
     return "\n".join(
         [
             "Does a lower edge ECE mean a joint nearer to the truth? "
             f"Of two models trained on the same graph, the one with the lower edge ECE is the nearer one (KL) in "
-            f"{_percent(ece)} of {ece.pairs} pairs: {_worth(ece)} evidence. By the edge NLL it is {_percent(nll)}.",
+            f"{_percent(ece)} of {ece.pairs} pairs: {_evidence_word(ece)} evidence. "
+            f"By the edge NLL it is {_percent(nll)}.",
             f"Had each label its true probability, so that no chance is left, the edge ECE would be right in "
             f"{_percent(noiseless)}: {_cause(ece, noiseless)}.",
             _excess_sentence(rows),
@@ -198,7 +199,7 @@ def _cause(ece: Agreement, noiseless: Agreement) -> str:
 
 
 def _excess_sentence(rows: Sequence[StudyRow]) -> str:
-    above = above_truth(rows)
+    above = excess_edge_nll(rows)
     kl, excess = np.array([row.scores["edge_kl"] for row, _ in above]), np.array([nll for _, nll in above])
     finite = np.isfinite(kl) & np.isfinite(excess)
     gap = np.abs(kl[finite] - excess[finite])
@@ -212,16 +213,16 @@ def _excess_sentence(rows: Sequence[StudyRow]) -> str:
 def _counterexample_sentence(rows: Sequence[StudyRow]) -> str:
     parts = []
     for name in ("base rate", "features alone"):
-        lower, graphs = lower_than_truth(rows, name, "edge_ece")
+        lower, graphs = count_graphs_below_truth(rows, name, "edge_ece")
         parts.append(
             f"{name!r} has a lower edge ECE than the true joints themselves on {lower} of {graphs} graphs, at a mean "
-            f"KL of {mean_of(rows, name, 'edge_kl'):.2f} nats"
+            f"KL of {mean_score(rows, name, 'edge_kl'):.2f} nats"
         )
     return f"Counter-examples: {'; '.join(parts)}."
 
 
-def _worth(value: Agreement) -> str:
-    return next((word for limit, word in WORTH if value.right < limit), "no")
+def _evidence_word(value: Agreement) -> str:
+    return next((word for limit, word in EVIDENCE_WORDS if value.right < limit), "no")
 
 
 def _percent(value: Agreement) -> str:
@@ -236,13 +237,15 @@ def _predictor_lines(rows: Sequence[StudyRow]) -> list[str]:
     heads = ("KL", "TV", "NLL", "Brier", "edge ECE", "same ECE", "node ECE")
     lines = [f"{'mean over graphs':32}" + "".join(f"{head:>10}" for head in heads)]
     there = [name for name in PREDICTORS if chosen(rows, [name])]
-    there.sort(key=lambda name: mean_of(rows, name, "edge_kl"))
-    return lines + [f"{name:32}" + "".join(f"{mean_of(rows, name, score):10.3f}" for score in names) for name in there]
+    there.sort(key=lambda name: mean_score(rows, name, "edge_kl"))
+    return lines + [
+        f"{name:32}" + "".join(f"{mean_score(rows, name, score):10.3f}" for score in names) for name in there
+    ]
 
 
 def _agreement_lines(rows: Sequence[StudyRow]) -> list[str]:
     """Return for each score how well it orders models, and all predictors but the truth."""
-    sets = {"trained models": list(LEARNED), "all but the truth": list(WITHOUT_TRUTH)}
+    sets = {"trained models": list(TRAINED_PREDICTORS), "all but the truth": list(PREDICTORS_WITHOUT_TRUTH)}
     lines = [f"{'':22}" + "".join(f"{name:^34}" for name in sets)]
     lines.append(f"{'score':22}" + f"{'nearer by KL':>16}{'rank KL':>9}{'rank TV':>9}" * len(sets))
     for metric, name in SCORE_NAMES.items():
@@ -273,7 +276,7 @@ def draw_study(rows: Sequence[StudyRow]) -> Figure:
     figure, (ece, nll, bars) = plt.subplots(
         1, 3, figsize=(13.0, 4.9), layout="constrained", width_ratios=(1.0, 1.0, 0.85)
     )
-    above = above_truth(rows)
+    above = excess_edge_nll(rows)
     others = [row for row, _ in above]
     _scatter(ece, others, [row.scores["edge_ece"] for row in others])
     _scatter(nll, others, [excess for _, excess in above])
@@ -300,8 +303,8 @@ class Style(NamedTuple):
 
 def _styles() -> dict[str, Style]:
     colors, markers = cycle(COLORS), cycle(MARKERS)
-    trained = {name: Style(marker, c, c) for name, marker, c in zip(LEARNED, markers, colors, strict=False)}
-    references = [name for name in REFERENCES if name != "truth"]
+    trained = {name: Style(marker, c, c) for name, marker, c in zip(TRAINED_PREDICTORS, markers, colors, strict=False)}
+    references = [name for name in REFERENCE_PREDICTORS if name != "truth"]
     return trained | {name: Style(marker, "none", "0.25") for name, marker in zip(references, MARKERS, strict=False)}
 
 
@@ -332,7 +335,7 @@ def _scatter(ax: Axes, rows: Sequence[StudyRow], heights: Sequence[float]) -> No
 
 def _bars(ax: Axes, rows: Sequence[StudyRow]) -> None:
     """Draw for each score how often it tells which of two trained models is the nearer to the truth."""
-    learned = chosen(rows, list(LEARNED))
+    learned = chosen(rows, list(TRAINED_PREDICTORS))
     values = [agreement(learned, metric, "edge_kl") for metric in SCORE_NAMES]
     right = 100 * np.array([value.right for value in values])
     limits = 100 * np.array([value.interval for value in values])

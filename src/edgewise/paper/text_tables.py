@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill
 
-from edgewise.paper.formatting import mean_std, signed
+from edgewise.paper.formatting import format_mean_std, format_signed
 from edgewise.paper.score_rows import Score, ScoreRow
 from edgewise.sweep.progress import format_count
 
@@ -19,8 +19,8 @@ class Cell:
 
     text: str
     remark: str = ""
-    beneath: str = ""
-    away: str = ""  # how far the text is from the one beneath
+    subtext: str = ""
+    difference: str = ""  # how far the text is from the one beneath
     verdict: str = ""  # good within one published standard deviation, near within two, far beyond
     is_bold: bool = False
     value: float = math.nan  # what it sorts by
@@ -33,7 +33,7 @@ class Cell:
     @property
     def second_line(self) -> str:
         """What stands beneath, with the distance."""
-        return f"{self.beneath}  {self.away}".rstrip()
+        return f"{self.subtext}  {self.difference}".rstrip()
 
     @property
     def sort_key(self) -> str:
@@ -72,10 +72,10 @@ def score_cell(score: Score) -> Cell:
     published, difference = score.published, score.difference
     std = math.nan if score.runs == 1 else score.std  # one run has no spread
     return Cell(
-        mean_std(score.mean, std, score.metric),
+        format_mean_std(score.mean, std, score.metric),
         remark=_score_remark(score),
-        beneath=mean_std(published.mean, published.std, score.metric) if published else "",
-        away="" if difference is None else signed(difference),
+        subtext=format_mean_std(published.mean, published.std, score.metric) if published else "",
+        difference="" if difference is None else format_signed(difference),
         verdict="" if difference is None else _verdict(abs(difference)),
         is_bold=score.is_best,
         value=score.mean,
@@ -125,7 +125,7 @@ def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
                 for cell, width in zip(row.cells, widths, strict=True)
             )
             lines.append(f"{'  ' + row.line:<{labels}}{''.join(shown)}".rstrip())
-            if any(cell.beneath for cell in row.cells):
+            if any(cell.subtext for cell in row.cells):
                 cells = zip(row.cells, widths, strict=True)
                 lines.append(" " * labels + "".join(f"{cell.second_line:<{width}}" for cell, width in cells).rstrip())
     notes = (fill(note, NOTE_WIDTH, subsequent_indent="  ") for note in table.notes)
@@ -147,7 +147,7 @@ def table_markdown(table: Table) -> str:
 
 def _markdown(cell: Cell) -> str:
     text = f"**{cell.line}**" if cell.is_bold else cell.line
-    return f"{text}<br>{cell.second_line}" if cell.beneath else text
+    return f"{text}<br>{cell.second_line}" if cell.subtext else text
 
 
 LATEX_LETTERS = {
@@ -179,8 +179,8 @@ def table_latex(table: Table) -> str:
         lines += [rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{_latex(group)}}}}} \\"] if group else []
         for row in rows:
             lines.append(_latex_row([_latex(row.line), *(_latex_cell(cell) for cell in row.cells)]))
-            if any(cell.beneath for cell in row.cells):
-                beneath = (rf"{{\scriptsize {_latex(cell.second_line)}}}" if cell.beneath else "" for cell in row.cells)
+            if any(cell.subtext for cell in row.cells):
+                beneath = (rf"{{\scriptsize {_latex(cell.second_line)}}}" if cell.subtext else "" for cell in row.cells)
                 lines.append(_latex_row(["", *beneath]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
 

@@ -17,7 +17,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.plots.reliability_panels import EVENT, Floats, Panel, Runs, mean_and_std, prepare_reliability
+from edgewise.plots.reliability_panels import SAME_LABEL, Floats, Panel, Runs, mean_and_std, prepare_reliability
 from edgewise.plots.style import BLUE, GRAY, ORANGE, SKY, legend_entries
 
 
@@ -29,8 +29,8 @@ class Strip:
     floor: float
 
 
-BENEATH = Strip(bounds=(0.0, -0.31, 1.0, 0.24), floor=0.0)
-INSIDE = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
+STRIP_BELOW_AXES = Strip(bounds=(0.0, -0.31, 1.0, 0.24), floor=0.0)
+STRIP_INSIDE_AXES = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
 
 
 def draw_shares(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
@@ -123,7 +123,7 @@ def _elements(panel: Panel) -> str:
 
 
 def _axis_labels(panel: Panel) -> tuple[str, str]:
-    return ("predicted probability", "observed frequency") if panel.view == EVENT else ("confidence", "accuracy")
+    return ("predicted probability", "observed frequency") if panel.view == SAME_LABEL else ("confidence", "accuracy")
 
 
 def _is_leftmost(ax: Axes) -> bool:
@@ -232,7 +232,7 @@ def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:
 def _label_x(ax: Axes, strip_ax: Axes, label: str, strip: Strip) -> None:
     for axes in (ax, strip_ax):
         axes.set_xticks(TICKS, labels=[f"{tick:g}" for tick in TICKS])
-    lowest, other = (strip_ax, ax) if strip is BENEATH else (ax, strip_ax)
+    lowest, other = (strip_ax, ax) if strip is STRIP_BELOW_AXES else (ax, strip_ax)
     other.tick_params(axis="x", labelbottom=False)
     lowest.tick_params(axis="x", labelsize="x-small")
     lowest.set_xlabel(label, fontsize="small")
@@ -280,7 +280,7 @@ def plot_reliability(
     if ax is None:
         return draw_figure(panels, title)
     axes = _check_axes(ax, len(panels))
-    draw_panels(panels, axes, INSIDE, title)
+    draw_panels(panels, axes, STRIP_INSIDE_AXES, title)
     figure = axes[0].figure
     return (figure.figure if isinstance(figure, SubFigure) else figure), axes
 
@@ -295,7 +295,7 @@ def draw_figure(panels: Sequence[Panel], title: str | None = None) -> tuple[Figu
         1, len(panels), figsize=size, layout="constrained", squeeze=False, subplot_kw={"anchor": "S"}
     )
     axes = grid[0]
-    draw_panels(panels, axes, BENEATH)
+    draw_panels(panels, axes, STRIP_BELOW_AXES)
     around: list[Artist] = [] if title is None else [fig.suptitle(title)]
     if not all(panel.is_empty for panel in panels):
         around.append(_draw_legend(fig, axes))

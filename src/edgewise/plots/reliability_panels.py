@@ -13,7 +13,7 @@ from edgewise.metrics.sums import VIEWS
 Floats = NDArray[np.float64]
 Runs = Evaluation | Iterable[Evaluation]
 
-EVENT = "same_label"
+SAME_LABEL = "same_label"
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
 
 
 def _scores(run: Evaluation, view: str) -> Scores:
-    if view != EVENT:
+    if view != SAME_LABEL:
         return run[view]
     if run.same_label is None:
         raise ValueError(
@@ -156,6 +156,6 @@ def _check_views(views: str | Sequence[str]) -> list[str]:
     if not names:
         raise ValueError("Expected at least one view, but got none.")
     for view in names:
-        if view not in (*VIEWS, EVENT):
-            raise ValueError(f"Expected views out of {', '.join((*VIEWS, EVENT))}, but got {view!r}.")
+        if view not in (*VIEWS, SAME_LABEL):
+            raise ValueError(f"Expected views out of {', '.join((*VIEWS, SAME_LABEL))}, but got {view!r}.")
     return names
