@@ -255,8 +255,8 @@ def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
         ("confidence-level", 1, "Expected confidence_level to be a number above 0 and below 1, but got 1.0."),
         ("norm", "l3", "Invalid value for '--norm': 'l3' is not one of 'l1', 'l2', 'max'"),
         ("plot", "plot.jpg", "Expected --plot to end in .png, .pdf, .svg, but got plot.jpg."),
-        ("plot", "nowhere/plot.png", "Expected --plot in a folder that exists, but there is no "),
-        ("json", "nowhere/out.json", "Make it first."),
+        ("plot", "nowhere/plot.png", "but there is no "),
+        ("json", "nowhere/out.json", "Create it first."),
         ("json", ".", "Expected --json to be a file, but . is a folder. Name a file in it."),
         ("probs", "no.npy", "Expected a file, but no.npy does not exist. Check the path."),
         ("probs", "probs.txt", "Expected a file that ends in .npy, .npz, .csv, .parquet, but got probs.txt."),
@@ -302,7 +302,7 @@ def test_a_read_only_folder_is_refused(saved: dict[str, Path], tmp_path: Path) -
     (tmp_path / "locked").mkdir(mode=0o500)
     if os.access(tmp_path / "locked", os.W_OK):
         pytest.skip("root may write everywhere")
-    assert_refused(run("evaluate", *options(saved), "--json", tmp_path / "locked" / "a"), "is read-only. Name another.")
+    assert_refused(run("evaluate", *options(saved), "--json", tmp_path / "locked" / "a"), "is read-only")
 
 
 # --- outputs are whole or not there ---
@@ -479,7 +479,7 @@ def test_a_mistake_of_ours_is_not_hidden(saved: dict[str, Path], monkeypatch: py
 
 def test_the_command_itself_refuses_without_a_traceback(saved: dict[str, Path], tmp_path: Path) -> None:
     assert_refused(command("evaluate", "--bins"), "Option '--bins' requires an argument.")
-    assert_refused(command("evaluate", *options(saved), "--json", tmp_path / "no" / "out"), "Make it first.")
+    assert_refused(command("evaluate", *options(saved), "--json", tmp_path / "no" / "out"), "Create it first.")
     np.save(saved["labels"], np.array([{}], dtype=object))
     assert_refused(command("evaluate", *options(saved)), f"Expected numbers in {saved['labels']}, but got pickled")
 

@@ -202,7 +202,7 @@ def test_bad_options_are_refused_in_one_line(saved, tmp_path):
         ),
         "Expected --test with --fdr": (*given, "--select", "same", "--fdr", 0.1, *labeled),
         "Expected --out to end in .csv, .parquet, .json": (*given, "--out", tmp_path / "out.xlsx"),
-        "Expected --out in a folder that exists": (*given, "--out", tmp_path / "no" / "out.csv"),
+        "Expected --out in an existing folder": (*given, "--out", tmp_path / "no" / "out.csv"),
         "Expected --out to be a file of its own": (*given, "--out", saved["probs"]),
         "no class 'Spam'": (*given, "--events", "any=Spam"),
         "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),

@@ -1,4 +1,4 @@
-"""Versions: that of edgewise, and those of the libraries that its numbers rest on."""
+"""Version of edgewise and of the libraries that its results depend on."""
 
 import platform
 from functools import cache
@@ -11,7 +11,7 @@ PACKAGES = ("torch", "torch_geometric", "numpy", "scipy", "numba")
 
 @cache
 def versions() -> dict[str, str]:
-    """Return the versions that decide about numbers, by name; no library is imported for it.
+    """Return the versions that results depend on, by name, without importing the libraries.
 
     >>> list(versions())
     ['edgewise', 'python', 'torch', 'torch_geometric', 'numpy', 'scipy', 'numba']

@@ -228,7 +228,7 @@ def test_logits_must_be_finite(case, value):
         (torch.zeros(60, 2), "Expected labels below 2, the number of columns of the logits, but got 2."),
         (torch.zeros(60, 3).to_sparse(), "Expected logits to be a dense tensor with values."),
         ([[0.0] * 3] * 60, "Expected logits to be a tensor or a NumPy array, but got list."),
-        (torch.nn.Linear(2, 2), "Of a trained module make a posterior: ew.wrap(module, data)."),
+        (torch.nn.Linear(2, 2), "ew.wrap(module, data)"),
         (IndependentPosterior(torch.full((4, 60, 3), 1 / 3)), "Expected one posterior, but got a batch of shape (4,)."),
     ],
 )
@@ -247,7 +247,7 @@ def test_what_are_no_logits_is_refused(case, logits, words):
         ),
         (torch.zeros(60), "Expected y to hold integers, but got dtype torch.float32."),
         (torch.full((60,), -1), "Expected a label for each val node, but that of node 1 is unknown (-1)."),
-        (torch.full((60,), -2), "Expected labels from 0 on, or -1 for unknown, but node 0 has label -2."),
+        (torch.full((60,), -2), "node 0 has label -2"),
         (torch.full((60,), 3), "Expected labels below 3, the number of columns of the logits, but got 3."),
     ],
 )

@@ -146,7 +146,7 @@ def test_a_plan_that_makes_no_sense_is_refused(options: dict[str, float], messag
         (np.zeros((100, 2), dtype=np.int64), r"one label for each node, .* For one-hot labels pass y.argmax\(-1\)"),
         (np.array(["a", "b"]), "Expected y to hold numbers"),
         ([0, 1], "Expected y to be a tensor or a NumPy array, but got list"),
-        (np.full(100, -2), "Expected labels from 0 on, or -1 for unknown, but node 0 has label -2"),
+        (np.full(100, -2), "node 0 has label -2"),
         (np.full(100, -1), "Expected at least one node with a label"),
         (np.zeros(0, dtype=np.int64), "Expected at least one node with a label"),
     ],
@@ -253,7 +253,7 @@ def test_a_malicious_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
     hidden = np.empty(3, dtype=object)
     hidden[:] = [np.array([0]), np.array([1]), Malicious(mark)]
     for pickled in (pickle.dumps(Malicious(mark)), pickle.dumps(hidden)):
-        with pytest.raises(ValueError, match="Expected a pickle of integer arrays and nothing else, but it asks for"):
+        with pytest.raises(ValueError, match="a pickle of integer arrays only, but it asks for"):
             load_splits(with_pickle(tmp_path / "evil.npz", pickled), 10)
         assert not mark.exists()
     pickle.loads(pickle.dumps(hidden))  # an ordinary reader is taken in
@@ -275,7 +275,7 @@ def test_objects_that_are_not_integer_arrays_are_refused(tmp_path: Path, content
     array = np.empty(len(content), dtype=object)
     for place, item in enumerate(content):
         array[place] = item
-    with pytest.raises(ValueError, match="Expected a pickle of integer arrays and nothing else, but it"):
+    with pytest.raises(ValueError, match="a pickle of integer arrays only, but it"):
         load_splits(save(tmp_path / "other.npz", array), 10)
 
 

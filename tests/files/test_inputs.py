@@ -105,7 +105,7 @@ def test_an_archive_of_several_arrays_is_asked_for_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", **{"probs": PROBS, "group/edges": EDGES})
     assert same(read_array(tmp_path / "all.npz:probs"), PROBS)
     assert same(read_edges(tmp_path / "all.npz:group/edges"), EDGES)
-    with pytest.raises(FileError, match=r"one array in .*all.npz, but it holds probs, group/edges. Pick one"):
+    with pytest.raises(FileError, match=r"one array in .*all.npz, but it holds probs, group/edges"):
         read_array(tmp_path / "all.npz")
     with pytest.raises(FileError, match=r"Expected an array 'y' in .*all.npz, but it holds probs, group/edges"):
         read_array(tmp_path / "all.npz:y")
@@ -115,7 +115,7 @@ def test_a_large_npy_file_is_mapped_and_never_written(tmp_path: Path, monkeypatc
     file = save_npy(tmp_path / "probs", PROBS)
     before = file.read_bytes()
     assert not isinstance(read_probs(file), np.memmap)
-    monkeypatch.setattr(numpy_files, "MAP_FROM", len(before))
+    monkeypatch.setattr(numpy_files, "MIN_MEMMAP_BYTES", len(before))
     mapped = read_probs(file)
     assert isinstance(mapped, np.memmap)
     assert same(mapped, PROBS)
@@ -276,13 +276,13 @@ NOT_NPY = "a sound .npy file of numbers"
         ("a.npy", b"", "the file is empty"),
         ("a.npy", b"\x80\x04N.", NOT_NPY),  # a pickle
         ("a.npy", npz_bytes(npy_bytes(PROBS)), NOT_NPY),
-        ("a.npy", npy_bytes(PROBS)[:-8], "Expected 48 bytes of numbers in .*, but got 40: it is cut off"),
+        ("a.npy", npy_bytes(PROBS)[:-8], "Expected 48 bytes of numbers in .*, but got 40"),
         ("a.npy", npy_bytes(PROBS)[:40], NOT_NPY),
         ("a.npy", npy_bytes(PROBS) + npy_bytes(PROBS), "Expected 48 bytes .* damaged. Save it again"),
-        ("a.npy", OBJECTS, "pickled Python objects, which are never loaded. Save a plain numeric array"),
-        ("a.npy", npy_bytes(np.array(["a", "b"])), r"numbers in .* dtype <U1\. Number strings: np\.unique"),
-        ("a.npy", npy_bytes(np.array([b"a"])), r"numbers in .* dtype \|S1\. Number strings"),
-        ("a.npy", npy_bytes(np.array([0], np.longdouble)), r"64 bits at most in .*dtype float.*with \.astype\(float\)"),
+        ("a.npy", OBJECTS, "pickled Python objects"),
+        ("a.npy", npy_bytes(np.array(["a", "b"])), r"numbers in .* dtype <U1.*np\.unique"),
+        ("a.npy", npy_bytes(np.array([b"a"])), r"numbers in .* dtype \|S1"),
+        ("a.npy", npy_bytes(np.array([0], np.longdouble)), r"64 bits in .*dtype float.*with \.astype\(float\)"),
         ("a.npy", npy_bytes(np.array(["2020-01-01"], "M8[D]")), "Expected numbers in .*datetime64.* a plain array of"),
         ("a.npy", npy_bytes(np.zeros(1, [("u", "i4")])), "Expected numbers in .*'u'.* Save a plain array of booleans"),
         ("a.npy", npy_bytes(np.array([1j])), "numbers in .* dtype complex128. Save a plain array of booleans"),

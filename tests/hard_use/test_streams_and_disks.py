@@ -132,7 +132,7 @@ def test_a_read_only_folder_is_refused_before_the_work() -> None:
         Path(folder).chmod(0o755)
         ended = command(*evaluate_args(Path(folder)), "--json", Path(folder) / "a.json", before=as_nobody)
         assert (ended.code, ended.stdout) == (2, ""), ended.stderr
-        assert ended.stderr.endswith("is read-only. Name another.\n")
+        assert ended.stderr.endswith("is read-only. Pass another path.\n")
 
 
 # --- outputs that are something else ---
@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_one_is_refused_before_the_work(tmp_path: Path) 
     (file := tmp_path / "file").write_text("x")
     root = ["--data-root", tmp_path]
     assert_refused(run("study", "--out", file), f"Expected --out to be a folder, but {file} is a file.")
-    assert_refused(run("study", "--out", file / "x"), "cannot be made: Not a directory")
+    assert_refused(run("study", "--out", file / "x"), "Not a directory")
     assert_refused(run("report", tmp_path, "--to", file), f"Expected --to to be a folder, but {file} is a file.")
     assert_refused(
         run("reproduce", "--out", tmp_path / "out", "--fitted", file, *root), "Expected --fitted to be a folder"

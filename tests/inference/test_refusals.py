@@ -28,7 +28,7 @@ IMPOSSIBLE = changed((1, 1), -torch.inf)
 
 REFUSALS = [
     # what unary must be
-    ({"unary": [[0.0, 1.0]]}, "Expected unary to be a tensor or a NumPy array, but got list. Of a list make one by"),
+    ({"unary": [[0.0, 1.0]]}, "Expected unary to be a tensor or a NumPy array, but got list."),
     (
         {"unary": torch.zeros(3)},
         "Expected unary of shape (nodes, classes), or (batch, nodes, classes), but got shape (3,)",
@@ -40,7 +40,7 @@ REFUSALS = [
     ({"unary": np.zeros((3, 2), dtype=np.complex64)}, "Expected unary to hold numbers"),
     (
         {"unary": torch.zeros(3, 2).to_sparse()},
-        "Expected unary to be a dense tensor with values. For a sparse one pass",
+        "Expected unary to be a dense tensor with values, but got",
     ),
     ({"unary": changed((1, 0), torch.nan)}, "but node 1 holds NaN or +inf. Of probabilities p pass p.log()."),
     ({"unary": changed((2, 1), torch.inf)}, "but node 2 holds NaN or +inf."),
@@ -56,7 +56,7 @@ REFUSALS = [
     ({"edge_index": EDGES.float()}, "Expected edge_index to hold integers, but got dtype torch.float32"),
     (
         {"edge_index": EDGES + 1},
-        "nodes from 0 to 2, but edge 1 is [2, 3]. If they are counted from 1, pass edge_index - 1.",
+        "nodes from 0 to 2, but edge 1 is [2, 3]. If nodes are numbered from 1, pass edge_index - 1.",
     ),
     ({"edge_index": EDGES - 1}, "nodes from 0 to 2, but edge 0 is [-1, 0]."),
     (

@@ -116,7 +116,7 @@ def test_a_missing_file(tmp_path):
 def test_no_safetensors(content, tmp_path):
     path = tmp_path / "model"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"Expected a safetensors file, but .*model is none"):
+    with pytest.raises(ValueError, match=r"model to be a safetensors file"):
         ew.Fitted.load(path)
 
 
@@ -126,19 +126,17 @@ def test_a_truncated_file(fitted, share, tmp_path):
     fitted.save(path)
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(ValueError, match=r"Expected a safetensors file, but .*model is none"):
+    with pytest.raises(ValueError, match=r"model to be a safetensors file"):
         ew.Fitted.load(path)
 
 
 def test_files_of_others(fitted, tmp_path):
     path = tmp_path / "belief"
     fitted.posterior().save(path)
-    with pytest.raises(
-        ValueError, match=r"that Fitted\.save wrote \(edgewise fitted 1\), but .* says .*edgewise poster"
-    ):
+    with pytest.raises(ValueError, match=r"that Fitted\.save wrote \(edgewise fitted 1\), but .*edgewise poster"):
         ew.Fitted.load(path)
     save_file({"logits": torch.zeros(3, 2)}, path)
-    with pytest.raises(ValueError, match=r"that Fitted\.save wrote .* says nothing"):
+    with pytest.raises(ValueError, match=r"that Fitted\.save wrote .* no metadata"):
         ew.Fitted.load(path)
     fitted.save(path)
     with pytest.raises(ValueError, match=r"Expected a file that Posterior\.save wrote"):

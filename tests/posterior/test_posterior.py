@@ -260,10 +260,10 @@ REFUSED = {
     "set outside": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [5]])), r"set 0 is \[0, 1, 5\]"),
     "set repeats": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [0]])), "distinct nodes"),
     "set turned": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0, 0], [1, 1], [0, 2]])), "distinct.*nodes.T"),
-    "set shape": (lambda: KINDS["mixture"]().marginal(torch.tensor([0, 1])), r"shape \(nodes in a set, sets\)"),
+    "set shape": (lambda: KINDS["mixture"]().marginal(torch.tensor([0, 1])), r"shape \(nodes per set, sets\)"),
     "long set": (
         lambda: KINDS["mixture"]().marginal(torch.zeros(9, 1, dtype=torch.long)),
-        r"set 0 is \[0, 0, 0, 0, 0, 0, …\]. Leave",
+        r"set 0 is \[0, 0, 0, 0, 0, 0, …\]",
     ),
     "large set": (lambda: ew.IndependentPosterior(random_probs(9, 2)).marginal(torch.arange(7)[:, None]), "at most 6"),
     "large joint": (
@@ -287,10 +287,10 @@ def test_files_that_are_no_posteriors(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file"):
         ew.Posterior.load(path)
     path.write_bytes(b"something else")
-    with pytest.raises(ValueError, match="Expected a safetensors file"):
+    with pytest.raises(ValueError, match="safetensors file"):
         ew.Posterior.load(path)
     save_file({"node": torch.ones(1, 1)}, path)
-    with pytest.raises(ValueError, match=r"that Posterior.save wrote .* says nothing"):
+    with pytest.raises(ValueError, match=r"that Posterior.save wrote .* no metadata"):
         ew.Posterior.load(path)
     save_file({"x": torch.ones(1, 1)}, path, metadata={"format": belief.FORMAT, "kind": "IndependentPosterior"})
     with pytest.raises(ValueError, match="tensors of a IndependentPosterior"):

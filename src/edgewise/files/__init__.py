@@ -1,1 +1,1 @@
-"""Files: arrays, tables and tensors with metadata, read without pickle and written whole or not at all."""
+"""File input and output: arrays, tables, and tensors with metadata. Reads use no pickle and writes are atomic."""

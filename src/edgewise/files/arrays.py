@@ -1,4 +1,4 @@
-"""What is said of a file that cannot be read."""
+"""Reading .npy and .npz files without pickle, and the error raised for unreadable files."""
 
 import math
 import os
@@ -16,44 +16,44 @@ Array = NDArray[np.generic]
 
 
 class FileError(ValueError):
-    """A file that cannot be read as what it should be; the message names it and a way out."""
+    """Raised when a file cannot be read. The message names the file and how to fix it."""
 
 
 def one_line_message(error: Exception) -> str:
-    """Give what a library says of a file, without the bytes that it may quote at length."""
+    """Return the message of an exception in one line of at most 200 characters."""
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def check_memory(num_bytes: int, path: Path) -> None:
-    """Refuse what would not fit even if nothing else ran."""
+    """Raise FileError if an array is larger than the physical memory."""
     if hasattr(os, "sysconf") and num_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
         raise FileError(
             f"Expected {path} to fit in the {memory >> 30} GiB of memory, but unpacked it has {num_bytes >> 30} GiB. "
-            "A large .npy file need not fit."
+            "Save it as .npy, which is memory-mapped."
         )
 
 
-MAP_FROM = 64 << 20  # bytes; from here on an .npy file is looked at where it lies instead of being read
+MIN_MEMMAP_BYTES = 64 << 20  # larger .npy files are memory-mapped
 
 
 def read_npy(path: Path, check_dtype: Callable[[np.dtype[Any], Path], None] | None = None) -> Array:
-    """Read an array, or map it into memory if it is large; of numbers, unless ``check_dtype`` admits others."""
+    """Read an array, or memory-map it if it is large. ``check_dtype`` replaces the check for numbers."""
     num_bytes = path.stat().st_size
     with path.open("rb") as stream:
         _check_header(stream, num_bytes, path, check_dtype or _check_numbers)
-        if num_bytes < MAP_FROM:
+        if num_bytes < MIN_MEMMAP_BYTES:
             return _read_stream(stream)
-    # Copy on write: torch wants an array it may write into, and the file must never change.
+    # Copy on write: torch expects a writable array, and the file must not change.
     array: Array = npy.open_memmap(path, mode="c")
     return array
 
 
 def read_npz(path: Path) -> Array:
-    """Read the only array of an archive, or the one that ``file.npz:name`` picks."""
+    """Read the only array of an archive, or the array ``name`` for a path ``file.npz:name``."""
     with zipfile.ZipFile(strip_array_name(path)) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        name = _chosen_name(path, names)
+        name = _select_array(path, names)
         member = archive.getinfo(f"{name}.npy")
         with archive.open(member) as stream:
             _check_header(stream, member.file_size, path, _check_numbers)
@@ -61,7 +61,7 @@ def read_npz(path: Path) -> Array:
             return _read_stream(stream)
 
 
-def _chosen_name(path: Path, names: list[str]) -> str:
+def _select_array(path: Path, names: list[str]) -> str:
     name = str(path).removeprefix(str(strip_array_name(path))).removeprefix(":")
     if name in names:
         return name
@@ -71,7 +71,7 @@ def _chosen_name(path: Path, names: list[str]) -> str:
         )
     if len(names) != 1:
         raise FileError(
-            f"Expected one array in {path}, but it holds {', '.join(names) or 'none'}. Pick one: {path}:NAME."
+            f"Expected one array in {path}, but it holds {', '.join(names) or 'none'}. Select one: {path}:NAME."
         )
     return names[0]
 
@@ -79,14 +79,15 @@ def _chosen_name(path: Path, names: list[str]) -> str:
 def _check_header(
     stream: IO[bytes], num_bytes: int, path: Path, check_dtype: Callable[[np.dtype[Any], Path], None]
 ) -> None:
-    """Compare what the header promises with what is there, before memory is taken on its word."""
+    """Check the dtype and the size in the header before memory is allocated."""
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)
     check_dtype(dtype, path)
-    promised, held = math.prod(shape) * dtype.itemsize, num_bytes - stream.tell()
-    if promised != held:
+    expected, actual = math.prod(shape) * dtype.itemsize, num_bytes - stream.tell()
+    if expected != actual:
         raise FileError(
-            f"Expected {promised} bytes of numbers in {path}, but got {held}: it is cut off or damaged. Save it again."
+            f"Expected {expected} bytes of numbers in {path}, but got {actual}: it is cut off or damaged. "
+            "Save it again."
         )
 
 
@@ -97,22 +98,22 @@ def _read_stream(stream: IO[bytes]) -> Array:
 
 
 def strip_array_name(path: Path) -> Path:
-    """Leave out the name of an array behind ``file.npz:``."""
+    """Return ``file.npz`` for a path ``file.npz:name``, and any other path unchanged."""
     return Path(re.sub(r"(\.npz):.*", r"\1", str(path), flags=re.IGNORECASE | re.DOTALL))
 
 
 def _check_numbers(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.hasobject:
         raise FileError(
-            f"Expected numbers in {path}, but got pickled Python objects, which are never loaded. "
+            f"Expected numbers in {path}, but got pickled Python objects, which are not loaded. "
             "Save a plain numeric array, such as np.asarray(values, dtype=float)."
         )
     got = f"but got an array of dtype {dtype}"
     if dtype.kind in "US":
         raise FileError(
-            f"Expected numbers in {path}, {got}. Number strings: np.unique(strings, return_inverse=True)[1]."
+            f"Expected numbers in {path}, {got}. Encode text as integers: np.unique(text, return_inverse=True)[1]."
         )
     if dtype.kind not in "biuf":
         raise FileError(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
     if dtype.itemsize > 8:
-        raise FileError(f"Expected numbers of 64 bits at most in {path}, {got}. Save it with .astype(float).")
+        raise FileError(f"Expected numbers of at most 64 bits in {path}, {got}. Save it with .astype(float).")

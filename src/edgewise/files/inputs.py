@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
-from edgewise.files.arrays import Array, FileError, strip_array_name, one_line_message, read_npy, read_npz
+from edgewise.files.arrays import Array, FileError, one_line_message, read_npy, read_npz, strip_array_name
 from edgewise.files.tables import check_utf8, read_csv, read_parquet
 
 

@@ -1,4 +1,4 @@
-"""Tensors on disk, with words about them, as safetensors."""
+"""Safetensors files with metadata."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -10,33 +10,36 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def write_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", words: Mapping[str, str]) -> None:
-    """Write a file, whole or not at all."""
+def write_tensors(path: Path | str, tensors: "Mapping[str, Tensor]", metadata: Mapping[str, str]) -> None:
+    """Write tensors and metadata to a safetensors file, atomically."""
     from safetensors.torch import save
 
-    own = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
-    replace_file(Path(path), lambda file: file.write_bytes(save(own, metadata=dict(words))))
+    copies = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    replace_file(Path(path), lambda file: file.write_bytes(save(copies, metadata=dict(metadata))))
 
 
 def read_tensors(
-    path: Path | str, what: str, writer: str, expected: Mapping[str, Collection[str]]
+    path: Path | str, content: str, writer: str, expected: Mapping[str, Collection[str]]
 ) -> "tuple[dict[str, Tensor], dict[str, str]]":
-    """Read ``what`` the ``writer`` wrote, whose words are each one of those expected."""
+    """Read a file that ``writer`` wrote, and check that its metadata has one of the expected values for each key.
+
+    ``content`` describes the file in messages, such as "posterior".
+    """
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
-        raise FileNotFoundError(f"Expected a {what} at {path}, but there is no such file.")
+        raise FileNotFoundError(f"Expected a {content} at {path}, but there is no such file. Check the path.")
     try:
         with safe_open(path, framework="pt") as file:
-            words = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
     except SafetensorError as error:
-        raise ValueError(f"Expected a safetensors file, but {path} is none: {error}.") from error
-    if any(words.get(name) not in allowed for name, allowed in expected.items()):
+        raise ValueError(f"Expected {path} to be a safetensors file, but got: {error}.") from error
+    if any(metadata.get(name) not in allowed for name, allowed in expected.items()):
         version = ", ".join(expected["format"])
-        raise ValueError(f"Expected a file that {writer} wrote ({version}), but {path} says {_brief(words)}.")
-    return tensors, words
+        raise ValueError(f"Expected a file that {writer} wrote ({version}), but {path} has {_format(metadata)}.")
+    return tensors, metadata
 
 
-def _brief(words: Mapping[str, str]) -> str:
-    return str({name: value[:40] for name, value in words.items()}) if words else "nothing"
+def _format(metadata: Mapping[str, str]) -> str:
+    return f"metadata { ({name: value[:40] for name, value in metadata.items()}) }" if metadata else "no metadata"

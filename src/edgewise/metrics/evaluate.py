@@ -23,10 +23,10 @@ from edgewise.posterior import Belief
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
+    check_node_sets,
     check_number,
     check_option,
     check_seed,
-    check_node_sets,
     check_whole_number,
 )
 
