@@ -17,7 +17,7 @@ from typer.main import get_command
 
 import edgewise as ew
 from edgewise.cli import app
-from helpers.block_graph import blocks, split_of
+from helpers.block_graph import make_block_graph, make_split
 from helpers.random_predictions import random_case
 
 HOME = Path(__file__).parents[1]
@@ -132,8 +132,8 @@ def test_the_metric_is_that_of_another_library(made):
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("made", ["Add a model"], indirect=True)
 def test_the_model_is_that_of_another_library_and_is_saved_outside_the_package(made, dense, tmp_path):
-    data = blocks(dense=dense)
-    split = split_of(data)
+    data = make_block_graph(dense=dense)
+    split = make_split(data)
     fitted = made.APPNP(hidden=8, steps=4, max_epochs=30).fit(data, split, seed=0)
     w = fitted.weights
     own = torch.relu(data.x @ w["weight_1"] + w["bias_1"]) @ w["weight_2"] + w["bias_2"]

@@ -15,7 +15,7 @@ import edgewise as ew
 from edgewise.calibration import NodeCalibrator, known_calibrators
 from edgewise.calibration.calibrator import defined_calibrators
 from edgewise.posterior import IndependentPosterior
-from helpers.calibrators import assert_same_bits, every
+from helpers.calibrators import assert_same_bits, every_calibrator
 
 LOOKING_AROUND = [ew.LocalScaling(), ew.CaGCN(epochs=4), ew.GATS(epochs=4), ew.StructuredCalibrator()]
 SINGLE_NODES = [ew.TemperatureScaling(), ew.VectorScaling(), ew.EnsembleTemperatureScaling(), ew.IsotonicCalibration()]
@@ -31,7 +31,7 @@ def grown(case, more=5):
 # Applied.
 
 
-@every
+@every_calibrator
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_applied_to_the_logits_of_fit_it_gives_the_same_bits(case, calibrator, dtype):
     logits = case.logits.to(dtype)
@@ -41,7 +41,7 @@ def test_applied_to_the_logits_of_fit_it_gives_the_same_bits(case, calibrator, d
     assert_same_bits(calibrated.apply(logits, graph), calibrated.posterior())
 
 
-@every
+@every_calibrator
 def test_nodes_that_are_added_leave_others_as_they_are(case, calibrator):
     calibrated = calibrator.fit(case.logits, case.data, SimpleNamespace(val=case.split.val))
     logits, graph = grown(case)
@@ -99,7 +99,7 @@ def test_where_it_does_not_matter_logits_are_enough(case, calibrator):
     assert_same_bits(calibrated.apply(case.logits), calibrated.posterior())
 
 
-@every
+@every_calibrator
 def test_what_are_no_logits_is_refused(case, calibrator):
     calibrated = calibrator.fit(case.logits, case.data, case.split)
     with pytest.raises(ValueError, match="Expected logits of 3 classes"):
@@ -111,7 +111,7 @@ def test_what_are_no_logits_is_refused(case, calibrator):
 # Saved and read.
 
 
-@every
+@every_calibrator
 def test_it_is_saved_and_loaded(case, calibrator, tmp_path):
     calibrated = calibrator.fit(case.logits.float(), case.data, case.split)
     calibrated.save(tmp_path / "calibrated.safetensors")
@@ -126,7 +126,7 @@ def test_it_is_saved_and_loaded(case, calibrator, tmp_path):
         assert torch.equal(torch.as_tensor(again.parameters[name]), torch.as_tensor(value))
 
 
-@every
+@every_calibrator
 def test_parameters_are_numbers_and_tensors_by_name(case, calibrator):
     calibrated = calibrator.fit(case.logits, case.data, case.split)
     assert calibrated.parameters
@@ -229,7 +229,7 @@ def test_a_calibrator_of_ones_own_is_known_saved_and_loaded(case, tmp_path):
 # Validation nodes alone.
 
 
-@every
+@every_calibrator
 def test_a_split_with_validation_nodes_alone_is_enough(case, calibrator):
     alone, empty = SimpleNamespace(val=case.split.val), torch.zeros(60, dtype=torch.bool)
     found = calibrator.fit(case.logits, case.data, alone).posterior()
@@ -239,7 +239,7 @@ def test_a_split_with_validation_nodes_alone_is_enough(case, calibrator):
     assert bool((found.node > 0).all())
 
 
-@every
+@every_calibrator
 def test_training_labels_are_looked_at_only_by_those_that_say_so(case, calibrator):
     usual = calibrator.fit(case.logits, case.data, case.split).posterior()
     y = torch.where(case.split.train, -1, case.data.y)
@@ -283,7 +283,7 @@ def test_gats_gives_no_true_label_probability_zero_where_nodes_are_far_surer_tha
     assert_nothing_impossible(calibrated.posterior(), case.data, ~(case.split.train | case.split.val))
 
 
-@every
+@every_calibrator
 @settings(max_examples=8)
 @given(
     seed=st.integers(0, 10_000),

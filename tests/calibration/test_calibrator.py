@@ -24,11 +24,11 @@ from edgewise.inference import PairwiseMRF, sum_product
 from edgewise.metrics import evaluate
 from edgewise.models.gcn import GCN
 from edgewise.posterior import IndependentPosterior, MixturePosterior
-from helpers.calibrators import KINDS, assert_same_bits, every, those
+from helpers.calibrators import CALIBRATOR_CLASSES, assert_same_bits, every_calibrator, parametrize_calibrators
 
 # Who is held out is drawn for numbered nodes, and the weights of CaGCN for numbered classes.
-without_draws = those(lambda calibrator: "epochs" not in repr(calibrator))
-without_weights_of_classes = those(lambda calibrator: not isinstance(calibrator, CaGCN))
+without_draws = parametrize_calibrators(lambda calibrator: "epochs" not in repr(calibrator))
+without_weights_of_classes = parametrize_calibrators(lambda calibrator: not isinstance(calibrator, CaGCN))
 
 
 def with_labels(case, y):
@@ -38,7 +38,7 @@ def with_labels(case, y):
 # Who is looked at.
 
 
-@every
+@every_calibrator
 def test_labels_of_other_nodes_are_never_looked_at(case, calibrator):
     other = ~(case.split.train | case.split.val)
     y = case.data.y
@@ -48,7 +48,7 @@ def test_labels_of_other_nodes_are_never_looked_at(case, calibrator):
         assert_same_bits(calibrator.fit(case.logits, data, case.split).posterior(), usual)
 
 
-@every
+@every_calibrator
 def test_labels_of_validation_nodes_are_looked_at(case, calibrator):
     usual = calibrator.fit(case.logits, case.data, case.split).posterior()
     data = with_labels(case, torch.where(case.split.val, (case.data.y + 1) % 3, case.data.y))
@@ -80,7 +80,7 @@ def test_names_of_nodes_do_not_matter(case, calibrator):
 # What goes in.
 
 
-@every
+@every_calibrator
 def test_arrays_are_as_good_as_tensors(case, calibrator):
     data = SimpleNamespace(**{name: getattr(case.data, name).numpy() for name in ("x", "edge_index", "y")})
     split = SimpleNamespace(train=case.split.train.numpy(), val=case.split.val.numpy())
@@ -88,7 +88,7 @@ def test_arrays_are_as_good_as_tensors(case, calibrator):
     assert_same_bits(found, calibrator.fit(case.logits, case.data, case.split).posterior())
 
 
-@every
+@every_calibrator
 def test_edges_may_be_listed_in_any_way(case, calibrator):
     edges = case.data.edge_index
     once = edges[:, edges[0] > edges[1]].flip(1)
@@ -99,7 +99,7 @@ def test_edges_may_be_listed_in_any_way(case, calibrator):
         assert_same_bits(calibrator.fit(case.logits, data, case.split).posterior(), usual)
 
 
-@every
+@every_calibrator
 def test_a_posterior_counts_as_the_logarithms_of_its_marginals(case, calibrator):
     first, second = case.logits.softmax(-1), case.logits.flip(0).softmax(-1)
     mean = 0.5 * first + 0.5 * second
@@ -115,7 +115,7 @@ def test_a_posterior_counts_as_the_logarithms_of_its_marginals(case, calibrator)
         torch.testing.assert_close(found.node, expected.node, atol=1e-6, rtol=0.0)
 
 
-@every
+@every_calibrator
 def test_nodes_that_are_certain_stay_finite(case, calibrator):
     p = case.logits.softmax(-1)
     p[case.split.train] = torch.nn.functional.one_hot(case.data.y[case.split.train], 3).double()
@@ -124,14 +124,14 @@ def test_nodes_that_are_certain_stay_finite(case, calibrator):
     torch.testing.assert_close(found.node.sum(1), torch.ones(60, dtype=torch.float64))
 
 
-@every
+@every_calibrator
 @pytest.mark.parametrize("scale", [0.0, 1e-8, 1e8])
 def test_logits_of_any_size_stay_finite(case, calibrator, scale):
     found = calibrator.fit(scale * case.logits, case.data, case.split).posterior()
     assert bool(found.node.isfinite().all()) and bool(found.joint(case.data.edge_index).isfinite().all())
 
 
-@every
+@every_calibrator
 def test_gradients_and_inference_mode_do_not_matter(case, calibrator):
     usual = calibrator.fit(case.logits, case.data, case.split).posterior()
     assert_same_bits(calibrator.fit(case.logits.clone().requires_grad_(), case.data, case.split).posterior(), usual)
@@ -148,7 +148,7 @@ def test_gradients_and_inference_mode_do_not_matter(case, calibrator):
 # What comes out.
 
 
-@every
+@every_calibrator
 def test_nothing_that_goes_in_is_changed(case, calibrator):
     before = [part.clone() for part in (case.logits, case.data.y, case.data.x, case.data.edge_index, case.split.val)]
     calibrator.fit(case.logits, case.data, case.split).posterior()
@@ -156,7 +156,7 @@ def test_nothing_that_goes_in_is_changed(case, calibrator):
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-@every
+@every_calibrator
 def test_dtype_and_device_are_kept(case, calibrator):
     rounded = case.logits.float()
     single = calibrator.fit(rounded, case.data, case.split).posterior()
@@ -169,16 +169,16 @@ def test_dtype_and_device_are_kept(case, calibrator):
     assert calibrator.fit(rounded.half(), case.data, case.split).posterior().node.dtype == torch.float32
 
 
-@every
+@every_calibrator
 def test_parameters_and_posterior_have_no_gradient(case, calibrator):
     found = calibrator.fit(case.logits, case.data, case.split)
     assert not any(isinstance(value, torch.Tensor) and value.requires_grad for value in found.parameters.values())
     assert not found.posterior().node.requires_grad
 
 
-@every
+@every_calibrator
 def test_a_calibrator_is_its_options(calibrator):
-    assert eval(repr(calibrator), dict(KINDS)) == calibrator
+    assert eval(repr(calibrator), dict(CALIBRATOR_CLASSES)) == calibrator
     with pytest.raises(AttributeError):
         calibrator.seed = 1
 
@@ -303,7 +303,7 @@ def test_a_trained_model_is_calibrated(case):
     torch.testing.assert_close(of_posterior.node, found.node, atol=1e-4, rtol=0.0)
 
 
-@every
+@every_calibrator
 def test_validation_labels_that_are_all_right_make_no_label_impossible(calibrator, case):
     """Where a likelihood alone would be certain; of a model that is as sure as one can be."""
     y, val = case.data.y, case.split.val

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from edgewise.calibration.structured import averaged_features, left_out
-from edgewise.models.task import adjacency_with_loops, averaging
+from edgewise.calibration.structured import left_out, propagate_features
+from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency
 
 PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
 
@@ -78,6 +78,6 @@ def test_features_are_averaged_over_two_hops_and_scaled(case):
     length = np.linalg.norm(expected, axis=1, keepdims=True)
     expected = np.divide(expected, length, out=np.zeros_like(expected), where=length > 0)
     nodes = torch.arange(60) % 2 == 1
-    found = averaged_features(torch.from_numpy(x), averaging(adjacency_with_loops(edges, 60)), nodes)
+    found = propagate_features(torch.from_numpy(x), normalize_adjacency(adjacency_with_self_loops(edges, 60)), nodes)
     np.testing.assert_allclose(found, expected[nodes.numpy()], atol=1e-12)
     assert not bool(found[-1].any())

@@ -72,7 +72,7 @@ def test_surplus_by_hand():
     parameters = StructuredCalibrator().fit(logits, data, split).parameters
     # 3 of 5 labeled edges, against 3 + 1 of all 10 pairs of labeled nodes.
     found, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
-    assert parameters["surplus"] == pytest.approx(found**3 / (found**2 + variance))
+    assert parameters["log_odds_ratio"] == pytest.approx(found**3 / (found**2 + variance))
 
 
 def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
@@ -83,7 +83,7 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
     found, parameters = calibrated.posterior(), calibrated.parameters
     edges = edges_of(case)
     edges = edges[:, case.split.val[edges].all(0)]
-    p, y, surplus = found.node.numpy(), case.data.y.numpy(), parameters["surplus"]
+    p, y, surplus = found.node.numpy(), case.data.y.numpy(), parameters["log_odds_ratio"]
     assert edges.shape[1] > 10
     labeled = edges_of(case)
     labeled = labeled[:, (case.split.train | case.split.val)[labeled].all(0)]
@@ -112,7 +112,7 @@ def test_without_features_and_validation_edges_the_coupling_is_half_the_surplus(
     case.data.edge_index = case.data.edge_index[:, ~val]
     case.data.x = None
     parameters = StructuredCalibrator().fit(case.logits, case.data, case.split).parameters
-    assert parameters["coupling"] == pytest.approx(parameters["surplus"] / 2, abs=1e-3)
+    assert parameters["coupling"] == pytest.approx(parameters["log_odds_ratio"] / 2, abs=1e-3)
 
 
 def test_without_labeled_edges_joints_are_products(case):
@@ -146,7 +146,7 @@ def test_neighbors_that_differ_give_a_negative_coupling(make_case, equal, sign, 
         case.data.x = None
     calibrated = StructuredCalibrator().fit(case.logits, case.data, case.split)
     found, parameters = calibrated.posterior(), calibrated.parameters
-    assert sign * parameters["surplus"] > 2 and sign * parameters["coupling"] > 0.3
+    assert sign * parameters["log_odds_ratio"] > 2 and sign * parameters["coupling"] > 0.3
     same = found.joint(some).diagonal(dim1=1, dim2=2).sum(1)
     product = IndependentPosterior(found.node).joint(some).diagonal(dim1=1, dim2=2).sum(1)
     assert bool((sign * (same - product) > 0).all())

@@ -8,16 +8,16 @@ import torch
 import edgewise as ew
 
 # Quick, but each passes through all of its phases.
-SMALL = {
+SMALL_MODELS = {
     "gcn": ew.GCN(hidden=8, max_epochs=12),
     "gat": ew.GAT(hidden=8, heads=2, max_epochs=12),
     "gmnn": ew.GMNN(hidden=8, pretrain_epochs=10, round_epochs=6, samples=4),
     "epfgnn": ew.EPFGNN(hidden=8, pretrain_epochs=10, rounds=3, steps=4),
 }
-WITH_JOINT = {**SMALL, "jointgcn": ew.JointGCN(hidden=8, folds=3, max_epochs=12)}
+ALL_SMALL_MODELS = {**SMALL_MODELS, "jointgcn": ew.JointGCN(hidden=8, folds=3, max_epochs=12)}
 
 
-def parts_of_blocks(
+def block_graph_arrays(
     num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, between=0.02, dtype=torch.float32
 ):
     """Node i has class i mod C; both directions of each edge are listed; words are few of many, or features normal."""
@@ -34,19 +34,19 @@ def parts_of_blocks(
     return {"x": x.to(dtype), "edge_index": torch.cat([edges, edges.flip(0)], 1), "y": y}
 
 
-def blocks(*sizes, **options):
+def make_block_graph(*sizes, **options):
     """Make a graph of blocks."""
     from torch_geometric.data import Data  # which takes seconds to load
 
-    return Data(**parts_of_blocks(*sizes, **options))
+    return Data(**block_graph_arrays(*sizes, **options))
 
 
-def split_of(data, seed=0):
+def make_split(data, seed=0):
     """Label 12 of 30 nodes of a class: 8 train and 4 validate."""
     return ew.make_splits(data.y, n_splits=1, seed=seed, labeled=0.4)[0]
 
 
-def tensors_of(fitted):
+def fitted_tensors(fitted):
     """Give all that a fit has found."""
     return {**fitted.weights, **{name: getattr(fitted, name) for name in fitted.parts}}
 
@@ -54,14 +54,14 @@ def tensors_of(fitted):
 def digest(fitted):
     """Hash all that a fit has found."""
     sha = hashlib.sha256()
-    for name, tensor in sorted(tensors_of(fitted).items()):
+    for name, tensor in sorted(fitted_tensors(fitted).items()):
         sha.update(name.encode() + tensor.numpy().tobytes())
     return sha.hexdigest()
 
 
 def assert_same_bits(one, other):
     """Compare two fitted values to the last bit; only the seconds may differ."""
-    left, right = tensors_of(one), tensors_of(other)
+    left, right = fitted_tensors(one), fitted_tensors(other)
     assert left.keys() == right.keys()
     for name, tensor in left.items():
         assert tensor.dtype == right[name].dtype, name
@@ -75,14 +75,14 @@ def accuracy(posterior, data, mask):
     return float((posterior.node.argmax(1) == data.y)[mask].double().mean())
 
 
-def changed(data, **parts):
+def copy_with(data, **parts):
     """Give a copy of a graph with other parts."""
     from torch_geometric.data import Data
 
     return Data(**{"x": data.x, "edge_index": data.edge_index, "y": data.y, **parts})
 
 
-def random_states():
+def global_random_states():
     """Give the state of the generators that everybody shares."""
     kind, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (theirs, not ours)
     return torch.get_rng_state().tolist(), kind, keys.tolist(), place

@@ -33,13 +33,13 @@ def random_data(seed, num_nodes=30, num_edges=50, num_features=12, num_classes=3
     return Data(x=x.to(dtype), edge_index=torch.cat([edge_index, loop], dim=1), y=y)
 
 
-def every_third(data):
+def modulo_split(data):
     """Node 0, 3, 6, … train, 1, 4, 7, … validate: both hold isolated nodes."""
     nodes = torch.arange(data.num_nodes)
     return SimpleNamespace(train=nodes % 3 == 0, val=nodes % 3 == 1)
 
 
-def task_of(data, split=None):
+def make_task(data, split=None):
     """The task that `fit` makes of these."""
-    split = every_third(data) if split is None else split
+    split = modulo_split(data) if split is None else split
     return prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")

@@ -13,7 +13,7 @@ from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import DropoutMask
 from edgewise.models.graph_pass import ReceptiveField
 from helpers.reference.layers import attention, neighbors
-from helpers.small_graphs import generator, random_data, task_of
+from helpers.small_graphs import generator, make_task, random_data
 
 SIZES = [(8, 8), (1, 3), (1, 7), (3, 5), (2, 16), (1, 1), (2, 17)]
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-12}
@@ -22,7 +22,7 @@ TARGETS = {"all": None, "some": [0, 3, 4, 11, 29], "one": [7]}
 
 def neighborhoods_of(seed, nodes):
     """The neighborhoods of some nodes, or of all, and how many sources they have."""
-    task = task_of(random_data(seed))
+    task = make_task(random_data(seed))
     nodes = task.all_nodes if nodes is None else np.array(nodes)
     field = ReceptiveField(task, task.x, nodes, 1)
     return field.neighborhoods(1), len(field.within(1))
@@ -154,7 +154,7 @@ def test_threads_change_no_bit(dtype, drops, monkeypatch):
 @pytest.mark.parametrize("nodes", TARGETS.values(), ids=TARGETS)
 def test_each_target_has_its_neighbors_and_itself(nodes):
     data = random_data(8)
-    task = task_of(data)
+    task = make_task(data)
     nodes = list(range(30)) if nodes is None else nodes
     adjacent = neighbors(data.edge_index.T.tolist(), 30)
     sources = sorted({j for i in nodes for j in adjacent[i]})
@@ -169,6 +169,6 @@ def test_each_target_has_its_neighbors_and_itself(nodes):
 def test_some_targets_among_all_sources():
     parts, neighborhoods, _ = random_case(9, 2, 3)
     nodes, device = np.array([2, 5, 28]), torch.device("cpu")
-    adjacent = task_of(random_data(9)).neighbors[nodes]
+    adjacent = make_task(random_data(9)).adjacency[nodes]
     some = Neighborhoods.from_arrays(adjacent.indptr, adjacent.indices, nodes, 30, device, Threads(1))
     torch.testing.assert_close(attend(*parts, some), attend(*parts, neighborhoods)[[2, 5, 28]], rtol=0, atol=1e-14)

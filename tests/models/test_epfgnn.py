@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import edgewise as ew
-from helpers.block_graph import SMALL, accuracy, blocks, split_of
+from helpers.block_graph import SMALL_MODELS, accuracy, make_block_graph, make_split
 
-DATA = blocks()
-SPLIT = split_of(DATA)
-PUBLISHED = replace(SMALL["epfgnn"], schedule="published", pretrain_epochs=30, learning_rate=0.05, steps=10)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
+PUBLISHED = replace(SMALL_MODELS["epfgnn"], schedule="published", pretrain_epochs=30, learning_rate=0.05, steps=10)
 INFERENCES = {"sum_product": ew.sum_product, "max_product": ew.max_product, "mean_field": ew.mean_field}
 HARD = {"within": 0.1, "between": 0.06}  # so that EM may go wrong
 SEEDS = (0, 3, 5, 8)  # some of which it does with
@@ -123,7 +123,7 @@ def test_the_coupling_is_symmetric(fitted):
 
 def test_the_coupling_begins_near_the_identity():
     """(N(0, 1) + I) / C, over many draws."""
-    model = replace(SMALL["epfgnn"], pretrain_epochs=1, rounds=1, steps=1, learning_rate=1e-30)
+    model = replace(SMALL_MODELS["epfgnn"], pretrain_epochs=1, rounds=1, steps=1, learning_rate=1e-30)
     drawn = torch.stack([model.fit(DATA, SPLIT, seed=seed).weights["coupling"] for seed in range(25)])
     noise = 3 * drawn - torch.eye(3)
     assert abs(float(noise.mean())) < 0.23  # 225 numbers: their mean is within 3.5/√225
@@ -154,7 +154,7 @@ def test_without_couplings_joints_are_products(fitted):
 
 def test_without_couplings_it_is_the_pretrained_backbone():
     """EM that takes no steps to speak of leaves the GCN as it was."""
-    model = replace(SMALL["epfgnn"], pretrain_epochs=30, rounds=1, steps=1)
+    model = replace(SMALL_MODELS["epfgnn"], pretrain_epochs=30, rounds=1, steps=1)
     fitted = model.fit(DATA, SPLIT)
     assert not fitted.edge_scale.any()  # one step cannot be better, so the backbone stays
     backbone = backbone_of(model).fit(DATA, SPLIT)
@@ -168,8 +168,8 @@ def test_without_couplings_it_is_the_pretrained_backbone():
 @cache
 def hard(seed):
     """Give a graph, its split, and the validation accuracy of a backbone that was trained on it."""
-    data = blocks(60, seed=seed, dtype=torch.float64, **HARD)
-    split = split_of(data, seed)
+    data = make_block_graph(60, seed=seed, dtype=torch.float64, **HARD)
+    split = make_split(data, seed)
     return data, split, accuracy(backbone_of(PUBLISHED).fit(data, split, seed=seed).posterior(), data, split.val)
 
 
@@ -200,10 +200,10 @@ def test_as_published_em_may_end_below_its_backbone():
 
 @pytest.mark.parametrize("seed", SEEDS[:2])
 def test_as_published_em_has_the_last_word(seed):
-    data = blocks(60, seed=seed, **HARD)
-    fitted = PUBLISHED.fit(data, split_of(data, seed), seed=seed)
+    data = make_block_graph(60, seed=seed, **HARD)
+    fitted = PUBLISHED.fit(data, make_split(data, seed), seed=seed)
     assert fitted.edge_scale.any()
-    backbone = backbone_of(PUBLISHED).fit(data, split_of(data, seed), seed=seed)
+    backbone = backbone_of(PUBLISHED).fit(data, make_split(data, seed), seed=seed)
     assert not torch.equal(fitted.weights["weight_1"], backbone.weights["weight_1"])
 
 

@@ -12,10 +12,19 @@ from torch.nn.functional import cross_entropy
 
 import edgewise as ew
 from edgewise.models.task import prepare_task
-from helpers.block_graph import SMALL, accuracy, assert_same_bits, blocks, changed, random_states, split_of, tensors_of
+from helpers.block_graph import (
+    SMALL_MODELS,
+    accuracy,
+    assert_same_bits,
+    copy_with,
+    fitted_tensors,
+    global_random_states,
+    make_block_graph,
+    make_split,
+)
 
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 LONGER = {
     "gcn": ew.GCN(hidden=16, max_epochs=60),
     "gat": ew.GAT(hidden=16, heads=4, max_epochs=60),
@@ -30,9 +39,9 @@ def usual(model):
     return model.fit(DATA, SPLIT)
 
 
-@pytest.fixture(params=SMALL)
+@pytest.fixture(params=SMALL_MODELS)
 def model(request):
-    return SMALL[request.param]
+    return SMALL_MODELS[request.param]
 
 
 @pytest.fixture
@@ -62,12 +71,12 @@ def test_equal_hyper_parameters_are_one_model(model):
 
 @pytest.mark.parametrize("dense", [False, True])
 def test_fit_changes_nothing(model, dense, two_threads):
-    data = blocks(dense=dense)
+    data = make_block_graph(dense=dense)
     copy, masks = data.clone(), (SPLIT.train.clone(), SPLIT.val.clone())
-    words, states = repr(model), random_states()
+    words, states = repr(model), global_random_states()
     model.fit(data, SPLIT).posterior()
     assert repr(model) == words
-    assert random_states() == states
+    assert global_random_states() == states
     assert torch.get_num_threads() == 2
     assert torch.is_grad_enabled()
     assert sorted(data.keys()) == ["edge_index", "x", "y"]
@@ -82,13 +91,13 @@ def test_an_interrupted_fit_gives_the_threads_back(two_threads):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SMALL["gcn"].fit(DATA, SPLIT, on_epoch=interrupt)
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT, on_epoch=interrupt)
     assert torch.get_num_threads() == 2
 
 
 def test_nothing_that_is_left_has_a_gradient(model):
     fitted = usual(model)
-    assert not any(tensor.requires_grad for tensor in tensors_of(fitted).values())
+    assert not any(tensor.requires_grad for tensor in fitted_tensors(fitted).values())
 
 
 def test_posteriors_are_distributions(model):
@@ -103,7 +112,7 @@ def test_posteriors_are_distributions(model):
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_classifiers_of_nodes_multiply(name):
-    posterior = usual(SMALL[name]).posterior()
+    posterior = usual(SMALL_MODELS[name]).posterior()
     assert isinstance(posterior, ew.IndependentPosterior)
     i, j = DATA.edge_index
     product = posterior.node[i].unsqueeze(2) * posterior.node[j].unsqueeze(1)
@@ -153,8 +162,8 @@ def test_listening_changes_nothing(model):
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 @pytest.mark.parametrize("name", LONGER)
 def test_models_learn(name, dense):
-    data = blocks(120, dense=dense, within=0.2, between=0.01)
-    split = split_of(data)
+    data = make_block_graph(120, dense=dense, within=0.2, between=0.01)
+    split = make_split(data)
     fitted = LONGER[name].fit(data, split)
     first = fitted.history.phases[0][1]
     assert np.mean(fitted.history.loss[first - 5 : first]) < 0.7 * fitted.history.loss[0]
@@ -216,16 +225,16 @@ def test_arrays_nobody_may_write_to(model):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16])
 def test_features_of_other_dtypes_become_float32(dtype):
     assert_same_bits(
-        SMALL["gcn"].fit(changed(DATA, x=DATA.x.to(dtype)), SPLIT),
-        usual(SMALL["gcn"]),
+        SMALL_MODELS["gcn"].fit(copy_with(DATA, x=DATA.x.to(dtype)), SPLIT),
+        usual(SMALL_MODELS["gcn"]),
     )
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 def test_float64_stays_float64(model, dense):
-    data = blocks(dense=dense, dtype=torch.float64)
+    data = make_block_graph(dense=dense, dtype=torch.float64)
     fitted = model.fit(data, SPLIT)
-    assert all(tensor.dtype in (torch.float64, torch.int64) for tensor in tensors_of(fitted).values())
+    assert all(tensor.dtype in (torch.float64, torch.int64) for tensor in fitted_tensors(fitted).values())
     assert fitted.posterior().node.dtype == torch.float64
     torch.testing.assert_close(
         fitted.posterior().node.sum(1), torch.ones(90, dtype=torch.float64), rtol=1e-14, atol=1e-14
@@ -237,7 +246,7 @@ def test_sparse_features_are_the_same_features(model, layout):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse")  # torch calls them beta
         sparse = DATA.x.to_sparse(layout=layout)
-    assert_same_bits(model.fit(changed(DATA, x=sparse), SPLIT), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, x=sparse), SPLIT), usual(model))
 
 
 def test_sparse_entries_that_are_listed_twice_add_up():
@@ -245,14 +254,14 @@ def test_sparse_entries_that_are_listed_twice_add_up():
     half = DATA.x[row, column] / 2
     places = torch.stack([torch.cat([row, row]), torch.cat([column, column])])
     twice = torch.sparse_coo_tensor(places, torch.cat([half, half]), DATA.x.shape, check_invariants=True)
-    assert_same_bits(SMALL["gat"].fit(changed(DATA, x=twice), SPLIT), usual(SMALL["gat"]))
+    assert_same_bits(SMALL_MODELS["gat"].fit(copy_with(DATA, x=twice), SPLIT), usual(SMALL_MODELS["gat"]))
 
 
 @pytest.mark.parametrize("name", ["gcn", "gmnn", "epfgnn"])
 def test_dense_features_in_a_sparse_tensor_differ_by_rounding(name):
-    data = blocks(dense=True, dtype=torch.float64)
-    dense = SMALL[name].fit(data, SPLIT).posterior().node
-    sparse = SMALL[name].fit(changed(data, x=data.x.to_sparse()), SPLIT).posterior().node
+    data = make_block_graph(dense=True, dtype=torch.float64)
+    dense = SMALL_MODELS[name].fit(data, SPLIT).posterior().node
+    sparse = SMALL_MODELS[name].fit(copy_with(data, x=data.x.to_sparse()), SPLIT).posterior().node
     torch.testing.assert_close(sparse, dense, rtol=1e-9, atol=1e-9)
 
 
@@ -266,7 +275,7 @@ def test_the_kept_epoch_is_that_of_the_weights(model):
 
 
 def test_weights_of_edges_are_refused(model):
-    weighted = changed(DATA, edge_weight=torch.ones(DATA.edge_index.shape[1]))
+    weighted = copy_with(DATA, edge_weight=torch.ones(DATA.edge_index.shape[1]))
     with pytest.raises(ValueError, match="but data has edge_weight"):
         model.fit(weighted, SPLIT)
 
@@ -280,8 +289,8 @@ def test_other_labels_are_not_looked_at(model):
     seen = SPLIT.train | SPLIT.val
     unknown = torch.where(seen, DATA.y, -1)
     shuffled = torch.where(seen, DATA.y, DATA.y.roll(1))
-    assert_same_bits(model.fit(changed(DATA, y=unknown), SPLIT, num_classes=3), usual(model))
-    assert_same_bits(model.fit(changed(DATA, y=shuffled), SPLIT), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, y=unknown), SPLIT, num_classes=3), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, y=shuffled), SPLIT), usual(model))
 
 
 def test_a_task_holds_no_label_that_is_not_to_be_seen():
@@ -298,8 +307,8 @@ def test_a_split_needs_no_test_nodes(model):
 
 def test_labels_of_validation_choose_but_do_not_teach():
     """Training losses do not move with the labels of validation nodes."""
-    other = changed(DATA, y=torch.where(SPLIT.val, (DATA.y + 1) % 3, DATA.y))
-    one, two = usual(SMALL["gcn"]), SMALL["gcn"].fit(other, SPLIT)
+    other = copy_with(DATA, y=torch.where(SPLIT.val, (DATA.y + 1) % 3, DATA.y))
+    one, two = usual(SMALL_MODELS["gcn"]), SMALL_MODELS["gcn"].fit(other, SPLIT)
     assert one.history.loss == two.history.loss
     assert one.history.val_loss != two.history.val_loss
 

@@ -11,11 +11,11 @@ from edgewise.models.gmnn import draw_classes, draw_labels
 from edgewise.models.graph_pass import all_logits
 from edgewise.models.seeds import generator
 from edgewise.models.task import prepare_task
-from helpers.block_graph import SMALL, assert_same_bits, blocks, split_of, tensors_of
+from helpers.block_graph import SMALL_MODELS, assert_same_bits, fitted_tensors, make_block_graph, make_split
 
-DATA = blocks()
-SPLIT = split_of(DATA)
-MODEL = SMALL["gmnn"]
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
+MODEL = SMALL_MODELS["gmnn"]
 
 
 @pytest.fixture(scope="module")
@@ -193,4 +193,4 @@ def test_logits_of_any_size_can_be_drawn_from(task):
 
 
 def test_every_tensor_is_finite(fitted):
-    assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(fitted).values())
+    assert all(bool(tensor.isfinite().all()) for tensor in fitted_tensors(fitted).values())

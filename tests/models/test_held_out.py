@@ -7,7 +7,7 @@ import torch
 from torch_geometric.data import Data
 
 from edgewise.models.joint_gcn import held_out_folds
-from helpers.small_graphs import task_of
+from helpers.small_graphs import make_task
 
 
 def task_with(edges, y, num_train):
@@ -15,7 +15,7 @@ def task_with(edges, y, num_train):
     edges = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
     data = Data(x=torch.ones(len(y), 1), edge_index=torch.cat([edges, edges.flip(0)], 1), y=torch.tensor(y))
     nodes = torch.arange(len(y))
-    return task_of(data, SimpleNamespace(train=nodes < num_train, val=nodes == len(y) - 1))
+    return make_task(data, SimpleNamespace(train=nodes < num_train, val=nodes == len(y) - 1))
 
 
 def dealt(task, num_folds, seed=0):

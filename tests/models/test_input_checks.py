@@ -12,10 +12,18 @@ from torch_geometric.utils import to_undirected
 
 import edgewise as ew
 from edgewise.models.task import prepare_task
-from helpers.block_graph import SMALL, WITH_JOINT, accuracy, assert_same_bits, blocks, changed, split_of
+from helpers.block_graph import (
+    ALL_SMALL_MODELS,
+    SMALL_MODELS,
+    accuracy,
+    assert_same_bits,
+    copy_with,
+    make_block_graph,
+    make_split,
+)
 
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 TRAIN, VAL = int(SPLIT.train.nonzero()[0]), int(SPLIT.val.nonzero()[0])
 ONE_WAY = DATA.edge_index[:, DATA.edge_index[0] < DATA.edge_index[1]]
 
@@ -26,12 +34,12 @@ def usual(model):
     return model.fit(DATA, SPLIT)
 
 
-@pytest.fixture(params=WITH_JOINT)
+@pytest.fixture(params=ALL_SMALL_MODELS)
 def model(request):
-    return WITH_JOINT[request.param]
+    return ALL_SMALL_MODELS[request.param]
 
 
-def refused(words, model=SMALL["gcn"], data=DATA, split=SPLIT, **options):
+def refused(words, model=SMALL_MODELS["gcn"], data=DATA, split=SPLIT, **options):
     with pytest.raises(ValueError, match=re.escape(words)):
         model.fit(data, split, **options)
 
@@ -51,7 +59,7 @@ def masks(**others):
 
 @pytest.mark.parametrize("name", ["x", "edge_index", "y"])
 def test_data_without_a_part(name, model):
-    refused(f"Expected data with x, edge_index and y, but Data has no {name}.", model, changed(DATA, **{name: None}))
+    refused(f"Expected data with x, edge_index and y, but Data has no {name}.", model, copy_with(DATA, **{name: None}))
 
 
 def test_what_is_no_data():
@@ -90,20 +98,20 @@ def test_parts_of_a_graph(parts, words):
 def test_features_that_are_no_numbers(value, model):
     x = with_value(with_value(DATA.x, (70, 2), value), (41, 0), value)
     words = "Expected finite features, but x holds NaN or infinity in 2 rows, first for node 41. Fill them, say by"
-    refused(words, model, changed(DATA, x=x))
-    refused(words, model, changed(DATA, x=x.numpy()))
+    refused(words, model, copy_with(DATA, x=x))
+    refused(words, model, copy_with(DATA, x=x.numpy()))
 
 
 def test_sparse_features_that_are_no_numbers():
     x = with_value(DATA.x, (41, 0), torch.nan).to_sparse()
-    refused("but x holds NaN or infinity in 1 rows, first for node 41.", data=changed(DATA, x=x))
+    refused("but x holds NaN or infinity in 1 rows, first for node 41.", data=copy_with(DATA, x=x))
 
 
 def test_large_features_are_numbers():
     """Their sum is not."""
     large = 1e37 * (DATA.x + 1)
     assert large.isfinite().all() and large.sum().isinf()
-    task = prepare_task(changed(DATA, x=large), SPLIT, directed="refuse", num_classes=None, device="cpu")
+    task = prepare_task(copy_with(DATA, x=large), SPLIT, directed="refuse", num_classes=None, device="cpu")
     assert torch.equal(task.x, large)
 
 
@@ -112,18 +120,18 @@ def test_directed_edges(model):
     words = (
         f"but {ONE_WAY.shape[1]} edges are listed in one direction only, first {i} → {j}. Pass directed='undirected'"
     )
-    refused(words, model, changed(DATA, edge_index=ONE_WAY))
+    refused(words, model, copy_with(DATA, edge_index=ONE_WAY))
     both = torch.cat([DATA.edge_index, torch.tensor([[5, 7, 7], [7, 5, 5]]), torch.tensor([[8], [80]])], 1)
     lonely = both[:, ((both[0] != 80) | (both[1] != 8))]
-    refused("but 1 edges are listed in one direction only, first 8 → 80.", model, changed(DATA, edge_index=lonely))
+    refused("but 1 edges are listed in one direction only, first 8 → 80.", model, copy_with(DATA, edge_index=lonely))
 
 
 def test_the_way_out_of_directed_edges(model):
-    one_way = changed(DATA, edge_index=ONE_WAY)
+    one_way = copy_with(DATA, edge_index=ONE_WAY)
     assert_same_bits(model.fit(one_way, SPLIT, directed="undirected"), usual(model))
-    assert_same_bits(model.fit(changed(DATA, edge_index=to_undirected(ONE_WAY)), SPLIT), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, edge_index=to_undirected(ONE_WAY)), SPLIT), usual(model))
     turned = torch.where(torch.arange(ONE_WAY.shape[1]) % 2 == 0, ONE_WAY, ONE_WAY.flip(0))
-    assert_same_bits(model.fit(changed(DATA, edge_index=turned), SPLIT, directed="undirected"), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, edge_index=turned), SPLIT, directed="undirected"), usual(model))
     assert_same_bits(model.fit(DATA, SPLIT, directed="undirected"), usual(model))
 
 
@@ -167,7 +175,7 @@ def test_splits(split, words):
 @pytest.mark.parametrize(("name", "node"), [("train", TRAIN), ("val", VAL)])
 def test_unknown_labels_of_labeled_nodes(name, node, model):
     words = f"Expected a label for each {name} node, but that of node {node} is unknown (-1)."
-    refused(words, model, changed(DATA, y=with_value(DATA.y, node, -1)))
+    refused(words, model, copy_with(DATA, y=with_value(DATA.y, node, -1)))
 
 
 def test_too_few_classes(model):
@@ -193,7 +201,9 @@ def test_each_seed(name, seed):
 
 @pytest.mark.parametrize("seed", [np.int64(3), (1 << 63) - 1])
 def test_seeds_of_any_size_and_kind(seed):
-    assert_same_bits(SMALL["gcn"].fit(DATA, SPLIT, seed=seed), SMALL["gcn"].fit(DATA, SPLIT, seed=int(seed)))
+    assert_same_bits(
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT, seed=seed), SMALL_MODELS["gcn"].fit(DATA, SPLIT, seed=int(seed))
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
@@ -275,7 +285,7 @@ def test_evidence_is_a_truth_value():
 
 
 def test_options_of_posteriors():
-    fitted = {name: usual(SMALL[name]) for name in ("gmnn", "epfgnn")}
+    fitted = {name: usual(SMALL_MODELS[name]) for name in ("gmnn", "epfgnn")}
     with pytest.raises(ValueError, match="Expected prediction to be one of mixture, averaged_logits, but got 'mean'"):
         fitted["gmnn"].posterior("mean")
     with pytest.raises(ValueError, match="Expected inference to be one of sum_product, max_product, mean_field, but"):
@@ -293,17 +303,17 @@ def sound(posterior, num_nodes=90, num_classes=3):
 
 def without_edges_of(data, *nodes):
     keep = ~torch.isin(data.edge_index, torch.tensor(nodes)).any(0)
-    return changed(data, edge_index=data.edge_index[:, keep])
+    return copy_with(data, edge_index=data.edge_index[:, keep])
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 def test_isolated_nodes(model, dense):
     """They train, validate or neither, by their own features."""
     free = int((~(SPLIT.train | SPLIT.val)).nonzero()[0])
-    data = without_edges_of(blocks(dense=dense), TRAIN, VAL, free)
+    data = without_edges_of(make_block_graph(dense=dense), TRAIN, VAL, free)
     fitted = model.fit(data, SPLIT)
     posterior = sound(fitted.posterior())
-    others = changed(data, x=torch.where(torch.arange(90)[:, None] == free, data.x.roll(1, 1), data.x))
+    others = copy_with(data, x=torch.where(torch.arange(90)[:, None] == free, data.x.roll(1, 1), data.x))
     if model.name in ("gcn", "gat"):  # nobody hears what an isolated node says
         moved = (model.fit(others, SPLIT).posterior().node != posterior.node).any(1)
         assert moved.nonzero().flatten().tolist() == [free]
@@ -312,7 +322,7 @@ def test_isolated_nodes(model, dense):
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 def test_a_graph_without_edges(model, dense):
     """Then nodes are classified by their own features, so like nodes are treated alike."""
-    data = changed(blocks(dense=dense), edge_index=torch.empty(2, 0, dtype=torch.long))
+    data = copy_with(make_block_graph(dense=dense), edge_index=torch.empty(2, 0, dtype=torch.long))
     data.x[89] = data.x[88]
     assert not bool((SPLIT.train | SPLIT.val)[88:].any())
     posterior = sound(model.fit(data, SPLIT).posterior())
@@ -324,7 +334,7 @@ def test_a_graph_without_edges(model, dense):
 def test_self_loops_and_repeated_edges_count_as_if_they_were_not_there(model):
     loops = torch.tensor([[0, 3, 3, 89], [0, 3, 3, 89]])
     odd = torch.cat([DATA.edge_index[:, :40], loops, DATA.edge_index, DATA.edge_index[:, 10:11]], 1)
-    assert_same_bits(model.fit(changed(DATA, edge_index=odd), SPLIT), usual(model))
+    assert_same_bits(model.fit(copy_with(DATA, edge_index=odd), SPLIT), usual(model))
 
 
 def test_a_class_that_nobody_trains(model):
@@ -339,7 +349,7 @@ def test_a_class_that_nobody_validates(model):
 
 def test_one_class_only(model):
     """There is nothing to learn, and no doubt."""
-    fitted = model.fit(changed(DATA, y=torch.zeros(90, dtype=torch.long)), SPLIT)
+    fitted = model.fit(copy_with(DATA, y=torch.zeros(90, dtype=torch.long)), SPLIT)
     assert (sound(fitted.posterior(), num_classes=1).node == 1).all()
     assert (fitted.posterior().joint(DATA.edge_index) == 1).all()
     assert set(fitted.history.val_accuracy) == {1.0}
@@ -347,7 +357,7 @@ def test_one_class_only(model):
 
 def test_one_label_of_several_classes(model):
     """All training nodes agree, yet other labels stay possible."""
-    posterior = sound(model.fit(changed(DATA, y=DATA.y * 0), SPLIT, num_classes=3).posterior())
+    posterior = sound(model.fit(copy_with(DATA, y=DATA.y * 0), SPLIT, num_classes=3).posterior())
     assert (posterior.node[SPLIT.test] > 0).all()
     assert (posterior.node.argmax(1)[SPLIT.test] == 0).double().mean() > 0.8
 
@@ -355,27 +365,27 @@ def test_one_label_of_several_classes(model):
 def test_nodes_without_any_feature(model):
     x = DATA.x.clone()
     x[::2] = 0.0
-    sound(model.fit(changed(DATA, x=x), SPLIT).posterior())
+    sound(model.fit(copy_with(DATA, x=x), SPLIT).posterior())
 
 
 def test_no_feature_anywhere(model):
-    sound(model.fit(changed(DATA, x=torch.zeros(90, 4)), SPLIT).posterior())
+    sound(model.fit(copy_with(DATA, x=torch.zeros(90, 4)), SPLIT).posterior())
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_constant_features_tell_only_how_many_neighbors_there_are(name):
-    data = changed(DATA, x=torch.ones(90, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
-    belief = sound(SMALL[name].fit(data, SPLIT).posterior()).node
+    data = copy_with(DATA, x=torch.ones(90, 3), edge_index=torch.empty(2, 0, dtype=torch.long))
+    belief = sound(SMALL_MODELS[name].fit(data, SPLIT).posterior()).node
     torch.testing.assert_close(belief, belief[:1].expand(90, 3))
 
 
 def test_constant_features(model):
-    sound(model.fit(changed(DATA, x=torch.ones(90, 3)), SPLIT).posterior())
+    sound(model.fit(copy_with(DATA, x=torch.ones(90, 3)), SPLIT).posterior())
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 def test_a_single_feature(model, dense):
-    sound(model.fit(changed(DATA, x=blocks(dense=dense).x[:, :1]), SPLIT).posterior())
+    sound(model.fit(copy_with(DATA, x=make_block_graph(dense=dense).x[:, :1]), SPLIT).posterior())
 
 
 def test_two_nodes(model):
@@ -401,13 +411,13 @@ def test_more_heads_than_units_of_eight():
 def test_a_fit_that_diverges_says_so(model, dense):
     words = r"Training diverged in epoch 1 of ((pre)?training|network 1): .* Lower the learning rate \(1e\+30\), or"
     with pytest.raises(FloatingPointError, match=words):
-        replace(model, learning_rate=1e30).fit(blocks(dense=dense), SPLIT)
+        replace(model, learning_rate=1e30).fit(make_block_graph(dense=dense), SPLIT)
 
 
 def test_a_fit_that_diverges_later_says_when():
-    data = changed(DATA, x=1e20 * DATA.x)
+    data = copy_with(DATA, x=1e20 * DATA.x)
     with pytest.raises(FloatingPointError, match=r"Training diverged in epoch \d+ of training: the loss is"):
-        SMALL["gat"].fit(data, SPLIT)
+        SMALL_MODELS["gat"].fit(data, SPLIT)
 
 
 def test_a_fit_that_diverges_gives_the_threads_back():
@@ -420,7 +430,7 @@ def test_a_fit_that_diverges_gives_the_threads_back():
 @pytest.mark.parametrize("name", ["gcn", "gat", "gmnn", "epfgnn"])
 def test_huge_features_have_a_result_or_diverge(name):
     try:
-        fitted = SMALL[name].fit(changed(DATA, x=1e37 * DATA.x), SPLIT)
+        fitted = SMALL_MODELS[name].fit(copy_with(DATA, x=1e37 * DATA.x), SPLIT)
     except FloatingPointError:
         return
     sound(fitted.posterior())
@@ -432,4 +442,4 @@ def test_an_overflow_where_nobody_trains_says_so(name):
     free = int((~(SPLIT.train | SPLIT.val)).nonzero()[0])
     data = without_edges_of(DATA, free)
     with pytest.raises(FloatingPointError):
-        SMALL[name].fit(changed(data, x=with_value(data.x, free, 3e38)), SPLIT)
+        SMALL_MODELS[name].fit(copy_with(data, x=with_value(data.x, free, 3e38)), SPLIT)

@@ -12,22 +12,22 @@ from scipy.optimize import minimize
 import edgewise as ew
 from edgewise.inference.messages import log_sum, sweep
 from edgewise.models.joint_gcn import (
-    PRIOR,
+    PRIOR_STANDARD_DEVIATIONS,
     HeldOut,
     JointGCN,
-    Learned,
+    JointParameters,
+    _fit_joint_parameters,
     _held_out,
     _log_degree,
     _log_likelihood,
-    _most_likely,
 )
 from edgewise.models.task import prepare_task
-from helpers.block_graph import assert_same_bits, blocks, changed, split_of
+from helpers.block_graph import assert_same_bits, copy_with, make_block_graph, make_split
 from helpers.sinkhorn import joints_from_messages, sinkhorn_loop
 
 SMALL = JointGCN(hidden=8, folds=3, max_epochs=12)
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 
 
 @cache
@@ -59,7 +59,7 @@ def drawn(strength, telling=1.0, num_nodes=600, seed=0):
 def test_the_strength_has_the_sign_of_the_true_coupling_and_joints_beat_products(strength):
     data, split = drawn(strength)
     found = JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split)
-    assert found.strength * strength > 1
+    assert found.coupling * strength > 1
     posterior = found.posterior()
     joint, product = (
         ew.evaluate(belief, data.y, data.edge_index, mask=split.test).edgewise for belief in (posterior, posterior.node)
@@ -71,11 +71,11 @@ def test_the_strength_has_the_sign_of_the_true_coupling_and_joints_beat_products
 def test_features_that_tell_nothing_leave_all_to_the_coupling(strength):
     """Then marginals are ½, and the strength is that of the tree: about 150 edges tell it to within 0.3 or so."""
     data, split = drawn(strength, telling=0.0)
-    assert JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split).strength == pytest.approx(strength, abs=0.8)
+    assert JointGCN(hidden=4, folds=3, max_epochs=30).fit(data, split).coupling == pytest.approx(strength, abs=0.8)
 
 
 def numbers(*values):
-    return Learned(*torch.tensor(values, dtype=torch.float64))
+    return JointParameters(*torch.tensor(values, dtype=torch.float64))
 
 
 def test_what_labels_were_drawn_with_is_found_again():
@@ -87,7 +87,7 @@ def test_what_labels_were_drawn_with_is_found_again():
     joints = joints_from_messages(true.log_marginals(logits, log_degree)[pairs], 1.2).flatten(1).numpy()
     drawn = (rng.random((1500, 1)) > joints.cumsum(1)).sum(1).clip(max=8)
     labels = torch.from_numpy(np.concatenate([drawn // 3, drawn % 3]))
-    found = _most_likely(HeldOut(logits, log_degree, labels, pairs))
+    found = _fit_joint_parameters(HeldOut(logits, log_degree, labels, pairs))
     assert [float(number) for number in found] == pytest.approx([0.4, -0.1, 1.2], abs=0.15)
 
 
@@ -119,20 +119,20 @@ def test_the_likelihood_is_that_of_a_loop(place):
     assert float(found) == pytest.approx(by_a_loop(example(), *place), abs=1e-7)
 
 
-def test_what_is_learnt_is_most_likely():
+def test_what_is_learnt_is_fit_joint_parameters():
     def loss(place):
-        return -by_a_loop(example(), *place) + np.square(np.divide(place, PRIOR)).sum() / 2
+        return -by_a_loop(example(), *place) + np.square(np.divide(place, PRIOR_STANDARD_DEVIATIONS)).sum() / 2
 
     best = minimize(loss, [0.0, 0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-4, "fatol": 1e-7}).x
-    assert [float(number) for number in _most_likely(example())] == pytest.approx(best.tolist(), abs=1e-3)
+    assert [float(number) for number in _fit_joint_parameters(example())] == pytest.approx(best.tolist(), abs=1e-3)
 
 
 def test_labels_that_are_all_alike_leave_numbers_finite():
     held_out = example()
     logits = held_out.logits.clone()
     logits[held_out.edge_index[1]] = logits[held_out.edge_index[0]]
-    found = _most_likely(held_out._replace(logits=logits, labels=logits.argmax(1)))
-    assert 0 < found.strength < 10
+    found = _fit_joint_parameters(held_out._replace(logits=logits, labels=logits.argmax(1)))
+    assert 0 < found.coupling < 10
     assert 0 < found.log_sharpness < 5
 
 
@@ -144,7 +144,7 @@ def test_without_labeled_edges_there_is_no_coupling():
         train[i] = not train[around].any() and not SPLIT.val[i]
     train &= ~SPLIT.val
     found = SMALL.fit(DATA, SimpleNamespace(train=train, val=SPLIT.val))
-    assert found.strength == pytest.approx(0.0, abs=1e-9)
+    assert found.coupling == pytest.approx(0.0, abs=1e-9)
     i, j = DATA.edge_index
     node = found.posterior().node
     torch.testing.assert_close(found.posterior().joint(DATA.edge_index), node[i].unsqueeze(2) * node[j].unsqueeze(1))
@@ -175,7 +175,7 @@ def test_degrees_are_relative():
 
 def test_other_labels_do_not_matter():
     hidden = torch.where(SPLIT.train | SPLIT.val, DATA.y, -1)
-    assert_same_bits(SMALL.fit(changed(DATA, y=hidden), SPLIT, num_classes=3), fitted())
+    assert_same_bits(SMALL.fit(copy_with(DATA, y=hidden), SPLIT, num_classes=3), fitted())
 
 
 def test_one_training_node_is_enough():
@@ -243,11 +243,11 @@ def test_the_same_comes_back_from_disk(tmp_path):
     assert_same_bits(again, fitted())
     assert torch.equal(again.posterior().joint(DATA.edge_index), fitted().posterior().joint(DATA.edge_index))
     assert repr(again) == repr(fitted())
-    assert f"strength={again.strength:.2f}" in repr(again)
+    assert f"coupling={again.coupling:.2f}" in repr(again)
 
 
 def test_float64_is_near_float32():
-    doubled = SMALL.fit(changed(DATA, x=DATA.x.double()), SPLIT)
+    doubled = SMALL.fit(copy_with(DATA, x=DATA.x.double()), SPLIT)
     assert doubled.posterior().node.dtype == torch.float64
     torch.testing.assert_close(doubled.posterior().node.float(), fitted().posterior().node, atol=1e-3, rtol=0.0)
 

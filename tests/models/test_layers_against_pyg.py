@@ -13,7 +13,7 @@ from edgewise.kernels.dropout import NO_DROPOUT
 from edgewise.models.graph_pass import Network, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, generator
 from helpers.reference.layers import attention, convolution, neighbors
-from helpers.small_graphs import every_third, random_data, task_of
+from helpers.small_graphs import make_task, modulo_split, random_data
 
 MODELS = {
     "gcn": ew.GCN(hidden=8, dropout=0.0, max_epochs=20),
@@ -114,7 +114,7 @@ def test_logits_on_tiny_graphs(name, dense):
     """With isolated nodes and self-loops."""
     for seed in range(3):
         data = random_data(seed, dense=dense)
-        fitted = MODELS[name].fit(data, every_third(data), seed)
+        fitted = MODELS[name].fit(data, modulo_split(data), seed)
         with torch.no_grad():
             expected = their_logits(PYG[name](fitted.weights), data)
         torch.testing.assert_close(fitted.logits, expected, rtol=1e-5, atol=1e-5)
@@ -124,7 +124,7 @@ def test_logits_on_tiny_graphs(name, dense):
 @pytest.mark.parametrize("hidden", [5, 20])  # below and above the number of features
 def test_gcn_by_loops(dense, hidden):
     data = random_data(3, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
-    task = task_of(data)
+    task = make_task(data)
     draw = Initializer(generator(0, "gcn"), task.dtype, task.device)
     weights = ew.GCN(hidden=hidden).initial_weights(12, 3, draw)
     weights["bias_1"] += 0.1
@@ -139,7 +139,7 @@ def test_gcn_by_loops(dense, hidden):
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
 def test_gat_by_loops(dense):
     data = random_data(4, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
-    task = task_of(data)
+    task = make_task(data)
     weights = random_weights("gat", task)
     heard = neighbors(data.edge_index.T.tolist(), 12)
 
@@ -166,7 +166,7 @@ def cut_network(name, task, nodes, validating):
 def test_logits_and_gradients_of_some_nodes(name, nodes, dense):
     """They are those of the whole graph, though only the rows that these nodes need are computed."""
     data = random_data(5, dense=dense, dtype=torch.float64)
-    task = task_of(data)
+    task = make_task(data)
     weights = {name: weight.requires_grad_() for name, weight in random_weights(name, task).items()}
     net = PYG[name](weights)
     expected = their_logits(net, data)
@@ -193,9 +193,9 @@ def test_logits_and_gradients_of_some_nodes(name, nodes, dense):
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
 def test_20_epochs_on_a_small_graph(name, dense):
     data = random_data(7, dense=dense, dtype=torch.float64)
-    split = every_third(data)
+    split = modulo_split(data)
     history = MODELS[name].fit(data, split, seed=4).history
-    net = PYG[name](initial_weights(name, task_of(data), seed=4))
+    net = PYG[name](initial_weights(name, make_task(data), seed=4))
     losses, val_losses = trained_by_pyg(net, data, split, 20)
     assert history.epochs == 20 and losses[-1] < losses[0]
     np.testing.assert_allclose(history.loss, losses, rtol=1e-9)
@@ -206,7 +206,7 @@ def test_20_epochs_on_a_small_graph(name, dense):
 def test_20_epochs_on_cora(name, cora):
     data, split = cora
     history = MODELS[name].fit(data, split, seed=1).history
-    net = PYG[name](initial_weights(name, task_of(data, split), seed=1))
+    net = PYG[name](initial_weights(name, make_task(data, split), seed=1))
     losses, val_losses = trained_by_pyg(net, data, split, 20)
     np.testing.assert_allclose(history.loss, losses, rtol=1e-5)
     np.testing.assert_allclose(history.val_loss, val_losses, rtol=1e-5)

@@ -12,10 +12,10 @@ from torch_geometric.nn import GCNConv
 
 import edgewise as ew
 from edgewise.models import Classifier, known_models
-from helpers.block_graph import blocks, split_of
+from helpers.block_graph import make_block_graph, make_split
 
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +31,9 @@ class ThreeLayers(ew.GCN):
 
     def forward(self, weights, graph):
         w = weights
-        hidden = graph.average_features(w["weight_1"])
-        hidden = graph.average(graph.relu_dropout_matmul(hidden, w["bias_1"], w["weight_2"]))
-        hidden = graph.average(graph.relu_dropout_matmul(hidden, w["bias_2"], w["weight_3"]))
+        hidden = graph.propagate_features(w["weight_1"])
+        hidden = graph.propagate(graph.relu_dropout_matmul(hidden, w["bias_1"], w["weight_2"]))
+        hidden = graph.propagate(graph.relu_dropout_matmul(hidden, w["bias_2"], w["weight_3"]))
         return hidden + w["bias_3"]
 
 
@@ -53,8 +53,8 @@ def three_layers_by_pyg(weights, data):
 @pytest.mark.parametrize("hops", [3, None])
 def test_a_third_layer(hops, dense, monkeypatch):
     monkeypatch.setattr(ThreeLayers, "hops", hops)
-    data = blocks(dense=dense)
-    split = split_of(data)
+    data = make_block_graph(dense=dense)
+    split = make_split(data)
     fitted = ThreeLayers(hidden=8, max_epochs=1, patience=9, dropout=0.0).fit(data, split, seed=3)
     logits = three_layers_by_pyg(fitted.weights, data)
     torch.testing.assert_close(fitted.logits, logits, rtol=1e-4, atol=1e-5)
@@ -148,8 +148,8 @@ def test_predictions_have_the_names_of_results(model, names):
 @pytest.mark.parametrize("model", [ew.GCN(hidden=8, max_epochs=5), ew.GAT(hidden=8, heads=2, max_epochs=5)])
 @pytest.mark.parametrize("dense", [False, True])
 def test_apply_to_the_same_and_to_a_changed_graph(model, dense):
-    data = blocks(dense=dense)
-    fitted = model.fit(data, split_of(data))
+    data = make_block_graph(dense=dense)
+    fitted = model.fit(data, make_split(data))
     unlabeled = SimpleNamespace(x=data.x, edge_index=data.edge_index)
     assert torch.equal(fitted.apply(unlabeled).logits, fitted.logits)
     assert torch.equal(fitted.apply(unlabeled).posterior().node, fitted.posterior().node)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.block_graph import blocks, split_of
+from helpers.block_graph import make_block_graph, make_split
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -18,8 +18,8 @@ def test_losses_of_fifty_epochs_are_equal(model, monkeypatch):
     benchmark = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, benchmark)
     spec.loader.exec_module(benchmark)
-    data = blocks()
-    cell = benchmark.cells(data, split_of(data), epochs=50, rate=0.0)[model]
+    data = make_block_graph()
+    cell = benchmark.cells(data, make_split(data), epochs=50, rate=0.0)[model]
     ours, plain = cell.ours(), cell.plain()
     assert len(ours) >= 49
     assert ours == pytest.approx(plain, abs=1e-4)

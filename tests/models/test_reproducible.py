@@ -16,21 +16,21 @@ from edgewise.kernels.dropout import Dropout
 from edgewise.models import gmnn
 from edgewise.models.seeds import Initializer, generator
 from edgewise.models.task import prepare_task
-from helpers.block_graph import SMALL, assert_same_bits, blocks, changed, digest, split_of
+from helpers.block_graph import SMALL_MODELS, assert_same_bits, copy_with, digest, make_block_graph, make_split
 
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 LARGE = {  # so large that threads would share sums
-    "words": blocks(300, within=0.05, between=0.01),
-    "dense": blocks(300, dense=True, within=0.05, between=0.01),
+    "words": make_block_graph(300, within=0.05, between=0.01),
+    "dense": make_block_graph(300, dense=True, within=0.05, between=0.01),
 }
-LARGE_SPLIT = split_of(LARGE["words"])
-WIDE = {name: replace(model, hidden=64) for name, model in SMALL.items()}
+LARGE_SPLIT = make_split(LARGE["words"])
+WIDE = {name: replace(model, hidden=64) for name, model in SMALL_MODELS.items()}
 
 
-@pytest.fixture(params=SMALL)
+@pytest.fixture(params=SMALL_MODELS)
 def model(request):
-    return SMALL[request.param]
+    return SMALL_MODELS[request.param]
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 def test_the_same_seed_gives_the_same_bits(model, dense):
-    data = blocks(dense=dense)
+    data = make_block_graph(dense=dense)
     assert_same_bits(model.fit(data, SPLIT, seed=3), model.fit(data, SPLIT, seed=3))
 
 
@@ -113,7 +113,7 @@ def test_another_fit_beside_it_does_not_matter(name):
 
     def busy():
         while not done.is_set():
-            SMALL["gmnn"].fit(DATA, SPLIT, seed=7)
+            SMALL_MODELS["gmnn"].fit(DATA, SPLIT, seed=7)
 
     other = threading.Thread(target=busy)
     other.start()
@@ -131,7 +131,7 @@ def test_another_thread_that_ends_a_fit_does_not_matter(name):
 
     def other():
         torch.set_num_threads(2)
-        SMALL["gcn"].fit(DATA, SPLIT)
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT)
         torch.rand(100)  # of the shared generator
 
     def start_other(epoch):
@@ -144,27 +144,27 @@ def test_another_thread_that_ends_a_fit_does_not_matter(name):
 
 def test_another_process_gives_the_same_bits():
     program = (
-        "from models.blocks import *\n"
+        "from helpers.block_graph import *\n"
         "from types import SimpleNamespace\n"
-        "data = SimpleNamespace(**parts_of_blocks())\n"
-        "print(*(digest(SMALL[name].fit(data, split_of(data), seed=5)) for name in ('gcn', 'gmnn')))\n"
+        "data = SimpleNamespace(**block_graph_arrays())\n"
+        "print(*(digest(SMALL_MODELS[name].fit(data, make_split(data), seed=5)) for name in ('gcn', 'gmnn')))\n"
     )
     tests = Path(__file__).parents[1]
     other = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, timeout=300)
     assert other.returncode == 0, other.stderr
-    assert other.stdout.split() == [digest(SMALL[name].fit(DATA, SPLIT, seed=5)) for name in ("gcn", "gmnn")]
+    assert other.stdout.split() == [digest(SMALL_MODELS[name].fit(DATA, SPLIT, seed=5)) for name in ("gcn", "gmnn")]
 
 
 def test_fits_that_overlap_give_the_threads_back():
     first_began, second_began, first_ended = threading.Event(), threading.Event(), threading.Event()
 
     def first():
-        SMALL["gcn"].fit(DATA, SPLIT, on_epoch=lambda epoch: (first_began.set(), second_began.wait()))
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT, on_epoch=lambda epoch: (first_began.set(), second_began.wait()))
         first_ended.set()
 
     def second():
         first_began.wait()
-        SMALL["gcn"].fit(DATA, SPLIT, on_epoch=lambda epoch: (second_began.set(), first_ended.wait()))
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT, on_epoch=lambda epoch: (second_began.set(), first_ended.wait()))
 
     with threads(2):
         run(first, second)
@@ -176,7 +176,9 @@ def test_fits_that_overlap_give_the_threads_back():
 def test_a_fit_that_ends_while_another_runs_gives_its_own_thread_back():
     second_began, first_ended = threading.Event(), threading.Event()
     second = threading.Thread(
-        target=lambda: SMALL["gcn"].fit(DATA, SPLIT, on_epoch=lambda epoch: (second_began.set(), first_ended.wait()))
+        target=lambda: SMALL_MODELS["gcn"].fit(
+            DATA, SPLIT, on_epoch=lambda epoch: (second_began.set(), first_ended.wait())
+        )
     )
 
     def start_second(epoch):
@@ -185,7 +187,7 @@ def test_a_fit_that_ends_while_another_runs_gives_its_own_thread_back():
             second_began.wait()
 
     with threads(2):
-        SMALL["gcn"].fit(DATA, SPLIT, on_epoch=start_second)
+        SMALL_MODELS["gcn"].fit(DATA, SPLIT, on_epoch=start_second)
         first_ended.set()
         second.join()
         assert torch.get_num_threads() == 2
@@ -224,7 +226,7 @@ def test_the_rate_of_dropout_leaves_initial_weights(model):
 def test_a_fit_begins_with_the_weights_that_are_drawn():
     task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     drawn = ew.GCN(hidden=8).initial_weights(30, 3, Initializer(generator(4, "gcn"), task.dtype, task.device))
-    fitted = untrained(SMALL["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialization=4))
+    fitted = untrained(SMALL_MODELS["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialization=4))
     assert torch.equal(fitted.weights["weight_1"], drawn["weight_1"])
     assert torch.equal(fitted.weights["weight_2"], drawn["weight_2"])
 
@@ -272,13 +274,14 @@ def test_no_mask_comes_twice(model, masks):
 @pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
 def test_who_draws_no_samples_ignores_their_seed(name):
     assert_same_bits(
-        SMALL[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)), SMALL[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4))
+        SMALL_MODELS[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)),
+        SMALL_MODELS[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4)),
     )
 
 
 def test_samples_follow_the_seed_of_sampling():
-    one = SMALL["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3))
-    other = SMALL["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4))
+    one = SMALL_MODELS["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3))
+    other = SMALL_MODELS["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4))
     assert pretraining(one) == pretraining(other)
     assert one.history.loss[10:] != other.history.loss[10:]
     assert not torch.equal(one.sample_logits, other.sample_logits)
@@ -296,7 +299,7 @@ def drawn_labels(monkeypatch, seeds, **options):
         return draw(probs, draws)
 
     monkeypatch.setattr(gmnn, "draw_classes", written)
-    replace(SMALL["gmnn"], **options).fit(DATA, SPLIT, seed=seeds)
+    replace(SMALL_MODELS["gmnn"], **options).fit(DATA, SPLIT, seed=seeds)
     monkeypatch.undo()
     return drawn
 
@@ -309,7 +312,7 @@ def test_sampling_does_not_follow_other_seeds_or_hyper_parameters(monkeypatch):
 
 
 def test_more_samples_leave_the_first():
-    few, many = (replace(SMALL["gmnn"], samples=num).fit(DATA, SPLIT) for num in (4, 7))
+    few, many = (replace(SMALL_MODELS["gmnn"], samples=num).fit(DATA, SPLIT) for num in (4, 7))
     assert torch.equal(many.sample_logits[:4], few.sample_logits)
 
 
@@ -317,7 +320,7 @@ def test_more_samples_leave_the_first():
 @pytest.mark.parametrize("patience", [3, 50])
 def test_pretraining_is_a_gcn(name, patience):
     seeds = ew.Seeds(5, 6, 7)
-    model = replace(SMALL[name], pretrain_epochs=40, pretrain_patience=patience, learning_rate=0.1)
+    model = replace(SMALL_MODELS[name], pretrain_epochs=40, pretrain_patience=patience, learning_rate=0.1)
     alone = ew.GCN(hidden=8, max_epochs=40, patience=patience, learning_rate=0.1).fit(DATA, SPLIT, seed=seeds)
     assert (alone.history.epochs < 40) == (patience == 3)
     assert pretraining(model.fit(DATA, SPLIT, seed=seeds)) == pretraining(alone)
@@ -328,19 +331,19 @@ def test_pretraining_is_a_gcn(name, patience):
 
 def test_the_order_of_edges_does_not_matter(model):
     order = torch.randperm(DATA.num_edges, generator=torch.Generator().manual_seed(1))
-    assert_same_bits(model.fit(changed(DATA, edge_index=DATA.edge_index[:, order]), SPLIT), model.fit(DATA, SPLIT))
+    assert_same_bits(model.fit(copy_with(DATA, edge_index=DATA.edge_index[:, order]), SPLIT), model.fit(DATA, SPLIT))
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
 @pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
 def test_names_of_nodes_matter_only_to_dropout(name, dense):
     """Without dropout, curves and beliefs differ by rounding."""
-    data = blocks(dense=dense, dtype=torch.float64)
+    data = make_block_graph(dense=dense, dtype=torch.float64)
     order = torch.randperm(90, generator=torch.Generator().manual_seed(2))
     place = order.argsort()  # where node i has gone
-    renamed = changed(data, x=data.x[order], edge_index=place[data.edge_index], y=data.y[order])
+    renamed = copy_with(data, x=data.x[order], edge_index=place[data.edge_index], y=data.y[order])
     split = ew.Split(SPLIT.train[order], SPLIT.val[order], SPLIT.test[order], 0, 0)
-    model = replace(SMALL[name], dropout=0.0)
+    model = replace(SMALL_MODELS[name], dropout=0.0)
     one, other = model.fit(data, SPLIT), model.fit(renamed, split)
     assert other.history.val_accuracy == one.history.val_accuracy
     assert other.history.loss == pytest.approx(one.history.loss, rel=1e-9)
@@ -351,9 +354,9 @@ def test_names_of_nodes_matter_only_to_dropout(name, dense):
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_names_of_classes_do_not_matter_to_what_can_be_learned(name):
     """Labels that are turned round give other weights, but are learned as well."""
-    data = blocks(120, within=0.2, between=0.01)
-    split = split_of(data)
-    model = replace(SMALL[name], hidden=16, max_epochs=60)
-    turned = changed(data, y=2 - data.y)
+    data = make_block_graph(120, within=0.2, between=0.01)
+    split = make_split(data)
+    model = replace(SMALL_MODELS[name], hidden=16, max_epochs=60)
+    turned = copy_with(data, y=2 - data.y)
     belief = model.fit(turned, split).posterior().node
     assert float((belief.argmax(1) == turned.y)[split.test].double().mean()) > 0.85

@@ -10,18 +10,18 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import edgewise as ew
-from helpers.block_graph import SMALL, assert_same_bits, blocks, split_of
+from helpers.block_graph import SMALL_MODELS, assert_same_bits, make_block_graph, make_split
 
-DATA = blocks()
-SPLIT = split_of(DATA)
+DATA = make_block_graph()
+SPLIT = make_split(DATA)
 
 
 @pytest.fixture(scope="module")
 def fits():
-    return {name: model.fit(DATA, SPLIT) for name, model in SMALL.items()}
+    return {name: model.fit(DATA, SPLIT) for name, model in SMALL_MODELS.items()}
 
 
-@pytest.fixture(params=SMALL)
+@pytest.fixture(params=SMALL_MODELS)
 def fitted(request, fits):
     return fits[request.param]
 
@@ -61,8 +61,8 @@ def test_every_hyper_parameter_comes_back(tmp_path):
     models = [
         ew.GCN(hidden=3, dropout=0.0, learning_rate=1 / 3, weight_decay=0.0, max_epochs=2, patience=1),
         ew.GAT(hidden=6, heads=3, dropout=0.1, learning_rate=1e-7, weight_decay=1e-300, max_epochs=2, patience=1),
-        replace(SMALL["gmnn"], rounds=2, prediction="averaged_logits"),
-        replace(SMALL["epfgnn"], schedule="published", inference="mean_field", evidence=False),
+        replace(SMALL_MODELS["gmnn"], rounds=2, prediction="averaged_logits"),
+        replace(SMALL_MODELS["epfgnn"], schedule="published", inference="mean_field", evidence=False),
     ]
     for model in models:
         model.fit(DATA, SPLIT).save(tmp_path / "model")
@@ -71,13 +71,13 @@ def test_every_hyper_parameter_comes_back(tmp_path):
 
 @pytest.mark.parametrize("options", [{"hidden": np.int64(4)}, {"learning_rate": np.float32(0.5)}])
 def test_numbers_of_numpy_are_saved(options, tmp_path):
-    fitted = replace(SMALL["gcn"], max_epochs=1, **options).fit(DATA, SPLIT)
+    fitted = replace(SMALL_MODELS["gcn"], max_epochs=1, **options).fit(DATA, SPLIT)
     fitted.save(tmp_path / "model")
     assert ew.Fitted.load(tmp_path / "model").model == fitted.model
 
 
 def test_float64_comes_back(tmp_path):
-    fitted = SMALL["epfgnn"].fit(blocks(dtype=torch.float64), SPLIT)
+    fitted = SMALL_MODELS["epfgnn"].fit(make_block_graph(dtype=torch.float64), SPLIT)
     fitted.save(tmp_path / "model")
     assert_same_bits(ew.Fitted.load(tmp_path / "model"), fitted)
 
@@ -155,7 +155,7 @@ def test_a_model_that_is_not_known_here(fits, name, shown, tmp_path):
     with pytest.raises(ValueError, match=r"Expected a fitted model of .*, but .* is of .*") as refused:
         ew.Fitted.load(path)
     words = str(refused.value)
-    assert all(f" {known}," in words for known in SMALL)
+    assert all(f" {known}," in words for known in SMALL_MODELS)
     assert words.endswith(
         f"model is of {shown}. Import the module that defines it before you load it, or update edgewise."
     )

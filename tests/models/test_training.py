@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgewise.kernels.adam import Adam
-from edgewise.models.training import Best, Epoch, Log, Phase, copy_weights, scores, train
+from edgewise.models.training import EarlyStopping, Epoch, Log, Phase, copy_weights, nll_and_accuracy, train
 
 ADAM = Adam(learning_rate=0.01, weight_decay=0.0)
 LABELS = torch.zeros(4, dtype=torch.long)
@@ -73,7 +73,7 @@ def run(script, patience, max_epochs=None, log=None):
 def test_scripts_give_the_scores_that_they_promise():
     for num_correct in range(4):
         for nll in (48.0, 54.0, LOW, 66.0, 72.0, 90.0, HIGH):
-            assert scores(logits_of(num_correct, nll), LABELS) == (nll, num_correct / 4)
+            assert nll_and_accuracy(logits_of(num_correct, nll), LABELS) == (nll, num_correct / 4)
 
 
 def test_the_best_of_both_is_kept():
@@ -142,9 +142,9 @@ def test_any_script(script, patience):
 
 
 def test_best_keeps_a_first_epoch_without_any_right():
-    best = Best()
-    assert best.keeps(0.0, math.inf) and best.waited == 0
-    assert best.keeps(0.0, 5.0) and not best.keeps(0.0, 6.0) and best.waited == 0
+    best = EarlyStopping()
+    assert best.update(0.0, math.inf) and best.waited == 0
+    assert best.update(0.0, 5.0) and not best.update(0.0, 6.0) and best.waited == 0
     assert (best.accuracy, best.nll) == (0.0, 5.0)
 
 
@@ -179,5 +179,5 @@ def test_divergence_names_epoch_phase_and_learning_rate(value):
 
 def test_divergence_of_validation():
     passes = Scripted([(1, LOW), (1, math.nan)])
-    with pytest.raises(FloatingPointError, match=r"diverged in epoch 2 of training: .* validation nan"):
+    with pytest.raises(FloatingPointError, match=r"diverged in epoch 2 of training: .*nan"):
         train({"w": torch.ones(2)}, passes, itself, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())

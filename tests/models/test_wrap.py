@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import edgewise as ew
-from helpers.block_graph import accuracy, blocks, changed, random_states, split_of
+from helpers.block_graph import accuracy, copy_with, global_random_states, make_block_graph, make_split
 
-DATA = blocks(120, within=0.2, between=0.01)
-SPLIT = split_of(DATA)
+DATA = make_block_graph(120, within=0.2, between=0.01)
+SPLIT = make_split(DATA)
 
 
 class Network(nn.Module):
@@ -77,9 +77,9 @@ def test_modules_run_once_in_evaluation_mode_without_a_gradient(network):
 
 def test_modules_stay_as_they_were(network):
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    states = random_states()
+    states = global_random_states()
     ew.wrap(network, DATA)
-    assert random_states() == states
+    assert global_random_states() == states
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in network.parameters())
 
@@ -95,7 +95,7 @@ def test_each_part_gets_its_mode_back(network, whole, norm, dropout):
 def test_modes_come_back_when_a_module_fails(network):
     network.norm.eval()
     with pytest.raises(RuntimeError):
-        ew.wrap(network, changed(DATA, x=DATA.x[:, :5]))
+        ew.wrap(network, copy_with(DATA, x=DATA.x[:, :5]))
     assert (network.training, network.norm.training, network.dropout.training) == (True, False, True)
 
 
@@ -153,7 +153,7 @@ def test_modules_need_data(network):
     refused(words, network)
     refused(words, network, DATA.x)
     refused(words, network, SimpleNamespace(x=DATA.x))
-    refused(words, network, changed(DATA, x=None))
+    refused(words, network, copy_with(DATA, x=None))
     refused(words, lambda x, edge_index: x)
 
 

@@ -46,7 +46,7 @@ class Halved(NodeCalibrator):
 
     name = "halved"
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         return {"factor": 0.5}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:

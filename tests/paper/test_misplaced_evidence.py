@@ -14,7 +14,7 @@ from edgewise.paper.recipes import (
 )
 from edgewise.posterior import IndependentPosterior
 from helpers.reference.enumeration import Enumeration
-from helpers.small_graphs import every_third, random_data
+from helpers.small_graphs import modulo_split, random_data
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def fitted() -> FittedEPFGNN:
     """A field that was learned on 30 nodes, of which 0, 3, 6, … are trained on."""
     data = random_data(0)
     model = ew.EPFGNN(schedule="published", pretrain_epochs=20, rounds=3, steps=5)
-    fitted = model.fit(data, every_third(data), seed=0)
+    fitted = model.fit(data, modulo_split(data), seed=0)
     assert fitted.known.tolist() == list(range(0, 30, 3))
     assert fitted.is_coupled
     return fitted

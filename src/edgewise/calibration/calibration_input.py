@@ -1,17 +1,15 @@
 """What a calibrator may look at, checked once, and what most of them minimize: the NLL of validation labels."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.models.task import adjacency_with_loops, averaging, undirected_edges
+from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency, undirected_edges
 from edgewise.posterior import HasPosterior, Posterior, as_posterior
 from edgewise.validation import (
     SUM_TOLERANCE,
@@ -51,20 +49,20 @@ class Predictions:
     """
 
     logits: Float[Tensor, "nodes classes"]  # float64, on the CPU
-    given_edges: Any
+    raw_edge_index: Any
     dtype: torch.dtype  # of the posterior
     device: torch.device
 
     @cached_property
     def edge_index(self) -> Int[Tensor, "2 edges"]:
         """Each undirected edge once, no self-loops."""
-        if self.given_edges is None:
+        if self.raw_edge_index is None:
             raise ValueError(
                 "Expected data with an edge_index, for this calibrator looks at neighbors, but got none. Pass the "
                 "graph that the logits are on: fit(logits, data, split), apply(logits, data)."
             )
-        edges = check_edges(as_tensor(self.given_edges, "edge_index").cpu(), len(self.logits)).long()
-        return undirected_edges(edges, "undirected", len(self.logits))
+        edges = check_edges(as_tensor(self.raw_edge_index, "edge_index").cpu(), len(self.logits)).long()
+        return undirected_edges(edges, len(self.logits))
 
     @cached_property
     def both_directions(self) -> Int[Tensor, "2 directed"]:
@@ -77,9 +75,9 @@ class Predictions:
         return torch.bincount(self.edge_index.flatten(), minlength=len(self.logits)).double()
 
     @cached_property
-    def averaging(self) -> Any:
+    def normalized_adjacency(self) -> Any:
         """Â = D^-½ (A + I) D^-½ as a scipy matrix."""
-        return averaging(adjacency_with_loops(self.edge_index, len(self.logits)))
+        return normalize_adjacency(adjacency_with_self_loops(self.edge_index, len(self.logits)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +85,14 @@ class CalibrationInput:
     """What parameters are learned from: predictions, and labels of validation nodes.
 
     Labels of training nodes are there only for a calibrator that says so (`Calibrator.uses_training_labels`). Features
-    are as they were given.
+    are as they were inputs.
     """
 
     predictions: Predictions
     labels: Int[Tensor, " nodes"]  # -1 where a calibrator must not look
     train: Bool[Tensor, " nodes"]  # none, where the split does not tell
     val: Bool[Tensor, " nodes"]
-    given_features: Any = None
+    raw_features: Any = None
 
     @property
     def val_logits(self) -> Float[Tensor, "val classes"]:
@@ -171,19 +169,19 @@ def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tenso
     return None if mask is None else check_mask(as_tensor(mask, name).cpu(), len(labels), name).clone()
 
 
-def as_logits(given: LogitsLike) -> Float[Tensor, "nodes classes"]:
+def as_logits(inputs: LogitsLike) -> Float[Tensor, "nodes classes"]:
     """Take logits, or the logits of a fitted model; of a posterior, the logarithms of its node marginals."""
-    if isinstance(given, Posterior) or (hasattr(given, "posterior") and getattr(given, "logits", None) is None):
-        node = as_posterior(given).node  # type: ignore[arg-type]  # mypy does not narrow by hasattr
+    if isinstance(inputs, Posterior) or (hasattr(inputs, "posterior") and getattr(inputs, "logits", None) is None):
+        node = as_posterior(inputs).node  # type: ignore[arg-type]  # mypy does not narrow by hasattr
         if node.shape[1] < 2:
             raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
         return node.clamp(min=torch.finfo(node.dtype).tiny).log()
-    own = getattr(given, "logits", None)
-    return _finite_logits(given if own is None else own)  # type: ignore[arg-type]
+    own = getattr(inputs, "logits", None)
+    return _finite_logits(inputs if own is None else own)  # type: ignore[arg-type]
 
 
-def _finite_logits(given: ArrayLike) -> Float[Tensor, "nodes classes"]:
-    logits = as_tensor(given, "logits")
+def _finite_logits(values: ArrayLike) -> Float[Tensor, "nodes classes"]:
+    logits = as_tensor(values, "logits")
     if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ValueError(
             f"Expected floating-point logits of shape (nodes, classes), of two classes at least, but got shape "
@@ -204,6 +202,7 @@ def _finite_logits(given: ArrayLike) -> Float[Tensor, "nodes classes"]:
 
 
 PSEUDO_COUNT = 0.5  # labels
+LBFGS_TOLERANCE = 1e-12
 
 
 def pseudo_count(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
@@ -220,18 +219,3 @@ def nll(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], a
     """Sum -log softmax(z_i)(y_i) over nodes, and add as many labels as `pseudo_count` says."""
     known = cross_entropy(logits, labels, reduction="sum")
     return known - added * logits.log_softmax(-1).mean() if added else known
-
-
-def minimize(loss: Callable[[Float[Tensor, " parameters"]], Tensor], start: list[float]) -> Float[Tensor, " found"]:
-    """Minimize a smooth function of a few parameters by scipy's L-BFGS-B, in float64, with torch's gradient."""
-    from scipy import optimize
-
-    def value_and_gradient(at: Any) -> tuple[float, Any]:
-        parameters = torch.from_numpy(at.copy()).requires_grad_()
-        value = loss(parameters)
-        (gradient,) = torch.autograd.grad(value, parameters)
-        return float(value.detach()), gradient.numpy()
-
-    begin = np.asarray(start, dtype=np.float64)
-    found = optimize.minimize(value_and_gradient, begin, jac=True, method="L-BFGS-B", tol=1e-12)
-    return torch.from_numpy(found.x)

@@ -81,19 +81,19 @@ class Calibrator(ABC):
             If logits, labels or masks are not as expected, or if edges are needed and there are none.
         """
         with torch.inference_mode(False), torch.enable_grad():
-            given = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
-            learned = as_tensors(self.learn_parameters(given))
-            return Calibrated(self, learned, self.calibrate(learned, given.predictions))
+            inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
+            learned = as_tensors(self.learn_parameters(inputs))
+            return Calibrated(self, learned, self.calibrate(learned, inputs.predictions))
 
     @abstractmethod
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Learn everything that `calibrate` needs."""
 
     @abstractmethod
     def calibrate(self, learned: Learned, predictions: Predictions) -> Posterior:
         """Apply what was learned. No label has probability 0."""
 
-    def readable(self, learned: Learned) -> Parameters:
+    def summarize_parameters(self, learned: Learned) -> Parameters:
         """Choose and name what a reader wants to see of the parameters; by default all of them."""
         return learned
 
@@ -151,7 +151,7 @@ class Calibrated:
     @property
     def parameters(self) -> dict[str, float | Tensor]:
         """What was learned: numbers and tensors by name, such as "temperature"."""
-        shown = as_tensors(self.calibrator.readable(self.learned))
+        shown = as_tensors(self.calibrator.summarize_parameters(self.learned))
         return {name: value if value.ndim else float(value) for name, value in shown.items()}
 
     def apply(self, logits: LogitsLike, data: Any = None) -> Posterior:

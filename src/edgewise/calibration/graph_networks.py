@@ -143,10 +143,10 @@ class CaGCN(NodeCalibrator):
     def _training(self) -> Training:
         return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Train the weights of both layers."""
         draws = generator(self.seed, "cagcn")
-        logits, labels = given.val_logits, given.val_labels
+        logits, labels = inputs.val_logits, inputs.val_labels
         classes, dtype = logits.shape[1], logits.dtype
         first = {
             "weight_1": glorot((classes, self.hidden), draws, dtype),
@@ -155,17 +155,17 @@ class CaGCN(NodeCalibrator):
             "bias_2": torch.zeros(1, dtype=dtype),
         }
         dropout = Dropout(self.dropout, dropout_key(self.seed, "cagcn"))
-        network = _Network.of(given.predictions, given.val)
+        network = _Network.of(inputs.predictions, inputs.val)
         weights = self._training().best_weights(
             first,
             lambda weights, epoch: network.factors(weights, dropout, epoch) * logits,
             lambda weights: network.factors(weights, NO_DROPOUT, 0) * logits,
             labels,
             lambda logits, labels: cross_entropy(logits, labels) + self.margin * margin_loss(logits, labels),
-            given.pseudo_count,
+            inputs.pseudo_count,
             draws,
         )
-        return {**weights, "factors": _factors(weights, given.predictions).squeeze(1)}
+        return {**weights, "factors": _factors(weights, inputs.predictions).squeeze(1)}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
         """Compute log softmax(t_i z_i)."""
@@ -187,9 +187,9 @@ class _Network:
 
     @staticmethod
     def of(predictions: Predictions, chosen: Bool[Tensor, " nodes"]) -> "_Network":
-        rows = predictions.averaging[chosen.numpy()]
+        rows = predictions.normalized_adjacency[chosen.numpy()]
         reached = np.unique(rows.indices)
-        averaged = torch.from_numpy(predictions.averaging[reached] @ predictions.logits.numpy())
+        averaged = torch.from_numpy(predictions.normalized_adjacency[reached] @ predictions.logits.numpy())
         return _Network(averaged, SparseMatrix.from_scipy(rows[:, reached], averaged.dtype, averaged.device))
 
     def factors(self, weights: Learned, dropout: Dropout, epoch: int) -> Float[Tensor, "chosen 1"]:
@@ -265,11 +265,11 @@ class GATS(NodeCalibrator):
     def _training(self) -> Training:
         return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Train θ, ω, γ and T₀; keep which nodes were trained on, and in which graph."""
-        logits, labels = given.val_logits, given.val_labels
+        logits, labels = inputs.val_logits, inputs.val_labels
         draws = generator(self.seed, "gats")
-        near = _Neighborhood.of(given.predictions, given.train, given.val)
+        near = _Neighborhood.of(inputs.predictions, inputs.train, inputs.val)
         first: Weights = {
             "theta": glorot((logits.shape[1], self.heads), draws, logits.dtype),
             "omega": torch.zeros(1, dtype=logits.dtype),
@@ -282,16 +282,16 @@ class GATS(NodeCalibrator):
             return logits / near.temperatures(weights).unsqueeze(1)
 
         weights = self._training().best_weights(
-            first, lambda weights, _: scaled(weights), scaled, labels, cross_entropy, given.pseudo_count, draws
+            first, lambda weights, _: scaled(weights), scaled, labels, cross_entropy, inputs.pseudo_count, draws
         )
-        learned = {**weights, "trained": given.train, "edge_index": given.predictions.edge_index}
-        return {**learned, "temperatures": _temperatures(learned, given.predictions)}
+        learned = {**weights, "trained": inputs.train, "edge_index": inputs.predictions.edge_index}
+        return {**learned, "temperatures": _temperatures(learned, inputs.predictions)}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
         """Compute log softmax(z_i / T_i)."""
         return (predictions.logits / _temperatures(learned, predictions).unsqueeze(1)).log_softmax(-1)
 
-    def readable(self, learned: Learned) -> Parameters:
+    def summarize_parameters(self, learned: Learned) -> Parameters:
         """Leave out the graph and who was trained on."""
         return {name: value for name, value in learned.items() if name not in ("trained", "edge_index")}
 

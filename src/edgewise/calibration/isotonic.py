@@ -26,10 +26,10 @@ class IsotonicMap:
 
     def __call__(self, probability: ArrayLike) -> Float[Tensor, "*shape"]:
         """Map probabilities; below the first knot and above the last the map is constant."""
-        given = as_tensor(probability, "probability")
-        _check_probabilities(given)
-        mapped = np.interp(given.cpu().double().numpy(), self.knots.numpy(), self.values.numpy())
-        return torch.from_numpy(np.asarray(mapped)).to(given.device, given.dtype)
+        p = as_tensor(probability, "probability")
+        _check_probabilities(p)
+        mapped = np.interp(p.cpu().double().numpy(), self.knots.numpy(), self.values.numpy())
+        return torch.from_numpy(np.asarray(mapped)).to(p.device, p.dtype)
 
 
 def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
@@ -85,11 +85,11 @@ class IsotonicCalibration(NodeCalibrator):
 
     name = "isotonic"
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit a map for each label."""
         learned: dict[str, float | Tensor] = {}
-        for label, p in enumerate(given.val_logits.softmax(-1).unbind(1)):
-            fitted = isotonic_map(p, given.val_labels == label)
+        for label, p in enumerate(inputs.val_logits.softmax(-1).unbind(1)):
+            fitted = isotonic_map(p, inputs.val_labels == label)
             learned |= {f"knots_{label}": fitted.knots, f"values_{label}": fitted.values}
         return learned
 

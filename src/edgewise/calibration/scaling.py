@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.calibration.calibration_input import CalibrationInput, Predictions, minimize, nll, pseudo_count
+from edgewise.calibration.calibration_input import LBFGS_TOLERANCE, CalibrationInput, Predictions, nll, pseudo_count
 from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
+from edgewise.models.training import minimize_lbfgs
 from edgewise.validation import check_number
 
 MAX_TEMPERATURE = 1e4  # the smallest is its inverse
@@ -34,9 +35,9 @@ class TemperatureScaling(NodeCalibrator):
 
     name = "temperature"
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Find T."""
-        return {"temperature": best_temperature(given.val_logits, given.val_labels)}
+        return {"temperature": best_temperature(inputs.val_logits, inputs.val_labels)}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
         """Compute log softmax(z / T)."""
@@ -99,17 +100,17 @@ class VectorScaling(NodeCalibrator):
     def __post_init__(self) -> None:
         check_number("prior", self.prior, above=0)
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Find T, then a - 1 and b, both from 0."""
-        temperature = best_temperature(given.val_logits, given.val_labels)
-        logits, labels, added = _without_mean(given.val_logits), given.val_labels, given.pseudo_count
+        temperature = best_temperature(inputs.val_logits, inputs.val_labels)
+        logits, labels, added = _without_mean(inputs.val_logits), inputs.val_labels, inputs.pseudo_count
         classes = logits.shape[1]
 
         def loss(parameters: Float[Tensor, " twice"]) -> Tensor:
             scaled = logits / temperature * (1 + parameters[:classes]) + parameters[classes:]
             return nll(scaled, labels, added) + parameters.square().sum() / (2 * self.prior**2)
 
-        found = minimize(loss, [0.0] * (2 * classes))
+        found = minimize_lbfgs(loss, [0.0] * (2 * classes), tol=LBFGS_TOLERANCE)
         return {"temperature": temperature, "relative_factor": 1 + found[:classes], "shift": found[classes:]}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
@@ -117,7 +118,7 @@ class VectorScaling(NodeCalibrator):
         scaled = _without_mean(predictions.logits) / learned["temperature"] * learned["relative_factor"]
         return (scaled + learned["shift"]).log_softmax(-1)
 
-    def readable(self, learned: Learned) -> Parameters:
+    def summarize_parameters(self, learned: Learned) -> Parameters:
         """Show a / T in the place of a."""
         temperature = learned["temperature"]
         factor = learned["relative_factor"] / temperature
@@ -151,13 +152,13 @@ class EnsembleTemperatureScaling(NodeCalibrator):
 
     name = "ensemble"
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Find T, then w."""
-        temperature = best_temperature(given.val_logits, given.val_labels)
-        log_parts = _log_parts(given.val_logits, temperature)
+        temperature = best_temperature(inputs.val_logits, inputs.val_labels)
+        log_parts = _log_parts(inputs.val_logits, temperature)
         return {
             "temperature": temperature,
-            "weights": mixture_weights(log_parts, given.val_labels, given.pseudo_count),
+            "weights": mixture_weights(log_parts, inputs.val_labels, inputs.pseudo_count),
         }
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
@@ -253,18 +254,18 @@ class LocalScaling(NodeCalibrator):
         check_number("prior_spread", self.prior_spread, above=0)
         check_number("prior_degree", self.prior_degree, above=0)
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Find the exponents log T, b and c, and keep the means of log s and log (1 + d)."""
-        log_means = torch.stack([values.mean() for values in _log_spread_and_degree(given.predictions)])
-        traits = _traits(given.predictions, log_means)[given.val]
+        log_means = torch.stack([values.mean() for values in _log_spread_and_degree(inputs.predictions)])
+        traits = _traits(inputs.predictions, log_means)[inputs.val]
         priors = torch.tensor([self.prior_log_temperature, self.prior_spread, self.prior_degree], dtype=traits.dtype)
-        logits, labels, added = given.val_logits, given.val_labels, given.pseudo_count
+        logits, labels, added = inputs.val_logits, inputs.val_labels, inputs.pseudo_count
 
         def loss(exponents: Float[Tensor, " traits"]) -> Tensor:
             scaled = logits / (traits @ exponents).exp().unsqueeze(1)
             return nll(scaled, labels, added) + (exponents / priors).square().sum() / 2
 
-        return {"exponents": minimize(loss, [0.0, 0.0, 0.0]), "log_means": log_means}
+        return {"exponents": minimize_lbfgs(loss, [0.0, 0.0, 0.0], tol=LBFGS_TOLERANCE), "log_means": log_means}
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
         """Compute log softmax(z_i / T_i)."""
@@ -272,7 +273,7 @@ class LocalScaling(NodeCalibrator):
         temperatures = (traits @ learned["exponents"]).exp()
         return (predictions.logits / temperatures.unsqueeze(1)).log_softmax(-1)
 
-    def readable(self, learned: Learned) -> Parameters:
+    def summarize_parameters(self, learned: Learned) -> Parameters:
         """Show T, b and c."""
         log_temperature, spread, degree = learned["exponents"]
         return {"temperature": float(log_temperature.exp()), "spread": float(spread), "degree": float(degree)}

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.calibration.calibration_input import CalibrationInput, Predictions, minimize
+from edgewise.calibration.calibration_input import LBFGS_TOLERANCE, CalibrationInput, Predictions
 from edgewise.calibration.calibrator import (
     Calibrator,
     Learned,
@@ -21,6 +21,7 @@ from edgewise.calibration.calibrator import (
 )
 from edgewise.calibration.scaling import LocalScaling
 from edgewise.inference.coupled_marginals import pointwise_mutual_information, sinkhorn_messages
+from edgewise.models.training import minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.validation import as_tensor, check_number
 
@@ -77,13 +78,13 @@ class StructuredCalibrator(Calibrator):
             )
         check_number("ridge", self.ridge, above=0)
 
-    def learn_parameters(self, given: CalibrationInput) -> Parameters:
+    def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Learn the marginals, then w by the likelihood of labeled edges and its prior."""
-        of_nodes = as_tensors(self.nodes.learn_parameters(given))
-        log_p = self.nodes.log_marginals(of_nodes, given.predictions)
-        known = _labeled_edges(given)
-        surplus = _surplus(given, known)
-        strength = _strength(*self._evidence(given, log_p, known), surplus) if known.shape[1] else 0.0
+        of_nodes = as_tensors(self.nodes.learn_parameters(inputs))
+        log_p = self.nodes.log_marginals(of_nodes, inputs.predictions)
+        known = _labeled_edges(inputs)
+        surplus = _surplus(inputs, known)
+        strength = _strength(*self._evidence(inputs, log_p, known), surplus) if known.shape[1] else 0.0
         return {
             **{f"nodes/{name}": value for name, value in of_nodes.items()},
             "coupling": strength,
@@ -100,29 +101,30 @@ class StructuredCalibrator(Calibrator):
         )
         return posterior.to(predictions.device, predictions.dtype)
 
-    def readable(self, learned: Learned) -> Parameters:
+    def summarize_parameters(self, learned: Learned) -> Parameters:
         """Show what the calibrator of nodes shows, and w and J."""
-        own = {name: learned[name] for name in ("coupling", "surplus")}
-        return {**self.nodes.readable(below("nodes", learned)), **own}
+        # Files of format 1 store the log odds ratio as "surplus".
+        own = {"coupling": learned["coupling"], "log_odds_ratio": learned["surplus"]}
+        return {**self.nodes.summarize_parameters(below("nodes", learned)), **own}
 
     def _evidence(
-        self, given: CalibrationInput, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
+        self, inputs: CalibrationInput, log_p: Float[Tensor, "nodes classes"], known: Int[Tensor, "2 known"]
     ) -> tuple[Float[Tensor, "2 pairs classes"], Int[Tensor, "2 pairs"]]:
         """Return log marginals of the ends of labeled edges that were made without their labels, and these labels."""
-        both_validate = given.val[known].all(0)
+        both_validate = inputs.val[known].all(0)
         own, others = known[:, both_validate], known[:, ~both_validate]
-        if given.given_features is None or others.shape[1] == 0:
-            return log_p[own], given.labels[own]
-        labeled = given.train | given.val
+        if inputs.raw_features is None or others.shape[1] == 0:
+            return log_p[own], inputs.labels[own]
+        labeled = inputs.train | inputs.val
         place = labeled.cumsum(0) - 1
-        features = averaged_features(_features(given), given.predictions.averaging, labeled)
-        labels = given.labels[labeled]
+        features = propagate_features(_features(inputs), inputs.predictions.normalized_adjacency, labeled)
+        labels = inputs.labels[labeled]
         scores = left_out(features, labels, log_p.shape[1], place[others], self.ridge)
         # Scores are about 0 where features say nothing; there a node has the shares of classes.
         log_shares = (torch.bincount(labels, minlength=log_p.shape[1]) + 0.5).to(log_p.dtype).log()
         temperature = _temperature_with_shares(scores.nodes, labels, log_shares)
         of_others = (scores.pairs / temperature + log_shares).log_softmax(-1)
-        return torch.cat([log_p[own], of_others], dim=1), torch.cat([given.labels[own], given.labels[others]], dim=1)
+        return torch.cat([log_p[own], of_others], dim=1), torch.cat([inputs.labels[own], inputs.labels[others]], dim=1)
 
 
 def _temperature_with_shares(
@@ -133,15 +135,17 @@ def _temperature_with_shares(
     def loss(log_temperature: Float[Tensor, " 1"]) -> Tensor:
         return cross_entropy(scores / log_temperature.exp() + log_shares, labels)
 
-    return float(minimize(loss, [0.0])[0].clamp(-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE).exp())
+    return float(
+        minimize_lbfgs(loss, [0.0], tol=LBFGS_TOLERANCE)[0].clamp(-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE).exp()
+    )
 
 
-def _features(given: CalibrationInput) -> Float[Tensor, "nodes features"]:
-    x = given.given_features
+def _features(inputs: CalibrationInput) -> Float[Tensor, "nodes features"]:
+    x = inputs.raw_features
     x = as_tensor(x.to_dense() if isinstance(x, Tensor) else x, "x").cpu().double()
     way_out = "To do without features set data.x = None, in a command leave --features out."
-    if x.ndim != 2 or len(x) != len(given.labels):
-        expected = f"({len(given.labels)}, features)"
+    if x.ndim != 2 or len(x) != len(inputs.labels):
+        expected = f"({len(inputs.labels)}, features)"
         raise ValueError(f"Expected x of shape {expected}, but got shape {tuple(x.shape)}. {way_out}")
     if bool((bad := ~x.isfinite().all(1)).any()):
         node = int(bad.nonzero()[0])
@@ -149,9 +153,9 @@ def _features(given: CalibrationInput) -> Float[Tensor, "nodes features"]:
     return x
 
 
-def _labeled_edges(given: CalibrationInput) -> Int[Tensor, "2 known"]:
+def _labeled_edges(inputs: CalibrationInput) -> Int[Tensor, "2 known"]:
     """Return the edges whose ends both have a label that may be looked at."""
-    return given.predictions.edge_index[:, (given.labels[given.predictions.edge_index] >= 0).all(0)]
+    return inputs.predictions.edge_index[:, (inputs.labels[inputs.predictions.edge_index] >= 0).all(0)]
 
 
 class _Surplus(NamedTuple):
@@ -161,11 +165,11 @@ class _Surplus(NamedTuple):
     variance: float
 
 
-def _surplus(given: CalibrationInput, known: Int[Tensor, "2 known"]) -> _Surplus:
+def _surplus(inputs: CalibrationInput, known: Int[Tensor, "2 known"]) -> _Surplus:
     """J: by how much the log odds of equal labels on labeled edges exceed those of any two labeled nodes."""
-    labels = given.labels[given.labels >= 0]
+    labels = inputs.labels[inputs.labels >= 0]
     counts = torch.bincount(labels).double()
-    equal = float((given.labels[known[0]] == given.labels[known[1]]).sum())
+    equal = float((inputs.labels[known[0]] == inputs.labels[known[1]]).sum())
     pairs_equal, pairs = float((counts * (counts - 1)).sum()) / 2, len(labels) * (len(labels) - 1) / 2
     found = _log_odds(equal, known.shape[1]) - _log_odds(pairs_equal, pairs)
     variance = 1 / (equal + 0.5) + 1 / (known.shape[1] - equal + 0.5)
@@ -228,7 +232,7 @@ def left_out(
     return LeftOut(targets - residuals / room.unsqueeze(1), torch.stack(scores))
 
 
-def averaged_features(x: Float[Tensor, "nodes features"], averaging: Any, nodes: Bool[Tensor, " nodes"]) -> Tensor:
+def propagate_features(x: Float[Tensor, "nodes features"], averaging: Any, nodes: Bool[Tensor, " nodes"]) -> Tensor:
     """Average features twice over neighbors, as a GCN does, and scale the rows of some nodes to length 1."""
     chosen = averaging[nodes.numpy()]
     for _ in range(HOPS - 1):

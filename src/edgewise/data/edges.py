@@ -1,6 +1,6 @@
 """Which edges are scored: each undirected edge once, no self-loops, chosen by a mask of nodes."""
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -124,3 +124,35 @@ def check_unique_edges(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
             "directions are listed keep one: edge_index[:, edge_index[0] < edge_index[1]]; couplings of parallel "
             "edges add up to one."
         )
+
+
+def undirected_edges(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, "2 undirected"]:
+    """Return each undirected edge once, as (low, high) and sorted, without self-loops.
+
+    >>> undirected_edges(torch.tensor([[2, 0, 1, 1], [0, 2, 1, 0]]), 3).tolist()
+    [[0, 0], [1, 2]]
+    """
+    edges = edge_index[:, edge_index[0] != edge_index[1]]
+    keys = pair_keys(edges, num_nodes).unique()
+    return torch.stack([keys // num_nodes, keys % num_nodes])
+
+
+def adjacency_with_self_loops(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Any:
+    """Return A + I as a scipy CSR array; each undirected edge is listed once, and no self-loop is listed."""
+    from scipy.sparse import csr_array
+
+    start, end = edge_index.cpu().numpy()
+    loops = np.arange(num_nodes)
+    rows, columns = np.concatenate([start, end, loops]), np.concatenate([end, start, loops])
+    matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(num_nodes, num_nodes))
+    matrix.sort_indices()
+    return matrix
+
+
+def normalize_adjacency(adjacency: Any) -> Any:
+    """Return Â = D^-½ (A + I) D^-½ for the matrix A + I, with D its row sums (Kipf and Welling 2017)."""
+    from scipy.sparse import csr_array
+
+    root = np.sqrt(np.diff(adjacency.indptr))
+    value = 1.0 / (np.repeat(root, np.diff(adjacency.indptr)) * root[adjacency.indices])
+    return csr_array((value, adjacency.indices, adjacency.indptr), shape=adjacency.shape)

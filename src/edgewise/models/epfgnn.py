@@ -20,7 +20,7 @@ from edgewise.models.graph_pass import Network, TrainingRows
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Epoch, Log, check_logits, copy_weights, scores
+from edgewise.models.training import Epoch, Log, check_logits, copy_weights, nll_and_accuracy
 from edgewise.posterior import Posterior
 from edgewise.validation import check_option
 
@@ -242,7 +242,7 @@ class _ExpectationMaximization:
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         optimizer = model._adam.optimizer(weights)
         q = self._task.clamp(self.unary(weights).softmax(1))
-        backbone = scores(self.unary(weights)[self._task.val], self._labels)[1]
+        backbone = nll_and_accuracy(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copy_weights(weights), 0
         for _ in range(model.rounds):
@@ -266,9 +266,9 @@ class _ExpectationMaximization:
             optimizer.step(loss)
             logits = self._network.at(weights)
             with torch.no_grad():
-                nll, accuracy = scores(logits.validation() + self._validation_pull(weights, q), self._labels)
+                nll, accuracy = nll_and_accuracy(logits.validation() + self._validation_pull(weights, q), self._labels)
             epoch = Epoch("EM", step + 1, self._model.steps, float(loss.detach()), nll, accuracy)
-            self._log.write(epoch, self._model.learning_rate)
+            self._log.add(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
                 best, best_step, snapshot = accuracy, self._log.epochs, optimizer.snapshot()
@@ -281,7 +281,7 @@ class _ExpectationMaximization:
         """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""
         with torch.no_grad():
             logits = self.unary(weights) + self._pull(weights, q)
-            return self._task.clamp(logits.softmax(1)), scores(logits[self._task.val], self._labels)[1]
+            return self._task.clamp(logits.softmax(1)), nll_and_accuracy(logits[self._task.val], self._labels)[1]
 
     def _pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
         """Σ_j r_ij B q_j."""

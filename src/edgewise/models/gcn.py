@@ -56,9 +56,9 @@ class GCN(Classifier):
     def forward(self, weights: Weights, graph: GraphPass) -> Float[Tensor, "nodes classes"]:
         """Â · dropout(ReLU(Â X W₁ + b₁)) · W₂ + b₂."""
         w = weights
-        hidden = graph.average_features(w["weight_1"])
+        hidden = graph.propagate_features(w["weight_1"])
         hidden = graph.relu_dropout_matmul(hidden, w["bias_1"], w["weight_2"])
-        return graph.average(hidden) + w["bias_2"]
+        return graph.propagate(hidden) + w["bias_2"]
 
 
 def backbone(model: Model[Any], max_epochs: int, patience: int) -> GCN:

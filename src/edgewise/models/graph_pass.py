@@ -28,14 +28,14 @@ class GraphPass:
     """What a forward pass may do with its graph: X are the features, Â = D^-½ (A + I) D^-½ averages over neighbors.
 
     While a network is trained some entries are dropped; in other passes `dropout` changes nothing. Each method that
-    looks one step further (`average_features`, `average`, `attend`) uses up one of the model's hops.
+    looks one step further (`propagate_features`, `average`, `attend`) uses up one of the model's hops.
     """
 
-    def __init__(self, field: "ReceptiveField", average_features: Callable[[Tensor], Tensor], draws: "Draws"):
-        self._field, self._average_features, self._draws = field, average_features, draws
+    def __init__(self, field: "ReceptiveField", propagate_features: Callable[[Tensor], Tensor], draws: "Draws"):
+        self._field, self._average_features, self._draws = field, propagate_features, draws
         self._hop = field.hops
 
-    def average_features(self, weight: Float[Tensor, "features hidden"]) -> Float[Tensor, "rows hidden"]:
+    def propagate_features(self, weight: Float[Tensor, "features hidden"]) -> Float[Tensor, "rows hidden"]:
         """Â X W, in the order that is quickest."""
         self._step()
         self._check_features(weight)
@@ -51,9 +51,9 @@ class GraphPass:
             return (self.dropout(x) if dropout else x) @ weight
         return sparse_matmul(x, weight, self._kept(x.num_entries) if dropout else None)
 
-    def average(self, h: Float[Tensor, "inner width"]) -> Float[Tensor, "rows width"]:
+    def propagate(self, h: Float[Tensor, "inner width"]) -> Float[Tensor, "rows width"]:
         """Â H."""
-        return sparse_matmul(self._field.averaging(self._step()), h)
+        return sparse_matmul(self._field.propagation_matrix(self._step()), h)
 
     def attend(
         self,
@@ -124,7 +124,7 @@ class ReceptiveField:
 
     def __init__(self, graph: Graph, x: Features, nodes: Nodes, hops: int | None):
         self.graph, self.hops, self._x, self._nodes = graph, hops, x, nodes
-        self._levels, self._averaging = [nodes], dict[int, SparseMatrix]()
+        self._levels, self._propagation = [nodes], dict[int, SparseMatrix]()
         self._neighborhoods = dict[int | None, Neighborhoods]()
 
     def within(self, steps: int | None) -> Nodes:
@@ -132,23 +132,23 @@ class ReceptiveField:
         if steps is None:
             return self.graph.all_nodes
         while len(self._levels) <= steps:
-            self._levels.append(self.graph.reach(self._levels[-1]))
+            self._levels.append(self.graph.closed_neighborhood(self._levels[-1]))
         return self._levels[steps]
 
-    def averaging(self, hop: int | None) -> SparseMatrix:
+    def propagation_matrix(self, hop: int | None) -> SparseMatrix:
         """Return Â from the nodes within ``hop`` steps to those within one less."""
         if hop is None or len(self.within(hop - 1)) == self.graph.num_nodes:
-            return self.graph.averaging_all
-        if hop not in self._averaging:
+            return self.graph.propagation_matrix
+        if hop not in self._propagation:
             rows, columns = self.within(hop - 1), self.within(hop)
-            self._averaging[hop] = self.graph.sparse(self.graph.averaging[rows][:, columns])
-        return self._averaging[hop]
+            self._propagation[hop] = self.graph.sparse(self.graph.normalized_adjacency[rows][:, columns])
+        return self._propagation[hop]
 
     def neighborhoods(self, hop: int | None) -> Neighborhoods:
         """Return who is averaged for the nodes within one step less than ``hop``."""
         if hop not in self._neighborhoods:
             targets, sources = self.within(None if hop is None else hop - 1), self.within(hop)
-            adjacent = self.graph.neighbors[targets]
+            adjacent = self.graph.adjacency[targets]
             places = np.searchsorted(sources, adjacent.indices), np.searchsorted(sources, targets)
             self._neighborhoods[hop] = Neighborhoods.from_arrays(
                 adjacent.indptr, *places, len(sources), self.graph.device, self.graph.threads
@@ -166,7 +166,7 @@ class ReceptiveField:
         nodes = self.within(self.hops)
         if isinstance(self._x, Tensor):
             return self._x if len(nodes) == self.graph.num_nodes else self._x[self._index(nodes)]
-        return self.graph.features_all if len(nodes) == self.graph.num_nodes else self.graph.sparse(self._x[nodes])
+        return self.graph.sparse_features if len(nodes) == self.graph.num_nodes else self.graph.sparse(self._x[nodes])
 
     def select(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "nodes width"]:
         """Return the rows of the wanted nodes, from those that a forward pass ends with."""
@@ -180,16 +180,16 @@ def all_logits(forward: Forward, graph: Graph, x: Features, weights: Weights) ->
     """Run a forward pass over all nodes, without dropout and without a gradient."""
     field = ReceptiveField(graph, x, graph.all_nodes, None)
 
-    def average_features(weight: Tensor) -> Tensor:
-        averaging = graph.averaging_all
+    def propagate_features(weight: Tensor) -> Tensor:
+        averaging = graph.propagation_matrix
         if not isinstance(x, Tensor):
-            return averaging.matmul(graph.features_all.matmul(weight))
+            return averaging.matmul(graph.sparse_features.matmul(weight))
         if x.shape[1] < weight.shape[1]:
             return averaging.matmul(x) @ weight
         return averaging.matmul(x @ weight)
 
     with torch.no_grad():
-        return GraphPass(field, average_features, Draws(NO_DROPOUT)).logits(forward, weights)
+        return GraphPass(field, propagate_features, Draws(NO_DROPOUT)).logits(forward, weights)
 
 
 class TrainingRows:
@@ -223,7 +223,7 @@ class NetworkLogits:
 
     def __init__(self, network: Network, weights: Weights):
         self._network, self._weights = network, weights
-        self._first: list[tuple[Tensor, AveragedFeatures]] = []
+        self._first: list[tuple[Tensor, PropagatedFeatures]] = []
 
     def with_dropout(self) -> Float[Tensor, "nodes classes"]:
         """Compute the logits that are learned from, with the next draws of dropout."""
@@ -239,22 +239,22 @@ class NetworkLogits:
         return self._logits(rows.val, lambda first: first.all[rows.first_layer.val_rows], Draws(NO_DROPOUT))
 
     def _logits(
-        self, field: ReceptiveField, choose_rows: Callable[["AveragedFeatures"], Tensor], draws: Draws
+        self, field: ReceptiveField, choose_rows: Callable[["PropagatedFeatures"], Tensor], draws: Draws
     ) -> Tensor:
-        graph = GraphPass(field, lambda weight: choose_rows(self._averaged_features(weight)), draws)
+        graph = GraphPass(field, lambda weight: choose_rows(self._propagated_features(weight)), draws)
         return graph.logits(self._network.forward, self._weights)
 
-    def _averaged_features(self, weight: Tensor) -> "AveragedFeatures":
+    def _propagated_features(self, weight: Tensor) -> "PropagatedFeatures":
         for known, averaged in self._first:
             if known is weight:
                 return averaged
         with torch.enable_grad():  # the next training pass needs what validation asks for first
-            averaged = AveragedFeatures(*_first_layer(weight, self._network.rows.first_layer))
+            averaged = PropagatedFeatures(*_first_layer(weight, self._network.rows.first_layer))
         self._first.append((weight, averaged))
         return averaged
 
 
-class AveragedFeatures(NamedTuple):
+class PropagatedFeatures(NamedTuple):
     """Â X W of all rows that are needed, without a gradient, and of those that are learned from, with one."""
 
     all: Float[Tensor, "rows hidden"]
@@ -286,11 +286,11 @@ class _SparseProduct:
     @staticmethod
     def cut(task: Task, x: Features, rows: Nodes, num_learned: int) -> "_SparseProduct":
         if num_learned == task.num_nodes:
-            return _SparseProduct(task.averaging_all, task.features_all)
-        learned_columns = task.reach(rows[:num_learned])
-        columns = _first_then_rest(learned_columns, task.reach(rows))
+            return _SparseProduct(task.propagation_matrix, task.sparse_features)
+        learned_columns = task.closed_neighborhood(rows[:num_learned])
+        columns = _first_then_rest(learned_columns, task.closed_neighborhood(rows))
         return _SparseProduct(
-            task.sparse(task.averaging[rows][:, columns], grad_rows=num_learned),
+            task.sparse(task.normalized_adjacency[rows][:, columns], grad_rows=num_learned),
             task.sparse(x[columns], grad_rows=len(learned_columns)),
         )
 
@@ -311,7 +311,7 @@ class _DenseProduct:
     @staticmethod
     def cut(task: Task, x: Features, rows: Nodes, num_learned: int) -> "_DenseProduct":
         everyone = num_learned == task.num_nodes
-        averaging = task.averaging_all if everyone else task.sparse(task.averaging[rows])
+        averaging = task.propagation_matrix if everyone else task.sparse(task.normalized_adjacency[rows])
         return _DenseProduct(averaging.matmul(x), num_learned)
 
     def forward(self, weight: Tensor) -> Tensor:

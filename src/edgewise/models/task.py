@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from edgewise.data.edges import pair_keys
+from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency, undirected_edges
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import SparseMatrix
 from edgewise.validation import (
@@ -23,28 +23,6 @@ from edgewise.validation import (
     check_option,
     check_whole_number,
 )
-
-
-def adjacency_with_loops(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Any:
-    """Make A + I, in which each node is its own neighbor, of edges that are listed once, without self-loops."""
-    from scipy.sparse import csr_array
-
-    start, end = edge_index.cpu().numpy()
-    itself = np.arange(num_nodes)
-    rows, columns = np.concatenate([start, end, itself]), np.concatenate([end, start, itself])
-    matrix = csr_array((np.ones(len(rows)), (rows, columns)), shape=(num_nodes, num_nodes))
-    matrix.sort_indices()
-    return matrix
-
-
-def averaging(neighbors: Any) -> Any:
-    """Make Â = D^-½ (A + I) D^-½, D the row sums of A + I (Kipf and Welling 2017)."""
-    from scipy.sparse import csr_array
-
-    root = np.sqrt(np.diff(neighbors.indptr))
-    value = 1.0 / (np.repeat(root, np.diff(neighbors.indptr)) * root[neighbors.indices])
-    return csr_array((value, neighbors.indices, neighbors.indptr), shape=neighbors.shape)
-
 
 MIN_DENSE_SHARE = 0.3  # of non-zeros, from which on a dense product is quicker
 
@@ -150,28 +128,28 @@ class Graph:
         return np.arange(self.num_nodes)
 
     @cached_property
-    def neighbors(self) -> Any:
+    def adjacency(self) -> Any:
         """A + I as a scipy matrix: each node is its own neighbor."""
-        return adjacency_with_loops(self.edge_index, self.num_nodes)
+        return adjacency_with_self_loops(self.edge_index, self.num_nodes)
 
     @cached_property
-    def averaging(self) -> Any:
+    def normalized_adjacency(self) -> Any:
         """Â = D^-½ (A + I) D^-½."""
-        return averaging(self.neighbors)
+        return normalize_adjacency(self.adjacency)
 
     @cached_property
-    def averaging_all(self) -> SparseMatrix:
+    def propagation_matrix(self) -> SparseMatrix:
         """Â, arranged for products."""
-        return self.sparse(self.averaging)
+        return self.sparse(self.normalized_adjacency)
 
     @cached_property
-    def features_all(self) -> SparseMatrix:
+    def sparse_features(self) -> SparseMatrix:
         """Sparse features of all nodes, arranged for products."""
         return self.sparse(self.x)
 
-    def reach(self, nodes: Nodes) -> Nodes:
+    def closed_neighborhood(self, nodes: Nodes) -> Nodes:
         """Return nodes and their neighbors, in order."""
-        return np.unique(self.neighbors[nodes].indices).astype(np.int64)
+        return np.unique(self.adjacency[nodes].indices).astype(np.int64)
 
     def sparse(self, matrix: Any, grad_rows: int | None = None) -> SparseMatrix:
         """Arrange a scipy matrix for products with this graph's tensors."""
@@ -249,7 +227,9 @@ def _check_parts(data: Any, names: tuple[str, ...]) -> None:
 
 def _edges(data: Any, directed: Directed, num_nodes: int) -> Int[Tensor, "2 edges"]:
     edges = check_edges(as_tensor(data.edge_index, "edge_index").cpu(), num_nodes).long()
-    return undirected_edges(edges, directed, num_nodes)
+    if directed == "refuse":
+        _check_both_directions(edges[:, edges[0] != edges[1]], num_nodes)
+    return undirected_edges(edges, num_nodes)
 
 
 def _on_device(x: Features, dtype: torch.dtype, device: torch.device) -> Features:
@@ -305,15 +285,6 @@ def _num_classes(labels: Int[Tensor, " nodes"], num_classes: int | None) -> int:
             f"Expected at least {present} classes, for there is a label {present - 1}, but got {num_classes}."
         )
     return int(num_classes)
-
-
-def undirected_edges(edges: Int[Tensor, "2 edges"], directed: Directed, num_nodes: int) -> Int[Tensor, "2 undirected"]:
-    """Keep each undirected edge once, from its lower node to its higher; without self-loops."""
-    edges = edges[:, edges[0] != edges[1]]
-    if directed == "refuse":
-        _check_both_directions(edges, num_nodes)
-    keys = pair_keys(edges, num_nodes).unique()
-    return torch.stack([keys // num_nodes, keys % num_nodes])
 
 
 def _check_both_directions(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:

@@ -1,15 +1,17 @@
-"""Training by Adam with one validation pass per epoch: what is kept, and when to stop."""
+"""Training with Adam: early stopping on the validation nodes, the training history, and the number of threads."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -18,22 +20,22 @@ from edgewise.models.graph_pass import Network
 
 
 class Epoch(NamedTuple):
-    """How far a fit is: what ``on_epoch`` is called with after each epoch.
+    """The result of one training epoch, which is the argument of ``on_epoch``.
 
     Attributes
     ----------
     phase
-        What is being trained, such as "pretraining"; a model has one phase or several.
+        The training phase, such as "pretraining". A model has one phase or several.
     epoch
-        The epoch of the phase, counted from 1.
+        The number of the epoch within its phase, starting at 1.
     max_epochs
-        How many the phase has at most.
+        The maximum number of epochs of the phase.
     loss
-        On what is trained on, with dropout.
+        Training loss, with dropout.
     val_loss
-        NLL on validation nodes, without dropout.
+        NLL on the validation nodes, without dropout.
     val_accuracy
-        Accuracy on validation nodes, without dropout.
+        Accuracy on the validation nodes, without dropout.
 
     Examples
     --------
@@ -57,24 +59,24 @@ OnEpoch = Callable[[Epoch], None]
 
 @dataclass(frozen=True)
 class History:
-    """How a fit went, epoch by epoch over all its phases.
+    """Training curves of a fit, over the epochs of all its phases.
 
     Attributes
     ----------
     loss
-        On what is trained on, with dropout.
+        Training loss of each epoch, with dropout.
     val_loss
-        NLL on validation nodes, without dropout.
+        NLL on the validation nodes after each epoch, without dropout.
     val_accuracy
-        Accuracy on validation nodes, without dropout.
+        Accuracy on the validation nodes after each epoch, without dropout.
     epochs
-        How many there were.
+        Total number of epochs.
     seconds
-        How long they took, with all that they needed.
+        Wall-clock time of the fit.
     phases
-        Each phase of training, in order, with how many epochs it took.
+        Name and number of epochs of each training phase, in order.
     kept
-        After which epoch, counted from 1, the weights of the fitted value were.
+        The epoch, counted from 1 over all phases, whose weights the fitted model has.
 
     Examples
     --------
@@ -96,7 +98,7 @@ class History:
 
 @dataclass
 class Log:
-    """A history that is being written."""
+    """Collects the history of a running fit."""
 
     on_epoch: OnEpoch | None = None
     loss: list[float] = field(default_factory=list)
@@ -108,15 +110,15 @@ class Log:
 
     @property
     def epochs(self) -> int:
-        """How many epochs there were so far."""
+        """The number of epochs so far."""
         return len(self.loss)
 
-    def write(self, epoch: Epoch, learning_rate: float) -> None:
-        """Write an epoch down, and stop a fit that diverges."""
+    def add(self, epoch: Epoch, learning_rate: float) -> None:
+        """Append an epoch and call ``on_epoch``. Raise FloatingPointError if the fit diverges."""
         if not math.isfinite(epoch.loss) or math.isnan(epoch.val_loss):
             raise FloatingPointError(
-                f"Training diverged in epoch {epoch.epoch} of {epoch.phase}: the loss is {epoch.loss}, that of "
-                f"validation {epoch.val_loss}. Lower the learning rate ({learning_rate:g}), or scale the features down."
+                f"Training diverged in epoch {epoch.epoch} of {epoch.phase}: the loss is {epoch.loss}, the validation "
+                f"loss {epoch.val_loss}. Lower the learning rate ({learning_rate:g}) or scale the features down."
             )
         self.loss.append(epoch.loss)
         self.val_loss.append(epoch.val_loss)
@@ -128,7 +130,7 @@ class Log:
             self.on_epoch(epoch)
 
     def history(self) -> History:
-        """Close it."""
+        """Return the history up to now."""
         seconds = perf_counter() - self.started
         curves = self.loss, self.val_loss, self.val_accuracy
         return History(*curves, self.epochs, seconds, self.phases, self.kept)
@@ -136,96 +138,119 @@ class Log:
 
 @dataclass(frozen=True)
 class Phase:
-    """How long to train: at most so many epochs; with patience, until so many pass without an improvement."""
+    """The name and limits of a training phase. Without patience it runs for ``max_epochs``."""
 
     name: str
     max_epochs: int
     patience: int | None
 
 
-class Best:
-    """The rule for what to keep (Veličković et al. 2018).
+class EarlyStopping:
+    """The early-stopping rule of Veličković et al. (2018).
 
-    An epoch whose accuracy is at least the best, or whose NLL is at most the best, is an improvement; if both hold its
-    weights are kept.
+    An epoch is an improvement if its validation accuracy is at least the best so far, or its validation NLL at most
+    the best so far. Its weights are kept if both hold.
     """
 
     def __init__(self) -> None:
         self.accuracy, self.nll, self.waited = 0.0, math.inf, 0
 
-    def keeps(self, accuracy: float, nll: float) -> bool:
-        """Take note of an epoch, and tell whether its weights are to be kept."""
-        better, surer = accuracy >= self.accuracy, nll <= self.nll
-        self.waited = 0 if better or surer else self.waited + 1
+    def update(self, accuracy: float, nll: float) -> bool:
+        """Update both bests and the epochs without improvement, and return whether to keep the weights."""
+        accuracy_improved, nll_improved = accuracy >= self.accuracy, nll <= self.nll
+        self.waited = 0 if accuracy_improved or nll_improved else self.waited + 1
         self.accuracy, self.nll = max(accuracy, self.accuracy), min(nll, self.nll)
-        return better and surer
+        return accuracy_improved and nll_improved
 
 
 def train(
     weights: Weights,
     network: Network,
-    loss_of: Callable[[Tensor], Tensor],
+    loss_function: Callable[[Tensor], Tensor],
     labels: Int[Tensor, " val"],
     phase: Phase,
     adam: Adam,
     log: Log,
 ) -> Weights:
-    """Train by a loss of logits, and return the weights that were kept; without patience, the last."""
+    """Minimize a loss of the logits, and return the weights of the best epoch; without patience, of the last one."""
     weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    optimizer, best, kept = adam.optimizer(weights), Best(), copy_weights(weights)
+    optimizer, stopping, kept = adam.optimizer(weights), EarlyStopping(), copy_weights(weights)
     logits = network.at(weights)
     for epoch in range(phase.max_epochs):
-        loss = loss_of(logits.with_dropout())
+        loss = loss_function(logits.with_dropout())
         optimizer.step(loss)
         logits = network.at(weights)
         with torch.no_grad():
-            nll, accuracy = scores(logits.validation(), labels)
-        log.write(
-            Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate
-        )
-        if phase.patience is None or best.keeps(accuracy, nll):
+            nll, accuracy = nll_and_accuracy(logits.validation(), labels)
+        log.add(Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate)
+        if phase.patience is None or stopping.update(accuracy, nll):
             kept, log.kept = weights if phase.patience is None else copy_weights(weights), log.epochs
-        if phase.patience is not None and best.waited >= phase.patience:
+        if phase.patience is not None and stopping.waited >= phase.patience:
             break
     return copy_weights(kept)
 
 
 def check_logits(
-    logits: Float[Tensor, "nodes classes"], learning_rate: float, max_size: float = math.inf
+    logits: Float[Tensor, "nodes classes"], learning_rate: float, max_abs: float = math.inf
 ) -> Float[Tensor, "nodes classes"]:
-    """Refuse logits that are not finite, or too large: those of nodes that training did not reach may overflow."""
-    bad = ~(logits.isfinite() & (logits.abs() <= max_size)).all(1)
+    """Return the logits, or raise FloatingPointError if one is not finite or exceeds the maximum absolute value.
+
+    The training loss can be finite while the logits of nodes far from all training nodes overflow.
+    """
+    bad = ~(logits.isfinite() & (logits.abs() <= max_abs)).all(1)
     if bool(bad.any()):
         node = int(bad.nonzero()[0])
         raise FloatingPointError(
-            f"Training diverged: the logits of node {node} are {logits[node].tolist()[:4]}. Scale its features down, "
+            f"Training diverged: the logits of node {node} are {logits[node].tolist()[:4]}. Scale its features down "
             f"or lower the learning rate ({learning_rate:g})."
         )
     return logits
 
 
-def scores(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> tuple[float, float]:
-    """Return NLL and accuracy."""
+def nll_and_accuracy(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> tuple[float, float]:
+    """Return mean NLL and accuracy."""
     nll, correct = cross_entropy(logits, labels), (logits.argmax(1) == labels).sum()
     return float(nll), int(correct) / len(labels)
 
 
 def copy_weights(weights: Weights) -> Weights:
-    """Copy weights without their gradient."""
+    """Return detached copies of the weights."""
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
+def minimize_lbfgs(
+    loss: Callable[[Float[Tensor, " parameters"]], Tensor],
+    start: Sequence[float],
+    *,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    tol: float | None = None,
+) -> Float[Tensor, " parameters"]:
+    """Minimize a smooth function of a few float64 parameters with scipy's L-BFGS-B and torch's gradient."""
+    from scipy.optimize import minimize
+
+    def value_and_gradient(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        parameters = torch.from_numpy(values.copy()).requires_grad_()
+        value = loss(parameters)
+        (gradient,) = torch.autograd.grad(value, parameters)
+        return float(value.detach()), gradient.numpy()
+
+    first = np.asarray(start, dtype=np.float64)
+    result = minimize(value_and_gradient, first, jac=True, method="L-BFGS-B", bounds=bounds, tol=tol)
+    return torch.from_numpy(result.x)
+
+
 _lock = Lock()
-_running = 0  # fits, side by side
-_before = 1  # torch's threads before the first of them
+_running = 0  # number of fits that run at the same time
+_before = 1  # torch's number of threads before the first of them
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread: these tensors are small, and sums must not depend on how many threads share them.
+    """Set torch's number of threads to 1 within a ``with`` block.
 
-    Each thread of Python has a number of its own, and new ones take the number that was set last. So each fit puts its
-    own back, and the last of several that ran side by side that of the first.
+    The tensors are small, and sums must not depend on the number of threads. Each Python thread has its own setting,
+    and a new thread inherits the setting made last. Therefore each fit restores its own setting, and the last of
+    several concurrent fits restores that of the first.
     """
     global _running, _before
     own = torch.get_num_threads()
