@@ -1,24 +1,35 @@
-# make install | demo | test | check | docs | bench | data: each makes the virtual environment first if it is missing or out of date.
+# Each target first creates or updates the virtual environment .venv with the packages that it needs.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
-.PHONY: install demo test check docs bench data clean help
+.PHONY: help install demo test test-slow check docs bench data clean
 help:
-	@echo "make install  only make the virtual environment .venv, with the command .venv/bin/edgewise"
-	@echo "make demo   train the four models on bundled Cora: a table, and reliability diagrams in out/demo"
-	@echo "make test   run the tests"
-	@echo "make check  ruff, mypy, import-linter"
-	@echo "make docs   build the site in out/site; its first page is out/site/index.html"
-	@echo "make bench  speed and memory, side by side with what one would otherwise run: the tables of docs/speed.md"
-	@echo "make data   make the bundled datasets again from their source archive"
+	@echo "make install    create the virtual environment .venv with the command .venv/bin/edgewise"
+	@echo "make demo       train the paper's four models on Cora; print their scores, draw reliability diagrams in out/demo"
+	@echo "make test       run the tests"
+	@echo "make test-slow  run the tests that take minutes or need large packages (Ray, netcal, pgmpy, DGL, Playwright)"
+	@echo "make check      run ruff, mypy and import-linter"
+	@echo "make docs       build the documentation in out/site (start at out/site/index.html)"
+	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md"
+	@echo "make data       rebuild the bundled datasets from their source archive"
 
-# torch goes first and by its exact version, so that a CPU build of it is taken where pip is shown one (PIP_FIND_LINKS,
-# PIP_INDEX_URL); the build for Linux on PyPI comes with gigabytes of CUDA, and works too.
+# Install the exact version of torch first, so that pip takes a CPU build where PIP_FIND_LINKS or PIP_INDEX_URL offers one.
+# The Linux build on PyPI also works, but brings gigabytes of CUDA libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(PIP) torch==2.13.0
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e ".[test]"
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-test
+	$(PIP) -e ".[dev]"
 	@touch $@
 
 install: $(VENV)/.installed
@@ -26,23 +37,27 @@ install: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
 
-# One thread a worker, of which there is one a core: two that share a core wait for each other.
-test: $(VENV)/.installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
+# One single-threaded test process per core: threads of two processes that share a core would wait for each other.
+test: $(VENV)/.installed-test
+	$(PYTEST) -m "not slow"
 
-check: $(VENV)/.installed
+# Property tests run here again, with more examples.
+test-slow: $(VENV)/.installed-dev
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "slow or hypothesis" tests
+
+check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "out/site/index.html"
 
-# PGMax asks for far more than it imports, so it comes without its dependencies.
-$(VENV)/.bench: $(VENV)/.installed benchmarks/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r benchmarks/requirements.txt
+# PGMax requires far more packages than it imports, so it is installed without its dependencies.
+$(VENV)/.bench: $(VENV)/.installed-dev benchmarks/requirements.txt
+	$(PIP) -r benchmarks/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps pgmax==0.6.1
 	@touch $@
 

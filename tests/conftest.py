@@ -1,4 +1,4 @@
-"""Shapes and types that signatures promise are checked while the tests run."""
+"""Settings of all tests: shapes in signatures are checked, properties are repeatable, compiled functions are cached."""
 
 import os
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-# Modules that compute. Those that check their input are left out, for a wrapper would refuse it before they do, and
-# their own refusals are tested; so are compiled loops, which cannot be wrapped.
+# Modules whose signatures are checked at run time. Modules that validate their own input are left out, because the
+# checker would raise before they do. Compiled functions cannot be wrapped.
 CHECKED = [
     "edgewise.data.edges",
     "edgewise.data.statistics",
@@ -27,10 +27,12 @@ CHECKED = [
 ]
 install_import_hook(CHECKED, "beartype.beartype")
 
-settings.register_profile("same each time", deadline=None, derandomize=True)  # also on a busy machine
-settings.load_profile("same each time")
+# The same examples each time, and no deadline: tests must not depend on the speed of the machine.
+settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=100)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# Two processes that keep two compilations of one loop at once may mix them up: Numba numbers them without a lock.
+# Numba does not lock its cache: two processes that save compiled functions at the same time may mix them up.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    kept = os.environ.get("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(kept, worker))
+    cache = os.environ.get("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+    os.environ["NUMBA_CACHE_DIR"] = str(Path(cache, worker))
