@@ -1,4 +1,4 @@
-"""Seconds and peak memory of a call."""
+"""Measure the time and peak memory of a call."""
 
 import ctypes
 import gc
@@ -15,17 +15,17 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Cost:
-    """The best time of several repeats, and the most memory that was used above what was there before."""
+    """The best time of several repeats, and the peak memory above that before the call."""
 
     seconds: float
     peak_bytes: int
 
 
 def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
-    """Measure the peak memory of a first call, then the time of several more."""
+    """Measure the peak memory of a first call, then the time of `repeats` more."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before must not hide what is allocated now
-    Path("/proc/self/clear_refs").write_text("5")  # resets the peak that the kernel keeps
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new allocations
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     before = _status("VmRSS")
     function()
     peak_bytes = max(1, _status("VmHWM") - before)
@@ -41,11 +41,11 @@ def _status(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
-    raise ValueError(f"Expected {field} in /proc/self/status, but it is not there.")
+    raise ValueError(f"Expected {field} in /proc/self/status, but it is missing.")
 
 
 def environment(*packages: str) -> str:
-    """Name what a measurement depends on."""
+    """Return a line with the processor and the versions of Python and of packages."""
     versions = (f"{name} {version(name)}" for name in packages)
     return ", ".join([_processor(), f"Python {platform.python_version()}", *versions])
 

@@ -1,10 +1,10 @@
-"""How fast `ew.evaluate` is, and how much memory it takes, beside what one would otherwise run.
+"""Benchmark the time and memory of `ew.evaluate` against the definitions and torchmetrics.
 
-    python benchmarks/metrics.py                 # what `make bench` runs: some minutes, 16 GiB
+    python benchmarks/metrics.py                 # part of `make bench`: some minutes, 16 GiB
     python benchmarks/metrics.py --edges 1e7     # a smaller large graph
     python benchmarks/metrics.py --page docs/speed.md
 
-All times are from one process and are the best of a few repeats; compilation is left out.
+All times are measured in one process and are the best of a few repeats, without compilation.
 """
 
 import argparse
@@ -24,12 +24,17 @@ from edgewise.metrics.elements import node_records
 
 Case = tuple[Tensor, Tensor, Tensor]
 
-MANY = ("10⁶ edges, 200,000 nodes", "C = 7", "C = 40", "peak memory, C = 40")
-MOST = ("edges, 2.4 million nodes, C = 47", "seconds", "of two bare gathers", "memory above the inputs")
+COLUMNS_MILLION_EDGES = ("10⁶ edges, 200,000 nodes", "C = 7", "C = 40", "peak memory, C = 40")
+COLUMNS_LARGE_GRAPH = (
+    "edges, 2.4 million nodes, C = 47",
+    "seconds",
+    "relative to two bare gathers",
+    "memory in addition to the inputs",
+)
 
 
 def make_case(num_nodes: int, num_edges: int, num_classes: int, two_way: bool = False) -> Case:
-    """Draw predictions on a random graph, whose edges point either way or both ways; all nodes are scored."""
+    """Draw predictions on a random graph with edges in random direction, or with `two_way` in both directions."""
     g = torch.Generator().manual_seed(0)
     probs = (2 * torch.randn(num_nodes, num_classes, generator=g)).softmax(-1)
     y = torch.randint(num_classes, (num_nodes,), generator=g)
@@ -38,7 +43,7 @@ def make_case(num_nodes: int, num_edges: int, num_classes: int, two_way: bool = 
 
 
 def direct(probs: Tensor, y: Tensor, edge_index: Tensor) -> dict[str, list[float]]:
-    """Follow the definitions to the letter, with an (E, C, C) joint of edges that are already unique."""
+    """Compute all scores by their definitions, with an (E, C, C) joint, for edges that are already unique."""
     start, end = edge_index
     right = probs.argmax(1) == y
     joint = (probs[start][:, :, None] * probs[end][:, None, :]).flatten(1)
@@ -53,14 +58,14 @@ def direct(probs: Tensor, y: Tensor, edge_index: Tensor) -> dict[str, list[float
 
 
 def per_element(p: Tensor, truth: Tensor, correct: Tensor) -> list[Tensor]:
-    """Give correctness, NLL, Brier score and confidence of each row."""
+    """Return correctness, NLL, Brier score and confidence of each row."""
     nll = -p.gather(1, truth[:, None]).squeeze(1).log()
     distance = torch.zeros_like(p).scatter_(1, truth[:, None], 1.0).sub_(p)  # in place: two (E, C, C) fit, three do not
     return [correct.float(), nll, distance.square_().sum(1), p.amax(1)]
 
 
 def direct_scores(elements: list[Tensor]) -> list[float]:
-    """Give accuracy, NLL, Brier score and ECE."""
+    """Return accuracy, NLL, Brier score and ECE."""
     correct, nll, brier, confidence = elements
     ece = torch.zeros(())
     for k in range(15):
@@ -71,7 +76,7 @@ def direct_scores(elements: list[Tensor]) -> list[float]:
 
 
 def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor) -> list[float]:
-    """Let torchmetrics compute the calibration errors of nodes and of materialized edge confidences."""
+    """Compute the four calibration errors with torchmetrics, from materialized edge confidences."""
     start, end = edge_index
     confidence, prediction = probs.max(1)
     right, agree = prediction == y, y[start] == y[end]
@@ -84,14 +89,14 @@ def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor) -> list[floa
 
 
 def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
-    """Score 10^6 edges, each listed once, with all nodes scored: by edgewise, by the definitions, by torchmetrics."""
+    """Score 10^6 edges, each listed once, with edgewise, with the definitions, and with torchmetrics."""
     probs, y, edge_index = make_case(200_000, 1_000_000, num_classes)
     edge_index = edge_index.sort(0).values.unique(dim=1)
     case = probs, y, edge_index[:, edge_index[0] != edge_index[1]]
     ev = ew.evaluate(*case)
     for view, expected in direct(*case).items():
         ours = [ev[view][metric] for metric in ew.METRICS]
-        # The direct sums are float32, and its confidences may fall on the other side of a bin's boundary.
+        # The direct sums are float32, and confidences may fall on the other side of a bin boundary.
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
     fast = measure(lambda: ew.evaluate(*case), repeats=20)
     slow = measure(lambda: direct(*case), repeats=3)
@@ -107,7 +112,7 @@ def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
 
 
 def bare_gathers(records: Tensor, edge_index: Tensor, chunk: int = 1 << 18) -> None:
-    """Fetch the records of both ends of all edges, and do nothing with them."""
+    """Load the records of both ends of all edges, and do nothing with them."""
     buffer = torch.empty(chunk, records.shape[1], dtype=records.dtype)
     for lo in range(0, edge_index.shape[1], chunk):
         for end in edge_index[:, lo : lo + chunk]:
@@ -115,22 +120,22 @@ def bare_gathers(records: Tensor, edge_index: Tensor, chunk: int = 1 << 18) -> N
 
 
 def compare_with_gathers(num_edges: int, two_way: bool) -> tuple[Cost, Cost]:
-    """Score product joints on a graph of the size of ogbn-products: by edgewise, and gathers alone."""
+    """Score product joints on a graph of the size of ogbn-products, and time the gathers alone."""
     probs, y, edge_index = make_case(2_400_000, num_edges, 47, two_way)
     gathers = measure(partial(bare_gathers, node_records(probs, y), edge_index), repeats=2)
     fast = measure(lambda: ew.evaluate(probs, y, edge_index), repeats=2)
     print(f"\n{num_edges:.0e} edges, N = 2.4 million, C = 47, {'both directions' if two_way else 'random direction'}")
     print(f"  two bare gathers        {gathers.seconds:8.2f} s")
     print(f"  edgewise, 16 scores     {fast.seconds:8.2f} s, {fast.seconds / gathers.seconds:.2f} times the gathers")
-    print(f"  memory above the inputs {fast.peak_bytes / GIB:8.2f} GiB")
-    if not two_way:  # with both directions the answer is that of one direction, which the tests check
+    print(f"  additional memory       {fast.peak_bytes / GIB:8.2f} GiB")
+    if not two_way:  # the tests check that both directions give the scores of one direction
         worst = largest_error(ew.evaluate(probs, y, edge_index), probs, y, edge_index)
-        print(f"  largest error against float64 truth {worst:.1e}")
+        print(f"  largest error against float64 reference {worst:.1e}")
     return fast, gathers
 
 
 def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tensor) -> float:
-    """Compare with the definitions in float64, summed without loss of digits by chunks."""
+    """Return the largest difference from the definitions in float64, summed in extended precision by chunks."""
     ends = unique_pairs(edge_index)
     label, right = y.numpy(), (probs.argmax(1) == y).numpy()
     confidence = probs.amax(1).double().numpy()
@@ -161,7 +166,7 @@ def node_sums(
     square_sum: NDArray[np.float64],
     right: NDArray[np.bool_],
 ) -> NDArray[np.longdouble]:
-    """Give count, Σ correct, Σ nll, Σ brier and the gaps of the bins of all nodes."""
+    """Return count, Σ correct, Σ nll, Σ brier and Σ (correct - confidence) of each bin, over all nodes."""
     bins = np.clip(np.ceil(confidence * 15) - 1, 0, 14).astype(int)
     brier = (1 - p_true) ** 2 + square_sum - p_true**2
     sums = len(right), right.sum(), -np.log(p_true).sum(dtype=np.longdouble), brier.sum(dtype=np.longdouble)
@@ -169,7 +174,7 @@ def node_sums(
 
 
 def unique_pairs(edge_index: Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-    """Find, by sorting, the edges to score: max(forward, backward) mentions of each pair."""
+    """Return the edges to score by sorting: max(forward, backward) occurrences of each pair."""
     start, end = edge_index.numpy()
     start, end = start[start != end], end[start != end]
     keys = np.minimum(start, end) * (1 << 32) + np.maximum(start, end)
@@ -189,45 +194,47 @@ def chunked(ends: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterator[t
         yield ends[0, lo : lo + (1 << 20)], ends[1, lo : lo + (1 << 20)]
 
 
-def many_edges(few: tuple[Cost, Cost, Cost], several: tuple[Cost, Cost, Cost]) -> str:
-    """Tabulate what 10^6 edges cost, with few classes and with several."""
+def table_million_edges(few: tuple[Cost, Cost, Cost], many: tuple[Cost, Cost, Cost]) -> str:
+    """Format the costs of 10^6 edges with few and with many classes as a Markdown table."""
     names = (
         "`ew.evaluate`, all 16 scores",
         "the definitions with (E, C, C) tensors, 16 scores",
         "torchmetrics on edge confidences, 4 calibration errors",
     )
     rows = [
-        [name, _seconds(a, few[0]), _seconds(b, several[0]), f"{b.peak_bytes / 2**20:,.0f} MiB"]
-        for name, a, b in zip(names, few, several, strict=True)
+        [name, _seconds(a, few[0]), _seconds(b, many[0]), f"{b.peak_bytes / 2**20:,.0f} MiB"]
+        for name, a, b in zip(names, few, many, strict=True)
     ]
-    return speed_page.table(MANY, rows)
+    return speed_page.table(COLUMNS_MILLION_EDGES, rows)
 
 
 def _seconds(cost: Cost, ours: Cost) -> str:
     return f"{cost.seconds:.3f} s" if cost is ours else f"{cost.seconds / ours.seconds:.3g} ×"
 
 
-def most_edges(num_edges: int, random_way: tuple[Cost, Cost], both_ways: tuple[Cost, Cost]) -> str:
-    """Tabulate what a very large graph costs."""
-    named = (("in random direction, each to be counted once", random_way), ("both directions listed", both_ways))
+def table_large_graph(num_edges: int, one_way: tuple[Cost, Cost], two_way: tuple[Cost, Cost]) -> str:
+    """Format the costs of a large graph as a Markdown table."""
+    named = (("random direction, each edge to be counted once", one_way), ("both directions listed", two_way))
     rows = [
         [name, f"{ours.seconds:.1f}", f"{ours.seconds / bare.seconds:.1f} ×", f"{ours.peak_bytes / GIB:.2f} GiB"]
         for name, (ours, bare) in named
     ]
-    return speed_page.table((f"{num_edges:,} {MOST[0]}", *MOST[1:]), rows)
+    return speed_page.table((f"{num_edges:,} {COLUMNS_LARGE_GRAPH[0]}", *COLUMNS_LARGE_GRAPH[1:]), rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--edges", type=float, default=1e8, help="edges of the large graph (default 1e8)")
+    parser.add_argument("--edges", type=float, default=1e8, help="number of edges of the large graph (default 1e8)")
     speed_page.add_option(parser)
     options = parser.parse_args()
     large, where = int(options.edges), environment("edgewise", "torch", "numba", "torchmetrics")
     print(where, f"{torch.get_num_threads()} threads", sep=", ")
     ew.evaluate(*make_case(1000, 1 << 20, 7))  # compiles
-    many = many_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40))
-    most = most_edges(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True))
-    speed_page.put(options.page, "metrics", f"{many}\n\n{most}\n\n{where}.")
+    tables = (
+        table_million_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40)),
+        table_large_graph(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True)),
+    )
+    speed_page.replace_section(options.page, "metrics", "\n\n".join([*tables, f"{where}."]))
 
 
 if __name__ == "__main__":

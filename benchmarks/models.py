@@ -1,11 +1,11 @@
-"""How fast models train, beside the loops that a user of PyG would write; and that both have the same losses.
+"""Benchmark training against plain PyG loops, and check that both have the same losses.
 
-    python benchmarks/models.py                  # what `make bench` runs: some minutes
+    python benchmarks/models.py                  # part of `make bench`: some minutes
     python benchmarks/models.py --epochs 20 --datasets cora
     python benchmarks/models.py --page docs/speed.md
 
-Each cell trains for the same number of epochs, once by ``fit``, with everything that it prepares, and once by the plain
-loop of benchmarks/plain_loops.py, in one process, both with as many threads as torch takes.
+Each cell trains for the same number of epochs, once with ``fit``, including its setup, and once with the plain loop of
+benchmarks/plain_loops.py. Both run in one process with the same number of threads.
 """
 
 import argparse
@@ -29,21 +29,21 @@ with warnings.catch_warnings():
     import plain_loops
     from torch_geometric.data import Data
 
-EQUAL = 1e-4  # how near the losses must be
-HEAD = "ms an epoch: ours, plain, ratio"
+MAX_LOSS_DIFFERENCE = 1e-4
+HEAD = "ms per epoch: edgewise, plain, ratio"
 
 Losses = Callable[[], list[float]]
 
 
 class Cell(NamedTuple):
-    """Two ways to train the same; each gives its losses."""
+    """Two functions that train the same model and return its losses."""
 
     ours: Losses
     plain: Losses
 
 
 def cells(data: Data, split: ew.Split, epochs: int, rate: float) -> dict[str, Cell]:
-    """Pair the four models with their plain loops, at the proportions of a full training."""
+    """Return the four models with their plain loops, with the phases in the proportions of a full training."""
     task = prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")
     half, quarter, samples = epochs // 2, epochs // 4, max(1, epochs // 12)
     most = epochs - quarter
@@ -95,11 +95,11 @@ def attention(task: Task, rate: float) -> torch.nn.Module:
     return plain_loops.TwoAttentions(weights, rate)
 
 
-def field(task: Task, rate: float) -> plain_loops.PairwiseField:
+def field(task: Task, rate: float) -> plain_loops.PairwiseModel:
     classes = task.num_classes
     noise = torch.randn(classes, classes, generator=generator(0, "epfgnn"), dtype=torch.float64)
     coupling = ((noise + torch.eye(classes)) / classes).float()
-    return plain_loops.PairwiseField(backbone(task, rate), coupling, task.edge_index, task.num_nodes)
+    return plain_loops.PairwiseModel(backbone(task, rate), coupling, task.edge_index, task.num_nodes)
 
 
 def seconds(train: Losses) -> float:
@@ -117,21 +117,21 @@ def main() -> None:
     options = parser.parse_args()
     where = environment("edgewise", "torch", "torch_geometric", "numba")
     print(where, f"{torch.get_num_threads()} threads", sep=", ")
-    print(f"{'':18}{'ms an epoch':>12}{'plain':>10}{'ratio':>8}{'largest difference of losses in 50 epochs':>46}")
+    print(f"{'':18}{'ms per epoch':>13}{'plain':>10}{'ratio':>8}{'largest difference of losses in 50 epochs':>46}")
     ratios: dict[tuple[str, str], float] = {}
-    cell_texts, furthest = {}, 0.0
+    cell_texts, max_difference = {}, 0.0
     for name in options.datasets:
         data = ew.load_dataset(name)
         split = ew.make_splits(data.y)[0]
         timed, compared = cells(data, split, options.epochs, 0.5), cells(data, split, 50, 0.0)
         for model in options.models:
-            ours, plain = (way() for way in compared[model])  # this also compiles
-            apart = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
-            furthest = max(furthest, apart)
+            ours, plain = (way() for way in compared[model])  # also compiles
+            difference = max(abs(a - b) for a, b in zip(ours, plain, strict=True))
+            max_difference = max(max_difference, difference)
             fast, slow = (min(seconds(way) for _ in range(2)) for way in timed[model])
             ratio = ratios[name, model] = slow / fast
             per = 1e3 / options.epochs
-            print(f"{name:10}{model:8}{fast * per:12.2f}{slow * per:10.1f}{ratio:8.1f}{apart:46.1e}", flush=True)
+            print(f"{name:10}{model:8}{fast * per:13.2f}{slow * per:10.1f}{ratio:8.1f}{difference:46.1e}", flush=True)
             texts = speed_page.short(fast * per), speed_page.short(slow * per)
             cell_texts[name, model] = f"{', '.join(texts)}, **{ratio:.1f} ×**"
     mean = math.exp(sum(math.log(ratio) for ratio in ratios.values()) / len(ratios))
@@ -139,11 +139,12 @@ def main() -> None:
     print(f"{summary}.")
     rows = [[model.upper(), *(cell_texts[name, model] for name in options.datasets)] for model in options.models]
     head = [HEAD, *(name.title() for name in options.datasets)]
-    words = f"{summary}; losses without dropout are at most {furthest:.1e} apart in 50 epochs. {where}."
-    speed_page.put(options.page, "models", f"{speed_page.table(head, rows)}\n\n{words}")
-    if furthest > EQUAL:
+    note = f"{summary}; losses without dropout differ by at most {max_difference:.1e} in 50 epochs. {where}."
+    speed_page.replace_section(options.page, "models", f"{speed_page.table(head, rows)}\n\n{note}")
+    if max_difference > MAX_LOSS_DIFFERENCE:
         sys.exit(
-            f"Expected losses within {EQUAL} of the plain loops' without dropout, but they are {furthest:.1e} apart."
+            f"Expected losses without dropout to differ by at most {MAX_LOSS_DIFFERENCE} from those of the plain "
+            f"loops, but they differ by {max_difference:.1e}."
         )
 
 

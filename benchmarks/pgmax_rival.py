@@ -1,4 +1,4 @@
-"""The same sweeps by PGMax, where it is installed (`make bench` installs it; the package does not depend on it)."""
+"""Belief propagation with PGMax, if it is installed (`make bench` installs it; the package does not depend on it)."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,7 +14,7 @@ def is_installed() -> bool:
 
 
 def pgmax_runner(unary: Tensor, edge_index: Tensor, pairwise: Tensor) -> tuple[Callable[[int], Any], float]:
-    """Give a function that runs so many sweeps and waits for the beliefs, and the seconds that building took."""
+    """Return a function that runs n sweeps and waits for the beliefs, and the seconds to build the graph."""
     import jax
     from pgmax import fgraph, fgroup, infer, vgroup
 
@@ -30,7 +30,7 @@ def pgmax_runner(unary: Tensor, edge_index: Tensor, pairwise: Tensor) -> tuple[C
 
     @cache
     def compiled(num_sweeps: int) -> Callable[..., Any]:
-        # The wiring of the graph is passed as arguments: as constants XLA would fold it, for minutes and in 20 GiB.
+        # The graph is passed as arguments. As constants, XLA would fold it, which takes minutes and 20 GiB.
         def sweep(state: Any) -> Any:
             return inferer.run(state, num_iters=num_sweeps, damping=0.0, temperature=1.0)
 

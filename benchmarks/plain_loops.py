@@ -1,7 +1,6 @@
-"""The loops that a user of PyG would write for the four models: dense x, one evaluation pass an epoch.
+"""Plain PyG training loops for the four models: dense x, one evaluation pass per epoch.
 
-They begin from the weights that edgewise begins from, and draw what it draws, so that without dropout the losses are
-the same.
+They start from the same weights as edgewise and use the same random draws, so without dropout the losses are equal.
 """
 
 import copy
@@ -23,7 +22,7 @@ from edgewise.models.seeds import generator
 
 
 class TwoConvolutions(torch.nn.Module):
-    """GCN."""
+    """GCN with PyG's GCNConv."""
 
     def __init__(self, weights: Weights, rate: float):
         super().__init__()
@@ -32,14 +31,14 @@ class TwoConvolutions(torch.nn.Module):
         _copy((self.first, self.second), weights)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Give logits."""
+        """Return logits."""
         hidden = relu(self.first(x, edge_index))
         logits: Tensor = self.second(dropout(hidden, self.rate, self.training), edge_index)
         return logits
 
 
 class TwoAttentions(torch.nn.Module):
-    """GAT."""
+    """GAT with PyG's GATConv."""
 
     def __init__(self, weights: Weights, rate: float):
         super().__init__()
@@ -51,7 +50,7 @@ class TwoAttentions(torch.nn.Module):
         _copy((self.first, self.second), weights)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Give logits."""
+        """Return logits."""
         hidden = elu(self.first(dropout(x, self.rate, self.training), edge_index))
         logits: Tensor = self.second(dropout(hidden, self.rate, self.training), edge_index)
         return logits
@@ -69,7 +68,7 @@ def _copy(layers: Sequence[Any], weights: Weights) -> None:
 
 @dataclass
 class Loop:
-    """One optimizer's training loop, with its losses."""
+    """A training loop with one optimizer, which records its losses."""
 
     model: torch.nn.Module
     data: Data
@@ -81,7 +80,7 @@ class Loop:
         self.best, self.kept = (0.0, math.inf), self.model.state_dict()
 
     def run(self, epochs: int, x: Tensor, loss_of: Callable[[Tensor], Tensor], evaluated: bool) -> None:
-        """Train for some epochs."""
+        """Train for `epochs` epochs."""
         for _ in range(epochs):
             self.model.train()
             self.optimizer.zero_grad()
@@ -101,7 +100,7 @@ class Loop:
             self.model.load_state_dict(self.kept)
 
     def logits(self, x: Tensor) -> Tensor:
-        """Give logits without dropout."""
+        """Return logits without dropout."""
         self.model.eval()
         with torch.no_grad():
             result: Tensor = self.model(x, self.data.edge_index)
@@ -119,28 +118,28 @@ def gmnn(
     q: torch.nn.Module, p: torch.nn.Module, data: Data, split: ew.Split, epochs: tuple[int, int], samples: int
 ) -> list[float]:
     features, labels, classes = Loop(q, data, split), Loop(p, data, split), int(data.y.max()) + 1
-    known, draws = one_hot(data.y[split.train], classes).float(), generator(0, "gmnn")
+    train_labels, draws = one_hot(data.y[split.train], classes).float(), generator(0, "gmnn")
     features.run(epochs[0], data.x, lambda out: cross_entropy(out[split.train], data.y[split.train]), evaluated=True)
     features.optimizer = torch.optim.Adam(q.parameters(), lr=0.01, weight_decay=5e-4)
 
-    def drawn(logits: Tensor) -> Tensor:
-        below = torch.rand(len(logits), 1, dtype=torch.float64, generator=draws)
-        chosen = one_hot((logits.double().softmax(1).cumsum(1)[:, :-1] <= below).sum(1), classes).float()
-        chosen[split.train] = known
-        return chosen
+    def draw_labels(logits: Tensor) -> Tensor:
+        uniform = torch.rand(len(logits), 1, dtype=torch.float64, generator=draws)
+        drawn = one_hot((logits.double().softmax(1).cumsum(1)[:, :-1] <= uniform).sum(1), classes).float()
+        drawn[split.train] = train_labels
+        return drawn
 
-    matrix = drawn(features.logits(data.x))
+    matrix = draw_labels(features.logits(data.x))
     labels.run(epochs[1], matrix, lambda out: cross_entropy(out, matrix), evaluated=False)
     target = labels.logits(matrix).softmax(1)
-    target[split.train] = known
+    target[split.train] = train_labels
     features.run(epochs[1], data.x, lambda out: cross_entropy(out, target), evaluated=False)
     logits = features.logits(data.x)
-    torch.stack([labels.logits(drawn(logits)) for _ in range(samples)])
+    torch.stack([labels.logits(draw_labels(logits)) for _ in range(samples)])
     return [*features.losses[: epochs[0]], *labels.losses, *features.losses[epochs[0] :]]
 
 
-class PairwiseField(torch.nn.Module):
-    """EPFGNN: a backbone, a coupling, and a scale for each edge."""
+class PairwiseModel(torch.nn.Module):
+    """EPFGNN: a backbone, a coupling matrix, and a scale for each edge."""
 
     def __init__(self, backbone: torch.nn.Module, coupling: Tensor, once: Tensor, num_nodes: int):
         super().__init__()
@@ -150,11 +149,11 @@ class PairwiseField(torch.nn.Module):
         self.stars = degree(once.flatten(), num_nodes).unsqueeze(1) + 1
 
     def symmetric(self) -> Tensor:
-        """Give B."""
+        """Return the symmetric coupling matrix (B + Bᵀ) / 2."""
         return (self.coupling + self.coupling.T) / 2
 
     def loss(self, unary: Tensor, q: Tensor) -> Tensor:
-        """Minus the mean piecewise log-likelihood."""
+        """Return minus the mean piecewise log-likelihood."""
         share, half = unary / self.stars, self.scale[:, None, None] * self.symmetric() / 2
         to_start = torch.logsumexp(share[self.end].unsqueeze(1) + half, 2)
         to_end = torch.logsumexp(share[self.start].unsqueeze(2) + half, 1)
@@ -163,14 +162,14 @@ class PairwiseField(torch.nn.Module):
         energy = (q * unary).sum() + (self.scale * pairs).sum()
         return (torch.logsumexp(total, 1).sum() - energy) / len(unary)
 
-    def swept(self, unary: Tensor, q: Tensor) -> Tensor:
-        """One sweep of mean field."""
+    def mean_field_sweep(self, unary: Tensor, q: Tensor) -> Tensor:
+        """Return the logits after one mean-field sweep."""
         scale = self.scale.unsqueeze(1)
         around = torch.zeros_like(q).index_add(0, self.start, scale * q[self.end])
         return unary + around.index_add(0, self.end, scale * q[self.start]) @ self.symmetric()
 
 
-def epfgnn(field: PairwiseField, data: Data, split: ew.Split, epochs: tuple[int, int]) -> list[float]:
+def epfgnn(field: PairwiseModel, data: Data, split: ew.Split, epochs: tuple[int, int]) -> list[float]:
     backbone = Loop(field.backbone, data, split)
     backbone.run(epochs[0], data.x, lambda out: cross_entropy(out[split.train], data.y[split.train]), evaluated=True)
     q = backbone.logits(data.x).softmax(1)
@@ -186,6 +185,6 @@ def epfgnn(field: PairwiseField, data: Data, split: ew.Split, epochs: tuple[int,
         losses.append(float(loss.detach()))
         field.eval()
         with torch.no_grad():
-            logits = field.swept(field.backbone(data.x, data.edge_index), q)[split.val]
+            logits = field.mean_field_sweep(field.backbone(data.x, data.edge_index), q)[split.val]
             float((logits.argmax(1) == data.y[split.val]).float().mean())
     return losses

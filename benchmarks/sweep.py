@@ -1,4 +1,4 @@
-"""How long the paper takes on this machine: one run of each cell, as many at a time as there are cores, times 75.
+"""Estimate the time of all runs of the paper from one run of each cell, one per core at a time.
 
 python benchmarks/sweep.py
 python benchmarks/sweep.py --page docs/speed.md
@@ -39,7 +39,7 @@ def main() -> None:
     print(f"\nThis took {format_duration(perf_counter() - started)}.")
     estimate = f"The paper, {PAPER.size} runs: about {format_duration(each * work / workers)} on {workers} cores."
     print(estimate)
-    speed_page.put(page, "sweep", estimate)
+    speed_page.replace_section(page, "sweep", estimate)
 
 
 if __name__ == "__main__":

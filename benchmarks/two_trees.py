@@ -1,10 +1,10 @@
-"""How fast two checkouts of edgewise are, side by side: every cell in turn, so that a busy machine slows both.
+"""Compare the speed of two checkouts of edgewise, alternating between them so that a busy machine slows down both.
 
     python benchmarks/two_trees.py ../old              # this checkout against another one
     python benchmarks/two_trees.py ../old --cells gcn evaluate --repeats 5
 
-Each checkout has a process of its own that imports it and keeps its data. The parent asks the two for one run of a cell
-in turn, A B B A …, and compares the shortest times. A ratio above 1 says that this checkout takes longer.
+Each checkout runs in its own process, which imports it and keeps its data. The parent requests one run of a cell from
+each, in the order A B B A …, and compares the shortest times. A ratio above 1 means that this checkout is slower.
 """
 
 import argparse
@@ -24,7 +24,7 @@ EPOCHS = 100
 
 
 def cells() -> dict[str, Callable[[], object]]:
-    """Name every cell; what it needs is made when it first runs."""
+    """Return the function of every cell by name. Data are created at the first run."""
     import torch
 
     import edgewise as ew
@@ -42,7 +42,7 @@ def cells() -> dict[str, Callable[[], object]]:
         return probs, y, torch.randint(num_nodes, (2, num_edges), generator=draws)
 
     @cache
-    def field(scaled: bool) -> Any:
+    def mrf(scaled: bool) -> Any:
         data, _ = graph("pubmed")
         edges = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
         draws = torch.Generator().manual_seed(0)
@@ -82,44 +82,44 @@ def cells() -> dict[str, Callable[[], object]]:
         ew.GATS(),
         ew.StructuredCalibrator(),
     )
-    found: dict[str, Callable[[], object]] = {
+    by_name: dict[str, Callable[[], object]] = {
         "evaluate, cora, 20 times": evaluate_cora,
         "evaluate, 10^6 edges, C = 7": lambda: ew.evaluate(*case(200_000, 1_000_000, 7)),
         "evaluate, 10^6 edges, C = 40": lambda: ew.evaluate(*case(200_000, 1_000_000, 40)),
         "evaluate, 10^6 edges, C = 7, same label": lambda: ew.evaluate(*case(200_000, 1_000_000, 7), same_label=True),
-        "sum_product, pubmed": lambda: ew.sum_product(field(False), max_sweeps=50, tolerance=0.0),
-        "sum_product, pubmed, scaled": lambda: ew.sum_product(field(True), max_sweeps=50, tolerance=0.0),
-        "mean_field, pubmed": lambda: ew.mean_field(field(False), max_sweeps=50, tolerance=0.0),
+        "sum_product, pubmed": lambda: ew.sum_product(mrf(False), max_sweeps=50, tolerance=0.0),
+        "sum_product, pubmed, scaled": lambda: ew.sum_product(mrf(True), max_sweeps=50, tolerance=0.0),
+        "mean_field, pubmed": lambda: ew.mean_field(mrf(False), max_sweeps=50, tolerance=0.0),
     }
-    found |= {f"{model}, {name}": fit(models[model], name) for name in DATASETS for model in models}
-    found |= {f"{type(one).__name__}, cora": calibrate(one, "cora") for one in calibrators}
-    return found
+    by_name |= {f"{model}, {name}": fit(models[model], name) for name in DATASETS for model in models}
+    by_name |= {f"{type(calibrator).__name__}, cora": calibrate(calibrator, "cora") for calibrator in calibrators}
+    return by_name
 
 
 def serve() -> None:
-    """Run the cells whose names come in, one a line, and answer each with its seconds."""
-    known = cells()
-    print(*known, sep="\t", flush=True)
+    """Read names of cells from stdin, one per line, run each cell, and print its seconds."""
+    by_name = cells()
+    print(*by_name, sep="\t", flush=True)
     for line in sys.stdin:
         start = perf_counter()
-        known[line.rstrip("\n")]()
+        by_name[line.rstrip("\n")]()
         print(perf_counter() - start, flush=True)
 
 
-class Tree:
+class Checkout:
     """A checkout, and the process that runs its cells."""
 
     def __init__(self, path: Path):
         caches = {"NUMBA_CACHE_DIR": str(path.resolve() / ".pytest_cache" / "two_trees")}
-        surroundings = os.environ | {"PYTHONPATH": str(path.resolve() / "src")} | caches
+        environment = os.environ | {"PYTHONPATH": str(path.resolve() / "src")} | caches
         command = [sys.executable, "-W", "ignore", __file__, "--serve"]
         self.process = subprocess.Popen(
-            command, env=surroundings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=path
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=path
         )
         self.cells = self._line().split("\t")
 
     def seconds(self, cell: str) -> float:
-        """Run a cell once."""
+        """Run a cell once and return its seconds."""
         assert self.process.stdin is not None
         self.process.stdin.write(cell + "\n")
         self.process.stdin.flush()
@@ -129,32 +129,32 @@ class Tree:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("A process ended early; its error is above.")
+            raise SystemExit("A process ended early. Its error is printed above.")
         return line.rstrip("\n")
 
 
 def main() -> None:
-    """Compare the two."""
+    """Time all cells of both checkouts and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, nargs="?", help="the checkout to compare with")
-    parser.add_argument("--cells", nargs="+", default=[""], help="only cells whose names contain one of these")
+    parser.add_argument("--cells", nargs="+", default=[""], help="run only cells whose names contain one of these")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         return serve()
     if options.other is None:
-        parser.error("name the checkout to compare with")
-    old, new = Tree(options.other), Tree(HERE)
+        parser.error("expected the path of the checkout to compare with")
+    old, new = Checkout(options.other), Checkout(HERE)
     chosen = [name for name in new.cells if name in old.cells and any(part in name for part in options.cells)]
     print(f"{'seconds':42}{'other':>10}{'this':>10}{'ratio':>8}")
     ratios = {}
     for name in chosen:
-        times: dict[Tree, list[float]] = {old: [], new: []}
-        old.seconds(name), new.seconds(name)  # compile, and make the data
+        times: dict[Checkout, list[float]] = {old: [], new: []}
+        old.seconds(name), new.seconds(name)  # compile, and create the data
         for turn in range(options.repeats):
-            for tree in (old, new) if turn % 2 == 0 else (new, old):
-                times[tree].append(tree.seconds(name))
+            for checkout in (old, new) if turn % 2 == 0 else (new, old):
+                times[checkout].append(checkout.seconds(name))
         before, after = min(times[old]), min(times[new])
         ratios[name] = after / before
         print(f"{name:42}{before:10.4f}{after:10.4f}{ratios[name]:8.2f}", flush=True)
