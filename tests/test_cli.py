@@ -118,7 +118,7 @@ def test_a_posterior_is_scored_with_its_own_joints(saved: dict[str, Path], tmp_p
     result = run("evaluate", *options(saved))
     assert result.stdout == f"{ew.evaluate(belief, LABELS, EDGES, mask=MASK, same_label=True)}\n", result.stderr
     saved["probs"].write_bytes(b"nothing of the kind")
-    assert_refused(run("evaluate", *options(saved)), "Expected a safetensors file")
+    assert_refused(run("evaluate", *options(saved)), "to be a safetensors file")
     saved["probs"].unlink()
     assert_refused(run("evaluate", *options(saved)), "no such file")
 
@@ -257,7 +257,7 @@ def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
         ("plot", "plot.jpg", "Expected --plot to end in .png, .pdf, .svg, but got plot.jpg."),
         ("plot", "nowhere/plot.png", "but there is no "),
         ("json", "nowhere/out.json", "Create it first."),
-        ("json", ".", "Expected --json to be a file, but . is a folder. Name a file in it."),
+        ("json", ".", "Expected --json to be a file, but . is a folder."),
         ("probs", "no.npy", "Expected a file, but no.npy does not exist. Check the path."),
         ("probs", "probs.txt", "Expected a file that ends in .npy, .npz, .csv, .parquet, but got probs.txt."),
         ("edge-probs", "no.npy", "Expected a file, but no.npy does not exist."),

@@ -123,7 +123,7 @@ def test_a_trained_model_is_calibrated_and_then_scored_and_predicted(case, saved
         (["--probs", "probs.npy"], "Expected either --probs or --logits: what to calibrate."),
         (["--features", "labels.npy"], "to hold features (nodes, features), but got shape (60,)."),
         (["--val", "train.npy"], "Expected training and validation nodes to differ, but node 0 is in both."),
-        (["--val", "features.npy"], "to hold one column, one boolean a node, but got shape (60, 5)."),
+        (["--val", "features.npy"], "to hold one column, but got shape (60, 5)."),
         (["--logits", "probs.npy"], "Expected logits, but these are probabilities"),
         (["--logits", "labels.npy"], "to hold logits (nodes, classes), but got shape (60,)."),
         (["--out", "labels.npy"], "Expected --out to be a file of its own, but labels.npy is named twice."),

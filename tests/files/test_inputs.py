@@ -1,3 +1,5 @@
+"""Reading arrays from .npy, .npz, .csv and .parquet files, and errors for invalid files."""
+
 import io
 import os
 import struct
@@ -13,9 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from pyarrow import parquet
 
-from edgewise.files import arrays as numpy_files
-from edgewise.files import inputs as reading
-from edgewise.files import tables
+from edgewise.files import arrays, inputs, tables
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_array, read_edge_probs, read_edges, read_labels, read_mask, read_probs
 
@@ -23,7 +23,7 @@ PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
 EDGES = np.array([[0, 1, 2, 0], [1, 2, 0, 2]])
 JOINTS = np.full((4, 2, 2), 0.25)
 
-# --- ways to save a table; an array of one column is one column ---
+# --- writers of all formats ---
 
 
 def save_npy(path: Path, array: np.ndarray) -> Path:
@@ -71,60 +71,58 @@ COLUMNS: list[Save] = [save_npy, save_npz, save_csv, save_csv_with_header, save_
 TABLES: list[Save] = [*COLUMNS, save_lists, save_fixed_lists]
 
 
-def same(read: np.ndarray, expected: np.ndarray) -> bool:
+def equal(read: np.ndarray, expected: np.ndarray) -> bool:
     return read.shape == expected.shape and read.dtype == expected.dtype and bool((read == expected).all())
 
 
-# --- every format gives back what was saved ---
+# --- round trips ---
 
 
 @pytest.mark.parametrize("save", TABLES)
 @pytest.mark.parametrize("array", [PROBS, EDGES.T, PROBS > 0.4], ids=["floats", "integers", "booleans"])
-def test_a_table_comes_back(save: Save, array: np.ndarray, tmp_path: Path) -> None:
-    assert same(read_array(save(tmp_path / "table", array)), array)
+def test_matrix_round_trip(save: Save, array: np.ndarray, tmp_path: Path) -> None:
+    assert equal(read_array(save(tmp_path / "table", array)), array)
 
 
 @pytest.mark.parametrize("save", COLUMNS)
 @pytest.mark.parametrize("array", [PROBS[:, 0], EDGES[0], PROBS[:, 0] > 0.4], ids=["floats", "integers", "booleans"])
-def test_one_column_is_a_vector(save: Save, array: np.ndarray, tmp_path: Path) -> None:
-    assert same(read_array(save(tmp_path / "column", array)), array)
+def test_one_column_is_read_as_a_vector(save: Save, array: np.ndarray, tmp_path: Path) -> None:
+    assert equal(read_array(save(tmp_path / "column", array)), array)
 
 
 @settings(max_examples=50)
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.floats(width=64, allow_nan=False)))
-def test_floats_survive_text_and_parquet_to_the_bit(
-    tmp_path_factory: pytest.TempPathFactory, array: np.ndarray
-) -> None:
+def test_csv_and_parquet_keep_every_bit_of_floats(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("floats")
     expected = array if array.shape[1] > 1 else array[:, 0]
     for save in (save_csv_with_header, save_parquet):
         assert (read_array(save(folder / "table", array)).view(np.int64) == expected.view(np.int64)).all()
 
 
-def test_an_archive_of_several_arrays_is_asked_for_one(tmp_path: Path) -> None:
+def test_path_selects_one_array_of_an_npz_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "all.npz", **{"probs": PROBS, "group/edges": EDGES})
-    assert same(read_array(tmp_path / "all.npz:probs"), PROBS)
-    assert same(read_edges(tmp_path / "all.npz:group/edges"), EDGES)
+    assert equal(read_array(tmp_path / "all.npz:probs"), PROBS)
+    assert equal(read_edges(tmp_path / "all.npz:group/edges"), EDGES)
     with pytest.raises(FileError, match=r"one array in .*all.npz, but it holds probs, group/edges"):
         read_array(tmp_path / "all.npz")
     with pytest.raises(FileError, match=r"Expected an array 'y' in .*all.npz, but it holds probs, group/edges"):
         read_array(tmp_path / "all.npz:y")
 
 
-def test_a_large_npy_file_is_mapped_and_never_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_npy_file_is_memory_mapped_copy_on_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = save_npy(tmp_path / "probs", PROBS)
     before = file.read_bytes()
     assert not isinstance(read_probs(file), np.memmap)
-    monkeypatch.setattr(numpy_files, "MIN_MEMMAP_BYTES", len(before))
+    monkeypatch.setattr(arrays, "MIN_MEMMAP_BYTES", len(before))
     mapped = read_probs(file)
     assert isinstance(mapped, np.memmap)
-    assert same(mapped, PROBS)
+    assert equal(mapped, PROBS)
     mapped[0] = 7
     assert file.read_bytes() == before
     assert isinstance(read_edges(save_npy(tmp_path / "edges", EDGES.T.repeat(9, 0))), np.memmap)
 
 
-# --- text ---
+# --- .csv ---
 
 
 @pytest.mark.parametrize(
@@ -142,33 +140,33 @@ def test_a_large_npy_file_is_mapped_and_never_written(tmp_path: Path, monkeypatc
         ("nan\n-inf\n", [np.nan, -np.inf]),
     ],
 )
-def test_text_is_read_as_a_person_reads_it(text: str, expected: list[object], tmp_path: Path) -> None:
+def test_csv_values_and_headers(text: str, expected: list[object], tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(text.encode())
     np.testing.assert_array_equal(read_array(tmp_path / "a.csv"), np.array(expected), strict=True)
 
 
-def test_a_column_may_turn_to_fractions_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "CSV_BLOCK", 16)
+def test_csv_column_with_integers_before_fractions_is_float(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "CSV_BLOCK_BYTES", 16)
     (tmp_path / "a.csv").write_text("0,1\n" * 20 + "0.5,0.5\n")
     assert read_array(tmp_path / "a.csv")[-1].tolist() == [0.5, 0.5]
 
 
-# --- what arrays mean ---
+# --- probabilities, labels, edges, masks and joints ---
 
 
 @pytest.mark.parametrize("save", TABLES)
-def test_two_columns_are_edges(save: Save, tmp_path: Path) -> None:
-    assert same(read_edges(save(tmp_path / "edges", EDGES.T)), EDGES)
+def test_edges_from_two_columns(save: Save, tmp_path: Path) -> None:
+    assert equal(read_edges(save(tmp_path / "edges", EDGES.T)), EDGES)
 
 
 @pytest.mark.parametrize("save", TABLES)
-def test_two_edges_in_a_table_are_two_rows(save: Save, tmp_path: Path) -> None:
+def test_two_by_two_edges_are_transposed_only_in_tables(save: Save, tmp_path: Path) -> None:
     two = np.array([[0, 1], [0, 2]])
     read = read_edges(save(tmp_path / "edges", two))
-    assert same(read, two if save in (save_npy, save_npz) else two.T)
+    assert equal(read, two if save in (save_npy, save_npz) else two.T)
 
 
-def test_an_edge_list_may_be_empty(tmp_path: Path) -> None:
+def test_empty_edge_list(tmp_path: Path) -> None:
     none = np.empty((2, 0), np.int64)
     for file in (
         save_npy(tmp_path / "a", none),
@@ -176,70 +174,70 @@ def test_an_edge_list_may_be_empty(tmp_path: Path) -> None:
         save_csv_with_header(tmp_path / "c", none.T),
         save_parquet(tmp_path / "d", none.T),
     ):
-        assert same(read_edges(file), none)
+        assert equal(read_edges(file), none)
 
 
 @pytest.mark.parametrize("save", TABLES)
-def test_joints_may_be_flat(save: Save, tmp_path: Path) -> None:
+def test_flat_joints_are_reshaped(save: Save, tmp_path: Path) -> None:
     joints = np.arange(16.0).reshape(4, 2, 2) / 8
-    assert same(read_edge_probs(save(tmp_path / "q", joints.reshape(4, 4))), joints)
+    assert equal(read_edge_probs(save(tmp_path / "q", joints.reshape(4, 4))), joints)
 
 
 @pytest.mark.parametrize("save", [save_npy, save_npz, save_lists])
-def test_joints_may_have_three_axes(save: Save, tmp_path: Path) -> None:
-    assert same(read_edge_probs(save(tmp_path / "q", JOINTS)), JOINTS)
+def test_joints_with_three_dimensions(save: Save, tmp_path: Path) -> None:
+    assert equal(read_edge_probs(save(tmp_path / "q", JOINTS)), JOINTS)
 
 
-def test_whole_numbers_in_text_are_probabilities_too(tmp_path: Path) -> None:
+def test_integer_probabilities_in_csv_become_floats(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("a,b\n1,0\n0,1\n")
     probs = read_probs(tmp_path / "p.csv")
-    assert same(probs, np.eye(2))
+    assert equal(probs, np.eye(2))
     assert probs.flags.c_contiguous
 
 
 @pytest.mark.parametrize("save", COLUMNS)
-def test_masks_are_booleans_or_zeros_and_ones(save: Save, tmp_path: Path) -> None:
+def test_masks_of_booleans_or_zeros_and_ones(save: Save, tmp_path: Path) -> None:
     mask = np.array([True, False, True])
     for saved in (mask, mask.astype(np.int64), mask[:, None]):
-        assert same(read_mask(save(tmp_path / "mask", saved)), mask)
+        assert equal(read_mask(save(tmp_path / "mask", saved)), mask)
 
 
 @pytest.mark.parametrize("save", COLUMNS)
-def test_labels_are_one_column(save: Save, tmp_path: Path) -> None:
+def test_labels_from_one_column(save: Save, tmp_path: Path) -> None:
     for saved in (np.array([0, -1, 2]), np.array([[0], [-1], [2]])):
-        assert same(read_labels(save(tmp_path / "y", saved)), np.array([0, -1, 2]))
+        assert equal(read_labels(save(tmp_path / "y", saved)), np.array([0, -1, 2]))
 
 
 @pytest.mark.parametrize(
     ("read", "array", "message"),
     [
         (read_probs, PROBS[0], r"probabilities \(nodes, classes\), but got shape \(2,\)"),
-        (read_labels, EDGES, r"one column, one label a node, but got shape \(2, 4\)"),
-        (read_labels, PROBS[0], r"labels as integers, but got numbers of type float64. A class is written 0, 1, 2"),
-        (read_labels, np.array([0, np.nan]), r"got numbers with NaN of type float64.* an unknown label -1"),
+        (read_labels, EDGES, r"one column, one label per node, but got shape \(2, 4\)"),
+        (read_labels, PROBS[0], r"labels as integers, but got numbers of type float64"),
+        (read_labels, np.array([0, np.nan]), r"got numbers with NaN of type float64.*-1"),
         (read_edges, EDGES[0], r"edges as .*, but got shape \(4,\)"),
         (read_edges, np.zeros((3, 3), int), r"but got shape \(3, 3\)"),
-        (read_edges, EDGES.astype(float), r"nodes as integers, but got .*float64.* save them with .astype\(int\)"),
-        (read_mask, EDGES[0], r"0 and 1, one a node, but row 2 holds 2. For a list of nodes save a mask"),
+        (read_edges, EDGES.astype(float), r"nodes as integers, but got .*float64.*astype\(int\)"),
+        (read_mask, EDGES[0], r"row 2 holds 2.*mask\[nodes\] = True"),
         (read_mask, PROBS[0], r"booleans, or 0 and 1, as integers, but got .*float64"),
-        (read_mask, EDGES, r"one boolean a node, but got shape \(2, 4\)"),
-        (read_edge_probs, np.zeros((4, 3)), r"as many columns as classes squared, but got shape \(4, 3\)"),
+        (read_mask, EDGES, r"one boolean per node, but got shape \(2, 4\)"),
+        (read_edge_probs, np.zeros((4, 3)), r"but got shape \(4, 3\)"),
         (read_edge_probs, np.zeros(4), r"but got shape \(4,\)"),
     ],
 )
-def test_an_array_of_another_meaning_is_refused(
+def test_array_of_wrong_shape_or_type_is_rejected(
     read: Callable[[Path], np.ndarray], array: np.ndarray, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(FileError, match=f"Expected .*given.npy to hold .*{message}"):
-        read(save_npy(tmp_path / "given", array))
+    with pytest.raises(FileError, match=f"Expected .*input.npy to hold .*{message}"):
+        read(save_npy(tmp_path / "input", array))
 
 
-def test_a_table_of_edges_has_two_columns(tmp_path: Path) -> None:
+def test_table_of_edges_must_have_two_columns(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"edges.csv to hold edges as two columns, .*, but got shape \(2, 4\)"):
         read_edges(save_csv(tmp_path / "edges", EDGES))
 
 
-# --- what is no array of numbers ---
+# --- invalid files ---
 
 
 def npy_bytes(array: np.ndarray) -> bytes:
@@ -267,7 +265,7 @@ def parquet_bytes(**columns: object) -> bytes:
 
 OBJECTS = npy_bytes(np.array([{"a": 1}, None], dtype=object))
 HUGE = npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,)}\n", b"\0" * 80)
-NOT_NPY = "a sound .npy file of numbers"
+NOT_NPY = "a valid .npy file of numbers"
 
 
 @pytest.mark.parametrize(
@@ -289,9 +287,9 @@ NOT_NPY = "a sound .npy file of numbers"
         ("a.npy", HUGE, "Expected 8000000000000000 bytes .* but got 80"),
         ("a.npy", npy_with_header("{'descr': '<f8', 'fortran_order': False, 'shape': (-1,)}\n"), "damaged"),
         ("a.npy", npy_with_header("{'descr': '<f8', 'fortran_order': " + "(" * 900), NOT_NPY),
-        ("a.npz", b"PK\x03\x04 and no more", "a sound .npz file of numbers, but got: File is not a zip file"),
-        ("a.npz", npy_bytes(PROBS), "a sound .npz file of numbers"),
-        ("a.npz", npz_bytes(npy_bytes(PROBS))[:-30], "a sound .npz file of numbers"),
+        ("a.npz", b"PK\x03\x04 and no more", "a valid .npz file of numbers, but got: File is not a zip file"),
+        ("a.npz", npy_bytes(PROBS), "a valid .npz file of numbers"),
+        ("a.npz", npz_bytes(npy_bytes(PROBS))[:-30], "a valid .npz file of numbers"),
         ("a.npz", npz_bytes(OBJECTS), "pickled Python objects"),
         ("a.npz", npz_bytes(HUGE), "but got 80"),
         ("a.npz", npz_bytes(b"text", "a.txt"), "Expected one array in .* but it holds none"),
@@ -314,16 +312,12 @@ NOT_NPY = "a sound .npy file of numbers"
         ("a.csv", b"0,\n1,2\n", "column 2 is empty in row 0"),
         ("a.csv", b"0,oops\n1,2\n", "either names or numbers in the first line of .*, but got both, such as 'oops'"),
         ("a.csv", b"\xff\xfd\x00\n\xff\xfd\x00\n", "column 1 holds binary values"),
-        ("a.parquet", b"PAR1", "a sound .parquet file of numbers"),
-        ("a.parquet", parquet_bytes(a=[1.0, 2.0])[:-20], "a sound .parquet file of numbers"),
+        ("a.parquet", b"PAR1", "a valid .parquet file of numbers"),
+        ("a.parquet", parquet_bytes(a=[1.0, 2.0])[:-20], "a valid .parquet file of numbers"),
         ("a.parquet", parquet_bytes(a=[1], b=["cat"]), "column b holds text such as 'cat'. Separate columns by commas"),
         ("a.parquet", parquet_bytes(a=[1, None]), "column a is empty in row 1"),
         ("a.parquet", parquet_bytes(a=[None, None]), "column a is empty in row 0"),
-        (
-            "a.parquet",
-            parquet_bytes(a=[[1, 2], [3]]),
-            "lists of one length in column a of .* lengths from 1 to 2",
-        ),
+        ("a.parquet", parquet_bytes(a=[[1, 2], [3]]), "lists of one length in column a of .* lengths from 1 to 2"),
         ("a.parquet", parquet_bytes(a=[[1, 2], None]), "column a is empty in row 1"),
         ("a.parquet", parquet_bytes(a=[[1, None]]), "column a is empty"),
         ("a.parquet", parquet_bytes(a=[[1, 2]], b=[1]), "Expected one column in .*, as it holds lists, but got 2"),
@@ -332,26 +326,26 @@ NOT_NPY = "a sound .npy file of numbers"
         ("a", b"1\n", r"ends in .npy, .npz, .csv, .parquet, but got .*a"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_in_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_invalid_file_raises_file_error_of_one_line(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(FileError, match=message) as refusal:
+    with pytest.raises(FileError, match=message) as raised:
         read_array(file)
-    assert str(file) in str(refusal.value)
-    assert str(refusal.value).startswith("Expected ")
-    assert "\n" not in str(refusal.value)
+    assert str(file) in str(raised.value)
+    assert str(raised.value).startswith("Expected ")
+    assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("ending", ["npy", "npz", "csv", "parquet"])
-def test_a_missing_file_and_a_folder_are_refused(ending: str, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=rf"Expected a file, but .*no.{ending} does not exist. Check the path"):
-        read_array(tmp_path / f"no.{ending}")
-    (tmp_path / f"folder.{ending}").mkdir()
-    with pytest.raises(FileError, match=rf"folder.{ending} is a folder. Name a file in it"):
-        read_array(tmp_path / f"folder.{ending}")
+@pytest.mark.parametrize("suffix", ["npy", "npz", "csv", "parquet"])
+def test_missing_file_and_folder_are_rejected(suffix: str, tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=rf"Expected a file, but .*no.{suffix} does not exist. Check the path"):
+        read_array(tmp_path / f"no.{suffix}")
+    (tmp_path / f"folder.{suffix}").mkdir()
+    with pytest.raises(FileError, match=rf"folder.{suffix} is a folder"):
+        read_array(tmp_path / f"folder.{suffix}")
 
 
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_unreadable_file_is_rejected(tmp_path: Path) -> None:
     file = save_npy(tmp_path / "a", PROBS)
     file.chmod(0)
     if os.access(file, os.R_OK):
@@ -376,17 +370,17 @@ def raise_error(error: Exception) -> Callable[[Path], np.ndarray]:
         (RecursionError(), "but got: RecursionError. Save it again"),
     ],
 )
-def test_no_other_error_escapes(
+def test_all_read_errors_become_file_errors(
     error: Exception, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(reading.READERS, ".npy", raise_error(error))
+    monkeypatch.setitem(inputs.READERS, ".npy", raise_error(error))
     with pytest.raises(FileError, match=message):
         read_array(save_npy(tmp_path / "a", PROBS))
 
 
 # --- damaged files ---
 
-SOUND = {
+VALID = {
     "npy": npy_bytes(PROBS),
     "npz": npz_bytes(npy_bytes(PROBS)),
     "csv": b"a,b\n0.5,0.5\n0.25,0.75\n",
@@ -394,38 +388,38 @@ SOUND = {
 }
 
 
-def read_or_refuse(folder: Path, ending: str, content: bytes) -> None:
-    file = folder / f"damaged.{ending}"
+def read_or_raise_file_error(folder: Path, suffix: str, content: bytes) -> None:
+    file = folder / f"damaged.{suffix}"
     file.write_bytes(content)
     try:
         array = read_array(file)
-    except FileError as problem:
-        assert "\n" not in str(problem)
+    except FileError as error:
+        assert "\n" not in str(error)
     else:
         assert array.dtype.kind in "biuf"
 
 
-@pytest.mark.parametrize("ending", SOUND)
-def test_random_bytes_give_an_array_or_a_refusal(ending: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("suffix", VALID)
+def test_random_bytes_give_an_array_or_a_file_error(suffix: str, tmp_path: Path) -> None:
     @settings(max_examples=200)
     @given(st.binary())
     @example(b"\x00")
     @example(b"\r")
     @example(b'"')
     def fuzz(content: bytes) -> None:
-        read_or_refuse(tmp_path, ending, content)
+        read_or_raise_file_error(tmp_path, suffix, content)
 
     fuzz()
 
 
-@pytest.mark.parametrize("ending", SOUND)
-def test_a_damaged_file_gives_an_array_or_a_refusal(ending: str, tmp_path: Path) -> None:
-    sound = SOUND[ending]
+@pytest.mark.parametrize("suffix", VALID)
+def test_damaged_file_gives_an_array_or_a_file_error(suffix: str, tmp_path: Path) -> None:
+    valid = VALID[suffix]
 
     @settings(max_examples=300)
-    @given(st.integers(0, len(sound) - 1), st.binary(max_size=8), st.integers(0, len(sound)))
-    def fuzz(place: int, patch: bytes, length: int) -> None:
-        read_or_refuse(tmp_path, ending, sound[:place] + patch + sound[place + len(patch) :])
-        read_or_refuse(tmp_path, ending, sound[:length])
+    @given(st.integers(0, len(valid) - 1), st.binary(max_size=8), st.integers(0, len(valid)))
+    def fuzz(start: int, patch: bytes, length: int) -> None:
+        read_or_raise_file_error(tmp_path, suffix, valid[:start] + patch + valid[start + len(patch) :])
+        read_or_raise_file_error(tmp_path, suffix, valid[:length])
 
     fuzz()

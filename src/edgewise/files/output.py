@@ -41,7 +41,7 @@ def is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-PLOT_ENDINGS = (".png", ".pdf", ".svg")
+PLOT_SUFFIXES = (".png", ".pdf", ".svg")
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
@@ -50,8 +50,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
     for option, path in outputs.items():
         if path is None:
             continue
-        if option == "--plot" and path.suffix.lower() not in PLOT_ENDINGS:
-            raise ValueError(f"Expected {option} to end in {', '.join(PLOT_ENDINGS)}, but got {path}.")
+        if option == "--plot" and path.suffix.lower() not in PLOT_SUFFIXES:
+            raise ValueError(f"Expected {option} to end in {', '.join(PLOT_SUFFIXES)}, but got {path}.")
         if path.is_dir():
             raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Pass a file in it.")
         if (target := _resolve(path)) in used:
