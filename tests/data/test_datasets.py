@@ -1,3 +1,5 @@
+"""Bundled datasets, and Planetoid's files with untrusted pickles."""
+
 import os
 import pickle
 import warnings
@@ -25,7 +27,7 @@ needs_planetoid = pytest.mark.skipif(not SHARED.exists(), reason="needs Planetoi
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_bundled_datasets_have_the_right_form(name: str) -> None:
+def test_bundled_datasets_are_coalesced_undirected_graphs(name: str) -> None:
     data = load_dataset(name)
     assert (data.num_nodes, data.num_edges, data.num_features, int(data.y.max()) + 1) == SIZES[name]
     assert (data.x.dtype, data.edge_index.dtype, data.y.dtype) == (torch.float32, torch.int64, torch.int64)
@@ -47,17 +49,15 @@ def test_rows_sum_to_one_or_are_zero(name: str, num_zero_rows: int, num_isolated
     assert int((degree(data.edge_index[0], data.num_nodes) == 0).sum()) == num_isolated
 
 
-def test_names_in_any_case_and_no_others() -> None:
+def test_names_ignore_case_and_unknown_names_are_rejected() -> None:
     assert torch.equal(load_dataset("CiteSeer").y, load_dataset("citeseer").y)
-    with pytest.raises(
-        ValueError, match=r"Expected one of the datasets cora, citeseer, pubmed, .*, but got 'Karate'.*Data"
-    ):
+    with pytest.raises(ValueError, match=r"cora, citeseer, pubmed, .*, but got 'Karate'.*Data"):
         load_dataset("Karate")
     with pytest.raises(ValueError, match="but got None"):
         load_dataset(None)
 
 
-def test_row_normalise_leaves_a_zero_row_and_its_argument_alone() -> None:
+def test_row_normalize_keeps_zero_rows_and_its_argument() -> None:
     x = torch.tensor([[2.0, 6.0], [0.0, 0.0], [0.1, 0.1]])
     assert row_normalize(x).tolist() == [[0.25, 0.75], [0.0, 0.0], [0.5, 0.5]]
     assert x[0].tolist() == [2.0, 6.0]
@@ -67,7 +67,7 @@ def test_row_normalise_leaves_a_zero_row_and_its_argument_alone() -> None:
 
 
 def write_planetoid(raw: Path, data: Data) -> None:
-    """Write a graph in Planetoid's form: the last nodes are tested, in a shuffled order."""
+    """Write a graph in Planetoid's format: the last 100 nodes are the test nodes, in a shuffled order."""
     num_known = data.num_nodes - 100
     test_index = np.random.default_rng(0).permutation(np.arange(num_known, data.num_nodes))
     x, y = sp.csr_matrix(data.x.numpy()), np.eye(7, dtype=np.int32)[data.y.numpy()]
@@ -86,11 +86,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_planetoid_files_below_a_root_are_read_and_nothing_is_written(root: Path) -> None:
+def test_planetoid_files_are_read_and_no_file_is_written(root: Path) -> None:
     files = sorted(root.rglob("*"))
     filters = list(warnings.filters)
     data, bundled = load_dataset("Cora", root=root), load_dataset("cora")
-    torch.testing.assert_close(data.x, bundled.x)  # normalized twice
+    torch.testing.assert_close(data.x, bundled.x)  # the features are normalized twice
     assert torch.equal(data.edge_index, bundled.edge_index)
     assert torch.equal(data.y, bundled.y)
     assert sorted(data.keys()) == sorted(bundled.keys())
@@ -98,7 +98,7 @@ def test_planetoid_files_below_a_root_are_read_and_nothing_is_written(root: Path
     assert warnings.filters == filters
 
 
-def test_missing_files_are_named_when_they_cannot_be_downloaded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_lists_missing_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_network(self: Planetoid) -> None:
         raise ConnectionError("no network")
 
@@ -117,31 +117,31 @@ def test_missing_files_are_downloaded(root: Path, tmp_path: Path, monkeypatch: p
     assert load_dataset("cora", root=tmp_path / "elsewhere").num_edges == 10556
 
 
-def test_a_damaged_file_is_named(root: Path) -> None:
+def test_damaged_planetoid_file_is_rejected(root: Path) -> None:
     (root / "Cora" / "raw" / "ind.cora.allx").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"Expected the Planetoid files of cora in .*raw, but they cannot be read"):
+    with pytest.raises(ValueError, match=r"cora in .*raw, but they cannot be read"):
         load_dataset("cora", root=root)
 
 
 class Executed:
-    """A pickle of it would run a command."""
+    """Object whose pickle executes os.mkdir when it is loaded."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, ("executed",)
 
 
-def test_a_pickle_that_asks_for_more_than_arrays_executes_nothing(
+def test_pickle_with_code_is_rejected_and_not_executed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (root / "Cora" / "raw" / "ind.cora.graph").write_bytes(pickle.dumps(Executed()))
-    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it asks for \w+\.mkdir"):
+    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it refers to \w+\.mkdir"):
         load_dataset("cora", root=root)
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("part", ["allx", "tx", "ally", "ty", "graph"])
-def test_nothing_downloaded_is_unpickled_before_it_was_checked(
+def test_downloaded_pickle_with_code_is_not_executed(
     part: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(self: Planetoid) -> None:
@@ -151,28 +151,30 @@ def test_nothing_downloaded_is_unpickled_before_it_was_checked(
 
     monkeypatch.setattr(Planetoid, "download", fetch)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it asks for \w+\.mkdir"):
+    with pytest.raises(ValueError, match=r"cannot be read \(UnpicklingError: it refers to \w+\.mkdir"):
         load_dataset("cora", root=tmp_path / "elsewhere")
     assert not (tmp_path / "executed").exists()
 
 
-def test_what_is_read_is_what_was_checked(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pickle_is_read_once_so_that_checked_bytes_are_loaded(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_bytes, read = Path.read_bytes, []
 
-    def read_and_exchange(path: Path) -> bytes:
+    def read_and_overwrite(path: Path) -> bytes:
         content = read_bytes(path)
         read.append(path.name)
         path.write_bytes(pickle.dumps(Executed()))
         return content
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Path, "read_bytes", read_and_exchange)
+    monkeypatch.setattr(Path, "read_bytes", read_and_overwrite)
     assert load_dataset("cora", root=root).num_edges == 10556
     assert sorted(read) == ["ind.cora.allx", "ind.cora.ally", "ind.cora.graph", "ind.cora.tx", "ind.cora.ty"]
     assert not (tmp_path / "executed").exists()
 
 
-def test_isolated_nodes_of_citeseer_are_put_in(tmp_path: Path) -> None:
+def test_isolated_nodes_of_citeseer_are_added(tmp_path: Path) -> None:
     raw = tmp_path / "CiteSeer" / "raw"
     raw.mkdir(parents=True)
     x, y = sp.csr_matrix(np.eye(5, dtype=np.float32)), np.eye(2, dtype=np.int32)[[0, 1, 0, 1, 1]]
@@ -188,7 +190,7 @@ def test_isolated_nodes_of_citeseer_are_put_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["indices", "indptr", "shape"])
-def test_a_matrix_that_leads_out_of_its_memory_is_refused(root: Path, wrong: str) -> None:
+def test_sparse_matrix_with_invalid_indices_is_rejected(root: Path, wrong: str) -> None:
     matrix = pickle.loads((root / "Cora" / "raw" / "ind.cora.allx").read_bytes())
     if wrong == "shape":
         matrix = sp.csr_matrix((10**5, 10**9), dtype=np.float32)
@@ -201,7 +203,7 @@ def test_a_matrix_that_leads_out_of_its_memory_is_refused(root: Path, wrong: str
 
 @needs_planetoid
 @pytest.mark.parametrize(("name", "folder"), [("citeseer", "CiteSeer"), ("pubmed", "PubMed")])
-def test_bundled_graph_is_planetoids_to_the_bit(name: str, folder: str) -> None:
+def test_bundled_graph_equals_planetoid(name: str, folder: str) -> None:
     with warnings.catch_warnings():
         theirs = read_planetoid_data(str(SHARED / folder / "raw"), folder)
     bundled, ours = load_dataset(name), load_dataset(name, root=SHARED)
@@ -212,7 +214,7 @@ def test_bundled_graph_is_planetoids_to_the_bit(name: str, folder: str) -> None:
 
 
 @needs_planetoid
-def test_bundled_cora_is_planetoids_in_another_order() -> None:
+def test_bundled_cora_is_a_permutation_of_planetoid() -> None:
     bundled, theirs = load_dataset("cora"), load_dataset("cora", root=SHARED)
     assert Counter(descriptions(bundled)) == Counter(descriptions(theirs))
     order = match_nodes(bundled, theirs)
@@ -224,40 +226,40 @@ def test_bundled_cora_is_planetoids_in_another_order() -> None:
 
 
 def descriptions(data: Data) -> list[tuple[bytes, int, int]]:
-    """What a node looks like by itself: its features, its label, its degree."""
+    """Features, label and degree of each node."""
     degrees = degree(data.edge_index[0], data.num_nodes, dtype=torch.long)
     return [(x.tobytes(), int(y), int(d)) for x, y, d in zip(data.x.numpy(), data.y, degrees, strict=True)]
 
 
 def match_nodes(a: Data, b: Data) -> torch.Tensor:
-    """Give for each node of ``a`` one of ``b`` that looks alike, and so do their neighbors (Weisfeiler and Lehman).
+    """Match each node of ``a`` to a node of ``b`` of the same color (Weisfeiler-Lehman refinement).
 
-    Nodes that still look alike are told apart by choosing a pair of them, and refining again. Should a choice be wrong,
-    the caller will see it in the edges.
+    While several nodes share a color, one pair of them gets a new color and colors are refined again. If such a choice
+    is wrong, the caller sees it in the edges.
     """
     num = a.num_nodes
     both = torch.cat([a.edge_index, b.edge_index + num], dim=1)
     neighbors = [both[1, both[0] == node].tolist() for node in range(2 * num)]
-    colors = refine(numbered(descriptions(a) + descriptions(b)), neighbors)
+    colors = refine(assign_ids(descriptions(a) + descriptions(b)), neighbors)
     while len(set(colors)) < num:
         shared = next(color for color, count in Counter(colors[:num]).items() if count > 1)
         for node in (colors.index(shared), colors.index(shared, num)):
             colors[node] = len(colors)
         colors = refine(colors, neighbors)
-    place = {color: node for node, color in enumerate(colors[num:])}
-    return torch.tensor([place[color] for color in colors[:num]])
+    node_of = {color: node for node, color in enumerate(colors[num:])}
+    return torch.tensor([node_of[color] for color in colors[:num]])
 
 
-def numbered(descriptions: list[object]) -> list[int]:
-    numbers: dict[object, int] = {}
-    return [numbers.setdefault(description, len(numbers)) for description in descriptions]
+def assign_ids(descriptions: list[object]) -> list[int]:
+    ids: dict[object, int] = {}
+    return [ids.setdefault(description, len(ids)) for description in descriptions]
 
 
 def refine(colors: list[int], neighbors: list[list[int]]) -> list[int]:
-    """Let nodes of one color differ when the colors of their neighbors do, until nothing changes."""
+    """Split colors by the colors of neighbors until the number of colors is constant."""
     while True:
-        seen = [(colors[node], tuple(sorted(colors[k] for k in near))) for node, near in enumerate(neighbors)]
-        finer = numbered(seen)
+        signatures = [(colors[node], tuple(sorted(colors[k] for k in near))) for node, near in enumerate(neighbors)]
+        finer = assign_ids(signatures)
         if len(set(finer)) == len(set(colors)):
             return finer
         colors = finer

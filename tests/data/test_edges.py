@@ -1,4 +1,4 @@
-"""Which edges are scored, in short lists and in lists too long to sort."""
+"""Selection of the scored edges, in short lists and in lists too long to sort."""
 
 from collections import Counter
 
@@ -36,7 +36,7 @@ def edge_lists(draw):
     return edges[:, torch.randperm(edges.shape[1], generator=g)], mask
 
 
-def counted(edge_index, keep):
+def count_pairs(edge_index, keep):
     return Counter((min(i, j), max(i, j)) for i, j in edge_index[:, keep].T.tolist())
 
 
@@ -44,22 +44,22 @@ def counted(edge_index, keep):
 def test_each_pair_counts_as_often_as_its_more_frequent_direction(case, choice):
     edge_index, mask = case
     expected = Counter(loops.scored_edges(edge_index.T.tolist(), mask.tolist(), choice))
-    assert counted(edge_index, scored_edges(edge_index, mask, choice)) == expected
+    assert count_pairs(edge_index, scored_edges(edge_index, mask, choice)) == expected
 
 
 @given(edge_lists(), CHOICES, st.sampled_from([0, 8, 1 << 18]))
-def test_long_lists_keep_the_very_same_edges(case, choice, few):
+def test_long_lists_keep_the_same_edges(case, choice, max_sorted):
     edge_index, mask = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_edge_list, "MAX_SORTED", few)
+        patch.setattr(long_edge_list, "MAX_SORTED", max_sorted)
         patch.setattr(edges, "worth_compiling", lambda tensor: True)
-        found = scored_edges(edge_index, mask, choice)
-    assert torch.equal(found, scored_edges(edge_index, mask, choice))
+        keep = scored_edges(edge_index, mask, choice)
+    assert torch.equal(keep, scored_edges(edge_index, mask, choice))
 
 
 @pytest.mark.parametrize("kind", ["random", "symmetric", "nearly symmetric", "symmetric, one parallel", "crowded"])
-def test_long_lists_for_real(kind):
-    """More than a million edges: the table of bits is used, and true partners are hidden among strangers."""
+def test_more_than_a_million_edges(kind):
+    """The table of bits is used, and hash collisions occur."""
     g = torch.Generator().manual_seed(0)
     num_nodes = 500 if kind == "crowded" else 3_000
     edge_index = torch.randint(num_nodes, (2, 1_200_000), generator=g, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Heterophilous graphs, in small files of the forms that PyG's loaders read; nothing is downloaded."""
+"""Heterophilous datasets, read from small files in the formats of PyG's loaders. Nothing is downloaded."""
 
 import urllib.request
 import warnings
@@ -31,22 +31,22 @@ EMBEDDINGS = np.array([[0.5, -0.5, 2.0], [-1.0, -1.0, -2.0], [0.0, 0.0, 0.0], [3
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Refuse every download, and remember what was asked for."""
-    asked: list[str] = []
+    """Fail every download, and return the list of requested addresses."""
+    requested: list[str] = []
 
-    def refuse(url: str, **_: object) -> NoReturn:
-        asked.append(url)
+    def fail(url: str, **_: object) -> NoReturn:
+        requested.append(url)
         raise OSError("no network here")
 
-    monkeypatch.setattr(urllib.request, "urlopen", refuse)
-    return asked
+    monkeypatch.setattr(urllib.request, "urlopen", fail)
+    return requested
 
 
 # --- files ---
 
 
 def raw_folder(root: Path, name: str) -> Path:
-    """Give where a loader looks for its files, spelt out."""
+    """Return the folder of the raw files of a loader."""
     if HETEROPHILOUS[name] == "WikipediaNetwork":
         return root / name / "geom_gcn" / "raw"
     return root / name.replace("-", "_") / "raw"
@@ -54,7 +54,7 @@ def raw_folder(root: Path, name: str) -> Path:
 
 def write_text_files(raw: Path, words: list[str], labels: list[int], links: list[tuple[int, int]], split: str) -> None:
     raw.mkdir(parents=True, exist_ok=True)
-    nodes = (f"{node}\t{of_node}\t{labels[node]}\n" for node, of_node in enumerate(words))
+    nodes = (f"{node}\t{features}\t{labels[node]}\n" for node, features in enumerate(words))
     (raw / "out1_node_feature_label.txt").write_text("node_id\tfeature\tlabel\n" + "".join(nodes))
     edges = (f"{start}\t{end}\n" for start, end in links)
     (raw / "out1_graph_edges.txt").write_text("node_id\tnode_id\n" + "".join(edges))
@@ -68,19 +68,19 @@ def write_masks(raw: Path, split: str, num_nodes: int) -> None:
 
 
 def write_webkb(root: Path, name: str = "texas") -> None:
-    """Write a bag of words as zeros and ones with commas; the form of Wikipedia's files too."""
+    """Write bags of words as zeros and ones separated by commas, which is also the format of WikipediaNetwork."""
     words = [",".join(map(str, row)) for row in WORDS]
     write_text_files(raw_folder(root, name), words, LABELS, LINKS, name)
 
 
 def write_actor(root: Path) -> None:
-    """Write the numbers of the words that occur: a page has one at least."""
+    """Write the indices of the words of each page, at least one."""
     words = ["0,2", "1", "4", "0,1,3,4"]
     write_text_files(raw_folder(root, "actor"), words, LABELS, LINKS, "film")
 
 
 def write_arrays(root: Path, name: str = "roman-empire", **others: Any) -> Path:
-    """Write an .npz of a graph whose edges are listed once."""
+    """Write an .npz file of a graph whose edges are listed once."""
     raw = raw_folder(root, name)
     raw.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {"node_features": EMBEDDINGS, "node_labels": np.array(LABELS)}
@@ -108,7 +108,7 @@ def edges_of(data: Data) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", HETEROPHILOUS)
-def test_every_dataset_has_the_form_of_the_bundled_ones(name: str, tmp_path: Path, no_network: list[str]) -> None:
+def test_every_dataset_is_a_coalesced_undirected_graph(name: str, tmp_path: Path, no_network: list[str]) -> None:
     write(tmp_path, name)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     data = load_dataset(name, root=tmp_path)
@@ -128,20 +128,20 @@ def test_bags_of_words_are_row_normalized(name: str, tmp_path: Path) -> None:
     assert load_dataset(name, root=tmp_path).x.tolist() == NORMALIZED
 
 
-def test_actor_lists_its_words(tmp_path: Path) -> None:
+def test_actor_word_indices_become_normalized_rows(tmp_path: Path) -> None:
     write_actor(tmp_path)
     expected = [[0.5, 0, 0.5, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 1], [0.25, 0.25, 0, 0.25, 0.25]]
     assert load_dataset("actor", root=tmp_path).x.tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions"])
-def test_features_that_are_no_words_are_left_as_they_are(name: str, tmp_path: Path) -> None:
+def test_features_other_than_words_are_unchanged(name: str, tmp_path: Path) -> None:
     write_arrays(tmp_path, name)
     assert np.array_equal(load_dataset(name, root=tmp_path).x.numpy(), EMBEDDINGS)  # row sums: 2, -4, 0, 3.125
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int8, np.uint8])
-def test_numbers_of_other_sizes_are_read_too(dtype: type, tmp_path: Path) -> None:
+def test_labels_and_edges_of_other_dtypes(dtype: type, tmp_path: Path) -> None:
     edges = np.array([(0, 1), (1, 2), (2, 3)], dtype=np.int32)
     write_arrays(
         tmp_path, node_labels=np.array(LABELS, dtype), edges=edges, node_features=EMBEDDINGS.astype(np.float64)
@@ -151,8 +151,8 @@ def test_numbers_of_other_sizes_are_read_too(dtype: type, tmp_path: Path) -> Non
     assert edges_of(data) == BOTH_DIRECTIONS and data.y.tolist() == LABELS
 
 
-def test_the_graph_is_that_of_pygs_own_loader(tmp_path: Path) -> None:
-    """The words and labels are the same, and so are the edges but for directions and loops."""
+def test_graph_equals_that_of_the_pyg_loader(tmp_path: Path) -> None:
+    """Except for the direction of edges and self-loops."""
     write_webkb(tmp_path, "squirrel")
     ours = load_dataset("squirrel", root=tmp_path)
     theirs = pyg.WikipediaNetwork(str(tmp_path), "squirrel", geom_gcn_preprocess=True)[0]
@@ -163,7 +163,7 @@ def test_the_graph_is_that_of_pygs_own_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Roman-empire", "roman_empire", "ROMAN_EMPIRE", "roman-Empire"])
-def test_names_in_any_case_with_hyphens_or_underscores(name: str, tmp_path: Path) -> None:
+def test_names_ignore_case_and_hyphens(name: str, tmp_path: Path) -> None:
     write_arrays(tmp_path)
     assert load_dataset(name, root=str(tmp_path)).num_nodes == 4
 
@@ -173,7 +173,7 @@ def test_names_in_any_case_with_hyphens_or_underscores(name: str, tmp_path: Path
     links=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
     words=st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=6, max_size=6),
 )
-def test_any_links_and_words_come_back(
+def test_random_links_and_words_round_trip(
     links: list[tuple[int, int]], words: list[list[int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("any")
@@ -187,37 +187,37 @@ def test_any_links_and_words_come_back(
     assert data.x.numpy() == pytest.approx(np.divide(counts, sums, out=np.zeros_like(counts), where=sums > 0))
 
 
-def test_a_graph_without_an_edge_that_counts(tmp_path: Path) -> None:
+def test_graph_with_only_a_self_loop_has_no_edges(tmp_path: Path) -> None:
     write_text_files(raw_folder(tmp_path, "texas"), ["1,0", "0,1"], [0, 1], [(1, 1)], "texas")
     data = load_dataset("texas", root=tmp_path)
     assert data.edge_index.shape == (2, 0)
 
 
-def test_classes_of_few_nodes_are_split(tmp_path: Path) -> None:
-    """Texas has a class of one node, which neither trains nor is tested."""
+def test_class_of_one_node_is_in_no_set(tmp_path: Path) -> None:
+    """Texas has such a class."""
     sizes = [33, 1, 18, 101, 30]
     labels = [label for label, size in enumerate(sizes) for _ in range(size)]
     links = [(node, (7 * node + 1) % 183) for node in range(183)]
     write_text_files(raw_folder(tmp_path, "texas"), ["1,0,1"] * 183, labels, links, "texas")
     data = load_dataset("texas", root=tmp_path)
     splits = make_splits(data.y)
-    alone = labels.index(1)
+    single = labels.index(1)
     assert len(splits) == 15
-    assert not any((split.train | split.val | split.test)[alone] for split in splits)
+    assert not any((split.train | split.val | split.test)[single] for split in splits)
     assert all(split.train.any() and split.val.any() and split.test.any() for split in splits)
 
 
-# --- refusals ---
+# --- errors ---
 
 
 @pytest.mark.parametrize("name", HETEROPHILOUS)
-def test_none_of_them_is_bundled(name: str, no_network: list[str]) -> None:
-    with pytest.raises(ValueError, match=rf"Expected root=DIR for {name}, but got none: .*downloaded there"):
+def test_heterophilous_datasets_need_a_root(name: str, no_network: list[str]) -> None:
+    with pytest.raises(ValueError, match=rf"Expected root=DIR for {name}"):
         load_dataset(name)
     assert no_network == []
 
 
-def test_other_names_are_refused_with_those_that_are_known() -> None:
+def test_unknown_name_lists_the_valid_names() -> None:
     with pytest.raises(ValueError, match=r"cora, citeseer, pubmed, texas, .*roman-empire, .*, but got 'crocodile'"):
         load_dataset("crocodile", root="anywhere")
     assert len(DATASET_NAMES) == 14
@@ -232,16 +232,16 @@ def test_other_names_are_refused_with_those_that_are_known() -> None:
         ("roman-empire", r"roman_empire\.npz in .*roman_empire.raw", "heterophilous-graphs"),
     ],
 )
-def test_missing_files_are_named_when_they_cannot_be_downloaded(
+def test_failed_download_lists_missing_files(
     name: str, files: str, address: str, tmp_path: Path, no_network: list[str]
 ) -> None:
-    message = rf"Expected the files {files}, but .*{address}.* failed \(OSError: no network here\)\. Put them there, or"
+    message = rf"Expected the files {files}, but .*{address}.* failed \(OSError: no network here\)"
     with pytest.raises(FileNotFoundError, match=message):
         load_dataset(name, root=tmp_path)
     assert len(no_network) == 1 and address in no_network[0]
 
 
-def test_only_what_is_missing_is_asked_for(tmp_path: Path, no_network: list[str]) -> None:
+def test_only_missing_files_are_requested(tmp_path: Path, no_network: list[str]) -> None:
     write_webkb(tmp_path)
     (raw_folder(tmp_path, "texas") / "out1_graph_edges.txt").unlink()
     with pytest.raises(FileNotFoundError, match=r"Expected the files out1_graph_edges.txt in"):
@@ -258,35 +258,35 @@ def test_missing_files_are_downloaded(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 DAMAGES = {
-    "half a line": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\n"),
-    "rows of two lengths": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0\t1\n"),
-    "an empty file": ("out1_node_feature_label.txt", ""),
-    "a lost end": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\t1\n"),
-    "a negative label": (
+    "incomplete line": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\n"),
+    "rows of different lengths": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0\t1\n"),
+    "empty file": ("out1_node_feature_label.txt", ""),
+    "truncated file": ("out1_node_feature_label.txt", "node_id\tfeature\tlabel\n0\t1,0\t0\n1\t0,1\t1\n"),
+    "negative label": (
         "out1_node_feature_label.txt",
         "node_id\tfeature\tlabel\n" + "".join(f"{node}\t1,0\t-1\n" for node in range(4)),
     ),
-    "not a number": (
+    "NaN": (
         "out1_node_feature_label.txt",
         "node_id\tfeature\tlabel\n" + "".join(f"{node}\tnan,0\t1\n" for node in range(4)),
     ),
-    "a word among edges": ("out1_graph_edges.txt", "node_id\tnode_id\n0\tone\n"),
-    "one end": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t1\n2\n"),
+    "text among edges": ("out1_graph_edges.txt", "node_id\tnode_id\n0\tone\n"),
+    "edge with one end": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t1\n2\n"),
     "no edges": ("out1_graph_edges.txt", ""),
-    "no node of that number": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t4\n"),
-    "no such node": ("out1_graph_edges.txt", "node_id\tnode_id\n2\t-1\n"),
-    "a long word": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t" + 10_000 * "9x" + "\n"),
+    "node out of range": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t4\n"),
+    "negative node": ("out1_graph_edges.txt", "node_id\tnode_id\n2\t-1\n"),
+    "long text": ("out1_graph_edges.txt", "node_id\tnode_id\n0\t" + 10_000 * "9x" + "\n"),
     "no masks": ("texas_split_0.6_0.2_3.npz", "<html>not found</html>"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_text_file_is_told(damage: str, tmp_path: Path) -> None:
+def test_damaged_text_file_is_rejected(damage: str, tmp_path: Path) -> None:
     write_webkb(tmp_path)
     file, text = DAMAGES[damage]
     (raw_folder(tmp_path, "texas") / file).write_text(text)
-    told = r"Expected the files of texas in .*raw, but they cannot be read .{,300}Delete"
-    with pytest.raises(ValueError, match=told):
+    message = r"Expected the files of texas in .*raw, but they cannot be read .{,300}Delete"
+    with pytest.raises(ValueError, match=message):
         load_dataset("texas", root=tmp_path)
 
 
@@ -301,17 +301,17 @@ def test_a_damaged_text_file_is_told(damage: str, tmp_path: Path) -> None:
         {"edges": np.array([0, 1, 2])},
         {"node_features": np.full((4, 2), np.inf, dtype=np.float32)},
         {"node_features": np.zeros((4, 0), dtype=np.float32)},
-        {"node_features": np.array([{}] * 4)},  # a pickle, which is not opened
+        {"node_features": np.array([{}] * 4)},  # a pickle, which is not loaded
     ],
     ids=lambda others: next(iter(others)),
 )
-def test_arrays_that_do_not_fit_are_told(others: dict[str, Any], tmp_path: Path) -> None:
+def test_inconsistent_arrays_are_rejected(others: dict[str, Any], tmp_path: Path) -> None:
     write_arrays(tmp_path, **others)
     with pytest.raises(ValueError, match=r"Expected the files of roman-empire in .*raw, but they cannot be read"):
         load_dataset("roman-empire", root=tmp_path)
 
 
-def test_half_of_an_archive_is_told(tmp_path: Path) -> None:
+def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     path = write_arrays(tmp_path)
     path.write_bytes(path.read_bytes()[:400])
     with pytest.raises(ValueError, match=r"Expected the files of roman-empire in .*raw, but they cannot be read"):

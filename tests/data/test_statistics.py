@@ -1,3 +1,5 @@
+"""Edge statistics of small graphs, and of the bundled datasets against the published numbers."""
+
 import math
 import warnings
 
@@ -11,7 +13,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
     from torch_geometric.data import Data
 
-# 0 - 1   3    node 3 is alone, and node 4 outside the mask
+# 0 - 1   3    node 4 is outside the mask
 # | /     |
 # 2       4
 Y = torch.tensor([0, 0, 1, 1, 1])
@@ -19,7 +21,7 @@ EDGE_INDEX = torch.tensor([[0, 0, 1, 3], [1, 2, 2, 4]])
 MASK = torch.tensor([True, True, True, True, False])
 
 
-def test_a_graph_to_count_by_hand() -> None:
+def test_small_graph_counted_by_hand() -> None:
     statistics = edge_statistics(Y, EDGE_INDEX, MASK)
     assert statistics.homophily == pytest.approx(1 / 3)
     assert statistics.k_edgewise == 3 / 4
@@ -27,13 +29,13 @@ def test_a_graph_to_count_by_hand() -> None:
     assert statistics.k_disagree == 3 / 4
 
 
-def test_both_directions_and_self_loops_change_nothing() -> None:
+def test_reverse_edges_and_self_loops_change_nothing() -> None:
     loops = torch.tensor([[3, 3], [3, 3]])
-    everything = torch.cat([EDGE_INDEX, EDGE_INDEX.flip(0), loops], dim=1)
-    assert edge_statistics(Y, everything, MASK) == edge_statistics(Y, EDGE_INDEX, MASK)
+    all_edges = torch.cat([EDGE_INDEX, EDGE_INDEX.flip(0), loops], dim=1)
+    assert edge_statistics(Y, all_edges, MASK) == edge_statistics(Y, EDGE_INDEX, MASK)
 
 
-def test_no_edge_and_no_node_are_legal() -> None:
+def test_statistics_without_edges_or_nodes() -> None:
     no_edge = edge_statistics(Y, EDGE_INDEX, torch.tensor([True, False, False, True, False]))
     assert math.isnan(no_edge.homophily)
     assert (no_edge.k_edgewise, no_edge.k_agree, no_edge.k_disagree) == (0, 0, 0)
@@ -43,11 +45,11 @@ def test_no_edge_and_no_node_are_legal() -> None:
 def test_labels_may_be_unknown_outside_the_mask_only() -> None:
     y = torch.tensor([0, 0, 1, 1, -1])
     assert edge_statistics(y, EDGE_INDEX, MASK) == edge_statistics(Y, EDGE_INDEX, MASK)
-    with pytest.raises(ValueError, match="Expected a label for every node of the mask, but got -1"):
+    with pytest.raises(ValueError, match="but got -1"):
         edge_statistics(y, EDGE_INDEX, ~MASK)
 
 
-def test_the_spread_is_that_of_the_population() -> None:
+def test_dataset_statistics_use_the_population_standard_deviation() -> None:
     y = torch.tensor([0, 1]).repeat_interleave(50)
     ring = torch.stack([torch.arange(100), torch.arange(1, 101) % 100])
     data, splits = Data(x=torch.zeros(100, 3), edge_index=ring, y=y), make_splits(y, n_splits=4)
@@ -62,11 +64,11 @@ def test_the_spread_is_that_of_the_population() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED_DATASETS)
-def test_our_splits_have_the_published_statistics(name: str) -> None:
+def test_random_splits_have_the_published_statistics(name: str) -> None:
     data, published = load_dataset(name), PUBLISHED_DATASETS[name]
     ours = dataset_statistics(data, make_splits(data.y))
     for size in ("nodes", "directed_edges", "features", "classes"):
         assert getattr(ours, size) == getattr(published, size)
-    for share in ("homophily", "k_edgewise", "k_agree", "k_disagree"):
-        theirs = getattr(published, share)
-        assert getattr(ours, share).mean == pytest.approx(theirs.mean, abs=3 * theirs.std)
+    for statistic in ("homophily", "k_edgewise", "k_agree", "k_disagree"):
+        theirs = getattr(published, statistic)
+        assert getattr(ours, statistic).mean == pytest.approx(theirs.mean, abs=3 * theirs.std)

@@ -1,4 +1,4 @@
-"""Datasets, splits, which edges are scored, and what a graph looks like."""
+"""Datasets, splits, selection of the scored edges, and graph statistics."""
 
 from edgewise.data.datasets import load_dataset, row_normalize
 from edgewise.data.splits import Split, load_splits, make_splits

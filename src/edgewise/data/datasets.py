@@ -1,4 +1,4 @@
-"""Graphs by name: bundled, or from files below a folder."""
+"""Benchmark datasets: bundled copies, or PyG's raw files."""
 
 import warnings
 from collections.abc import Iterator
@@ -24,33 +24,33 @@ DATASET_NAMES = (*PLANETOID_NAMES, *HETEROPHILOUS)
 def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.data.Data":
     """Load a dataset: features ``x``, both directions of each edge once in ``edge_index``, labels ``y``.
 
-    Self-loops are left out, and links that have a direction (WebKB, Actor, Wikipedia) lose it.
+    Self-loops are removed, and directed edges (WebKB, Actor, Wikipedia) become undirected.
 
-    Cora, Citeseer and Pubmed are bundled. With ``root`` the files ``ROOT/Cora/raw/ind.cora.*`` are read, and downloaded
-    first through PyG where they are missing. They are pickles: only arrays, sparse matrices, dictionaries and lists are
-    admitted, and nothing in them is executed. The two ways give the same numbers, but Cora's nodes come in another
+    Cora, Citeseer and Pubmed are bundled. With ``root`` the files ``ROOT/Cora/raw/ind.cora.*`` are read, and PyG
+    downloads them first if they are missing. They are pickles: only arrays, sparse matrices, dictionaries and lists are
+    loaded, and no code in them is executed. Both sources hold the same data, but the nodes of Cora have a different
     order (see DATA.md): published splits need Planetoid's.
 
-    Heterophilous graphs need ``root``. They are read through PyG's loaders from these files, and downloaded first where
-    they are missing; nothing in them is executed:
+    Heterophilous graphs need ``root``. PyG's loaders read them from these files, and download them first if they are
+    missing. No code in them is executed:
 
     - texas, wisconsin, cornell (WebKB) and actor: ``ROOT/texas/raw/*``
     - chameleon, squirrel (WikipediaNetwork, with the five classes of Geom-GCN): ``ROOT/chameleon/geom_gcn/raw/*``. Many
-      of their nodes are copies of others, so that test nodes are seen in training (Platonov et al. 2023); PyG has no
-      version of the two without them.
+      of their nodes are duplicates, so test nodes leak into the training set (Platonov et al. 2023). PyG has no version
+      without duplicates.
     - roman-empire, amazon-ratings, minesweeper, tolokers, questions (HeterophilousGraphDataset):
       ``ROOT/roman_empire/raw/roman_empire.npz``
 
-    The rows of ``x`` are normalized where they are bags of words, that is in all but the last five: these have
-    embeddings of words, with entries below zero that may cancel, one-hot numbers, or statistics in several units, and
-    are left as they are.
+    The rows of ``x`` are normalized if they are bags of words, that is in all but the last five datasets. The features
+    of the last five are unchanged: word embeddings, whose negative entries may cancel in the sum, one-hot vectors, or
+    statistics in several units.
 
     Parameters
     ----------
     name
-        One of those above, in any case, with hyphens or underscores.
+        Name of a dataset above. Case, and hyphens or underscores, do not matter.
     root
-        The folder of the files; without one, the bundled copy.
+        Folder of the files. By default the bundled copy is loaded.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     if key not in DATASET_NAMES:
         raise ValueError(
             f"Expected one of the datasets {', '.join(DATASET_NAMES)}, but got {name!r}. "
-            "A graph of your own needs no loading: any torch_geometric Data with x, edge_index and y does as it is."
+            "To use your own graph, pass a torch_geometric Data with x, edge_index and y instead."
         )
     with _quiet_pyg():
         from torch_geometric.data import Data
@@ -76,7 +76,7 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
 
 
 def canonical_name(name: object) -> str:
-    """Write the name of a dataset as it is listed; what is no text is no name.
+    """Return the name of a dataset in the form of `DATASET_NAMES`, or "" if it is not a string.
 
     >>> canonical_name("Roman_Empire")
     'roman-empire'
@@ -87,16 +87,18 @@ def canonical_name(name: object) -> str:
 def _read(key: str, root: Path | None) -> RawGraph:
     if key in HETEROPHILOUS:
         if root is None:
-            raise ValueError(f"Expected root=DIR for {key}, but got none: it is not bundled, but downloaded there.")
+            raise ValueError(
+                f"Expected root=DIR for {key}, which is not bundled, but got none. Pass a folder to download to."
+            )
         return read_heterophilous(key, root)
     return read_bundled(key) if root is None else read_planetoid(key, root)
 
 
 def row_normalize(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes features"]:
-    """Divide each row by its sum, x_ij / Σ_k x_ik; a row of zeros stays zero.
+    """Divide each row by its sum, x_ij / Σ_k x_ik. A row of zeros stays zero.
 
-    PyG's NormalizeFeatures also shifts by the least entry and leaves rows alone that sum to less than 1. Neither occurs
-    in bags of words, and neither is row normalization.
+    Unlike this function, PyG's NormalizeFeatures also subtracts the smallest entry and does not scale rows that sum to
+    less than 1. Neither case occurs in bags of words.
 
     >>> row_normalize(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
     [[0.25, 0.75], [0.0, 0.0]]
@@ -107,7 +109,7 @@ def row_normalize(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes fe
 
 @contextmanager
 def _quiet_pyg() -> Iterator[None]:
-    """Hide that PyG compiles TorchScript when imported, and undo the filter it sets when it reads old pickles."""
+    """Hide the TorchScript warning of PyG's import, and undo the warning filter that PyG sets for old pickles."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*torch.jit.script.*", DeprecationWarning)
         yield
@@ -119,6 +121,6 @@ def read_bundled(key: str) -> RawGraph:
     with resources.as_file(file) as path, np.load(path, allow_pickle=False) as arrays:
         x = np.zeros(arrays["shape"], dtype=np.float32)
         row = np.repeat(np.arange(len(x)), np.diff(arrays["indptr"]))
-        x[row, arrays["indices"]] = arrays.get("values", 1)  # all are 1 where none are stored
+        x[row, arrays["indices"]] = arrays.get("values", 1)  # all values are 1 if none are stored
         edges, y = arrays["edges"].astype(np.int64), arrays["y"].astype(np.int64)
     return RawGraph(torch.from_numpy(x), torch.from_numpy(edges), torch.from_numpy(y))

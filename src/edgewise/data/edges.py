@@ -1,4 +1,4 @@
-"""Which edges are scored: each undirected edge once, no self-loops, chosen by a mask of nodes."""
+"""Selection of the scored edges, lookup of edges, and connected components."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -11,36 +11,36 @@ from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
 
 EdgeChoice = Literal["both", "any", "all"]
-ENDS_NEEDED: dict[EdgeChoice, int] = {"both": 2, "any": 1, "all": 0}  # in the mask
+MIN_ENDS_IN_MASK: dict[EdgeChoice, int] = {"both": 2, "any": 1, "all": 0}
 
 
 def scored_edges(
     edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], choice: EdgeChoice = "both"
 ) -> Bool[Tensor, " edges"]:
-    """Tell for each listed edge whether it is scored.
+    """Return for each listed edge whether it is scored.
 
-    An edge qualifies when it is no self-loop and ``"both"`` its ends lie in the mask, or ``"any"`` of them does;
-    ``"all"`` edges qualify whatever the mask says. Of a pair listed f times as (i, j) and b times as (j, i), max(f, b)
-    edges are scored: an undirected graph with both directions listed counts each edge once, parallel edges count as
-    often as they are there.
+    An edge qualifies if it is not a self-loop and ``"both"`` its ends are in the mask, or ``"any"`` of them. With
+    ``"all"`` every edge but self-loops qualifies. If a pair is listed f times as (i, j) and b times as (j, i), then
+    max(f, b) edges are scored: an edge listed in both directions counts once, and parallel edges count separately.
 
     >>> edge_index = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 2]])
     >>> scored_edges(edge_index, torch.tensor([True, True, True])).tolist()
     [True, False, True, False]
     """
     if worth_compiling(edge_index):
-        keep, suspects = kernels.long_edge_list.match_directions(edge_index, mask, ENDS_NEEDED[choice])
+        keep, candidates = kernels.long_edge_list.match_directions(edge_index, mask, MIN_ENDS_IN_MASK[choice])
     else:
         keep = _ends_qualify(edge_index, mask, choice)
-        suspects = keep.nonzero().squeeze(1)
-    keep[suspects[~select_one_direction(edge_index[:, suspects], mask.shape[0])]] = False
+        candidates = keep.nonzero().squeeze(1)
+    # Candidates may be listed in both directions.
+    keep[candidates[~select_one_direction(edge_index[:, candidates], mask.shape[0])]] = False
     return keep
 
 
 def _ends_qualify(
     edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], choice: EdgeChoice
 ) -> Bool[Tensor, " edges"]:
-    """Tell for each listed edge whether its ends differ and satisfy the choice."""
+    """Return for each listed edge whether its ends differ and satisfy the choice."""
     start, end = edge_index.long()
     no_loop: Tensor = start != end
     if choice == "both":
@@ -51,28 +51,28 @@ def _ends_qualify(
 
 
 def select_one_direction(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tensor, " edges"]:
-    """Choose one direction of every pair of nodes, the one that is listed more often; (low, high) when equal."""
+    """Return a mask that keeps one direction of each pair: the one listed more often, or (low, high) if equal."""
     start, end = edge_index.long()
     forward: Tensor = start < end
     if bool(forward.all()) or not bool(forward.any()):
         return torch.ones_like(forward)
     _, index = pair_keys(edge_index, num_nodes).unique(return_inverse=True)
-    # Forward minus backward mentions of each pair: integers, so the order of addition does not matter.
-    surplus = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=index.device)
-    surplus.index_add_(0, index, torch.where(forward, 1, -1))
-    mostly_forward: Tensor = surplus[index] >= 0
-    return torch.eq(forward, mostly_forward)
+    # Number of forward minus backward edges of each pair. Integers, so the order of addition does not matter.
+    difference = torch.zeros(int(index.max()) + 1, dtype=torch.long, device=index.device)
+    difference.index_add_(0, index, torch.where(forward, 1, -1))
+    keep_forward: Tensor = difference[index] >= 0
+    return torch.eq(forward, keep_forward)
 
 
 class EdgeMatch(NamedTuple):
-    """Which edge each pair is, or -1; and whether the edge runs from the pair's second node to its first."""
+    """Edge of each pair, or -1, and whether it runs from the second node of the pair to the first."""
 
     edge: Int[Tensor, " pairs"]
     backward: Bool[Tensor, " pairs"]
 
 
 class EdgeLookup:
-    """The undirected edges of a graph, sorted so that any pair is found in about log E steps.
+    """Sorted undirected edges of a graph, for lookup of pairs by binary search.
 
     >>> EdgeLookup(torch.tensor([[0, 2], [1, 1]]), 3).find(torch.tensor([[1, 0], [2, 2]])).edge.tolist()
     [1, -1]
@@ -83,23 +83,23 @@ class EdgeLookup:
         self._keys, self._order = pair_keys(edge_index, num_nodes).sort()
 
     def find(self, pairs: Int[Tensor, "2 pairs"]) -> EdgeMatch:
-        """Find pairs, in either direction."""
+        """Return the edges of pairs, in either direction."""
         if len(self._keys) == 0:
             return EdgeMatch(torch.full_like(pairs[0], -1), torch.zeros_like(pairs[0], dtype=torch.bool))
-        wanted = pair_keys(pairs, self._num_nodes)
-        place = torch.searchsorted(self._keys, wanted).clamp(max=len(self._keys) - 1)
-        edge = torch.where(self._keys[place] == wanted, self._order[place], -1)
+        keys = pair_keys(pairs, self._num_nodes)
+        place = torch.searchsorted(self._keys, keys).clamp(max=len(self._keys) - 1)
+        edge = torch.where(self._keys[place] == keys, self._order[place], -1)
         return EdgeMatch(edge, (edge >= 0) & (self._start[edge] != pairs[0]))
 
 
 def pair_keys(pairs: Int[Tensor, "2 pairs"], num_nodes: int) -> Int[Tensor, " pairs"]:
-    """Map pairs of nodes to numbers, both directions of a pair to the same."""
+    """Map each pair of nodes to an integer, the same for both directions."""
     start, end = pairs.long()
     return torch.minimum(start, end) * num_nodes + torch.maximum(start, end)
 
 
 def connected_components(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, " nodes"]:
-    """Find the connected part of the graph that each node is in; parts are numbered from 0.
+    """Return the index of the connected component of each node, from 0.
 
     >>> connected_components(torch.tensor([[0], [2]]), 3).tolist()
     [0, 1, 0]
@@ -112,17 +112,17 @@ def connected_components(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> 
 
 
 def check_unique_edges(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:
-    """Refuse a list with an edge twice, in the same direction or in both."""
+    """Raise ValueError if an edge is listed twice, in the same direction or in both."""
     keys, order = pair_keys(edges, num_nodes).sort(stable=True)
-    again = keys[1:] == keys[:-1]
-    if bool(again.any()):
-        k = int(again.nonzero()[0])
+    duplicate = keys[1:] == keys[:-1]
+    if bool(duplicate.any()):
+        k = int(duplicate.nonzero()[0])
         first, second = sorted((int(order[k]), int(order[k + 1])))
         pair = tuple(edges[:, second].tolist())
         raise ValueError(
             f"Expected each undirected edge once, but edges {first} and {second} both connect {pair}. If both "
-            "directions are listed keep one: edge_index[:, edge_index[0] < edge_index[1]]; couplings of parallel "
-            "edges add up to one."
+            "directions are listed, keep one: edge_index[:, edge_index[0] < edge_index[1]]. Merge parallel edges by "
+            "adding their couplings."
         )
 
 

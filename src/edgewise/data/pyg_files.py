@@ -1,7 +1,7 @@
-"""What the files of a dataset hold, before anything is normalized.
+"""Raw files of datasets, read through PyG's loaders.
 
-PyG's loaders name the files, download them, and read those that are text or plain arrays. Planetoid's files are
-pickles: these are read here, so that nothing is unpickled that was not checked.
+PyG's loaders name the files, download them, and read text and plain arrays. Planetoid's files are pickles: this module
+reads them itself, so that only checked content is unpickled.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,20 @@ class RawGraph(NamedTuple):
     x: Float[Tensor, "nodes features"]
     edge_index: Int[Tensor, "2 edges"]
     y: Int[Tensor, " nodes"]
-    is_bag_of_words: bool = True  # a feature tells whether, or how often, a word occurs
+    is_bag_of_words: bool = True  # features are the presence or the count of words
 
 
 PLANETOID_NAMES = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
 
 def read_planetoid(key: str, root: Path) -> RawGraph:
-    """Read the raw files, after downloading what is missing; nothing else is written, as root may be read-only."""
-    loader = _waiting_loader("Planetoid", str(root), PLANETOID_NAMES[key])
+    """Read the raw files. Missing files are downloaded, and no other file is written because root may be read-only."""
+    loader = _deferred_loader("Planetoid", str(root), PLANETOID_NAMES[key])
     raw = Path(loader.raw_dir)
     _download_missing(loader, "Planetoid files", "leave root out to use the bundled copy")
     try:
-        return _checked(_planetoid_graph(key, raw), is_bag_of_words=True)
-    except Exception as error:  # a damaged pickle raises anything
+        return _check_graph(_planetoid_graph(key, raw), is_bag_of_words=True)
+    except Exception as error:  # a damaged pickle may raise any exception
         raise ValueError(
             f"Expected the Planetoid files of {key} in {raw}, but they cannot be read "
             f"({type(error).__name__}: {one_line_message(error)}). Delete them to have them downloaded again."
@@ -47,15 +47,15 @@ def read_planetoid(key: str, root: Path) -> RawGraph:
 
 
 def _planetoid_graph(key: str, raw: Path) -> RawGraph:
-    """Put the parts together: known nodes come first, and row i of the tested ones is node test_index[i]."""
+    """Assemble the graph: the nodes of allx come first, and row i of tx is node test_index[i]."""
     test_index = torch.tensor([int(node) for node in (raw / f"ind.{key}.test.index").read_text().split()])
     allx, tx, ally, ty = (_read_matrix(raw / f"ind.{key}.{part}") for part in ("allx", "tx", "ally", "ty"))
     first, last = int(test_index.min()), int(test_index.max())
     if first < 0 or len(test_index) != len(tx):
-        raise ValueError(f"the test index has {len(test_index)} nodes from {first} on, and tx has {len(tx)} rows")
+        raise ValueError(f"the test index has {len(test_index)} nodes starting at {first}, and tx has {len(tx)} rows")
     in_order = test_index.sort().values
-    if key == "citeseer":  # isolated nodes are not in the index; they have no features, and the first label
-        tx, ty = (_spread(rows, in_order - first, last - first + 1) for rows in (tx, ty))
+    if key == "citeseer":  # isolated nodes are not in the index: they get zero features and label 0
+        tx, ty = (_scatter_rows(rows, in_order - first, last - first + 1) for rows in (tx, ty))
     x, y = torch.cat([allx, tx]), torch.cat([ally, ty]).max(dim=1).indices
     x[test_index], y[test_index] = x[in_order], y[in_order]
     neighbors = unpickle_arrays_and_lists((raw / f"ind.{key}.graph").read_bytes())
@@ -70,13 +70,13 @@ def _read_matrix(path: Path) -> Float[Tensor, "rows columns"]:
     return torch.from_numpy(matrix.toarray() if hasattr(matrix, "toarray") else matrix).float()
 
 
-def _spread(rows: Float[Tensor, "rows columns"], places: Int[Tensor, " rows"], count: int) -> Tensor:
-    spread = torch.zeros(count, rows.shape[1])
-    spread[places] = rows
-    return spread
+def _scatter_rows(rows: Float[Tensor, "rows columns"], index: Int[Tensor, " rows"], num_rows: int) -> Tensor:
+    out = torch.zeros(num_rows, rows.shape[1])
+    out[index] = rows
+    return out
 
 
-# By the name of the dataset: the class of torch_geometric.datasets that reads it.
+# Name of the dataset -> class of torch_geometric.datasets.
 HETEROPHILOUS: Mapping[str, str] = MappingProxyType(
     {
         "texas": "WebKB",
@@ -92,76 +92,76 @@ HETEROPHILOUS: Mapping[str, str] = MappingProxyType(
         "questions": "HeterophilousGraphDataset",
     }
 )
-BAGS_OF_WORDS = ("WebKB", "Actor", "WikipediaNetwork")
-MAX_NAMED = 3  # of the files that are missing
+BAG_OF_WORDS_CLASSES = ("WebKB", "Actor", "WikipediaNetwork")
+MAX_LISTED_FILES = 3  # in the message about missing files
 
 
 def read_heterophilous(key: str, root: Path) -> RawGraph:
-    """Read the raw files as PyG's loader does, after downloading what is missing; nothing else is written.
+    """Read the raw files with PyG's loader. Missing files are downloaded, and no other file is written.
 
-    Chameleon and Squirrel are read as Geom-GCN prepared them, PyG's default: else their label is a real number, the
-    traffic of a page, and there are no classes. Actor's loader knows no folder of its own, so it gets one.
+    Chameleon and Squirrel are read in Geom-GCN's preprocessing, PyG's default. Otherwise their label would be a real
+    number, the traffic of a page, instead of a class. Actor's loader has no subfolder of its own, so it gets one.
     """
     name = HETEROPHILOUS[key]
-    loader = _waiting_loader(name, *((str(root / key),) if name == "Actor" else (str(root), key)))
-    _download_missing(loader, "files", "try again where there is a network")
+    loader = _deferred_loader(name, *((str(root / key),) if name == "Actor" else (str(root), key)))
+    _download_missing(loader, "files", "try again with a network connection")
     paths = [Path(path) for path in loader.raw_paths]
     try:
         _check_archives(paths)
         loader.process()
-        return _checked(loader.graph, name in BAGS_OF_WORDS)
-    except Exception as error:  # each damage has its own class
+        return _check_graph(loader.graph, name in BAG_OF_WORDS_CLASSES)
+    except Exception as error:  # damaged files raise many kinds of exceptions
         raise ValueError(
             f"Expected the files of {key} in {paths[0].parent}, but they cannot be read "
             f"({type(error).__name__}: {one_line_message(error)}). Delete them to have them downloaded again."
         ) from error
 
 
-def _waiting_loader(name: str, *arguments: str) -> Any:
-    """Make a loader of PyG that waits until it is told to download and to read, and keeps what it would write."""
+def _deferred_loader(name: str, *arguments: str) -> Any:
+    """Create a PyG loader that neither downloads nor processes on creation and keeps the graph in memory."""
     from torch_geometric import datasets
 
     loader = getattr(datasets, name)
-    waiting = {"has_download": False, "has_process": False, "load": lambda self, path: None, "save": _keep}
-    return type(name, (loader,), waiting)(*arguments)
+    overrides = {"has_download": False, "has_process": False, "load": lambda self, path: None, "save": _keep_graph}
+    return type(name, (loader,), overrides)(*arguments)
 
 
-def _keep(loader: Any, graphs: Sequence[Any], path: str) -> None:
+def _keep_graph(loader: Any, graphs: Sequence[Any], path: str) -> None:
     (loader.graph,) = graphs
 
 
-def _download_missing(loader: Any, what: str, way_out: str) -> None:
-    """Let PyG download the files if one is missing; it reads none of them."""
+def _download_missing(loader: Any, files: str, hint: str) -> None:
+    """Download the files with PyG if one is missing, without reading them."""
     missing = [path for path in map(Path, loader.raw_paths) if not path.exists()]
     if not missing:
         return
     try:
         Path(loader.raw_dir).mkdir(parents=True, exist_ok=True)
         loader.download()
-    except Exception as error:  # no network, no right to write, no such address: each has its own class
-        names = ", ".join(path.name for path in missing[:MAX_NAMED])
-        more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+    except Exception as error:  # no network, no write permission, unknown address, …
+        names = ", ".join(path.name for path in missing[:MAX_LISTED_FILES])
+        more = f" and {len(missing) - MAX_LISTED_FILES} more" if len(missing) > MAX_LISTED_FILES else ""
         raise FileNotFoundError(
-            f"Expected the {what} {names}{more} in {missing[0].parent}, but they are missing, and downloading them "
+            f"Expected the {files} {names}{more} in {missing[0].parent}, but they are missing, and downloading them "
             f"from {loader.url if hasattr(loader, 'url') else loader.processed_url} failed ({type(error).__name__}: "
-            f"{error}). Put them there, or {way_out}."
+            f"{error}). Copy them there, or {hint}."
         ) from error
 
 
 def _check_archives(paths: Sequence[Path]) -> None:
-    """Refuse half an archive: NumPy would, and leave it open."""
+    """Raise ValueError for a truncated archive. NumPy would raise too, but leave the file open."""
     for path in paths:
         if path.suffix == ".npz" and not is_zipfile(path):
-            raise ValueError(f"{path.name} is no archive of arrays, or not a whole one")
+            raise ValueError(f"{path.name} is not a complete archive of arrays")
 
 
-def _checked(graph: Any, is_bag_of_words: bool) -> RawGraph:
-    """Refuse what no loader notices: numbers that do not fit each other, as in a file that lost its end."""
+def _check_graph(graph: Any, is_bag_of_words: bool) -> RawGraph:
+    """Raise ValueError for inconsistent sizes, as in a truncated file, which loaders do not check."""
     x, y = graph.x.float(), graph.y.long()
     if x.ndim != 2 or 0 in x.shape or y.shape != x.shape[:1]:
-        raise ValueError(f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)} do not fit")
+        raise ValueError(f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)} do not match")
     if not bool(torch.isfinite(x).all()):
         raise ValueError("some features are not finite")
     if not 0 <= int(y.min()) <= int(y.max()) < len(y):
-        raise ValueError(f"labels go from {int(y.min())} to {int(y.max())}")
+        raise ValueError(f"labels range from {int(y.min())} to {int(y.max())}")
     return RawGraph(x, check_edges(graph.edge_index.long(), len(y)), y, is_bag_of_words)

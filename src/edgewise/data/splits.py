@@ -1,4 +1,4 @@
-"""Who is labeled, who validates, who is tested: random stratified splits."""
+"""Random stratified splits, and published splits from .npz files."""
 
 import io
 import math
@@ -23,20 +23,20 @@ from edgewise.validation import ArrayLike, as_tensor, check_labels, check_number
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Three disjoint sets of nodes as masks; other nodes have no label.
+    """Disjoint masks of training, validation and test nodes. Labels of other nodes are not used.
 
     Attributes
     ----------
     train
-        The nodes whose labels are learned from.
+        Training nodes.
     val
-        The nodes whose labels tell when to stop.
+        Validation nodes, used for early stopping and calibration.
     test
-        The nodes that are scored.
+        Test nodes, which are scored.
     split
-        Which random split it is, a name; one made by hand needs none.
+        Number of the random split. It serves only as a name.
     fold
-        Which fold of it validates, a name too.
+        Number of the fold that is the validation set. It serves only as a name.
 
     Examples
     --------
@@ -65,25 +65,25 @@ def make_splits(
     labeled: float = 0.15,
     test: float = 0.85,
 ) -> list[Split]:
-    """Draw stratified splits: a share of each class is labeled and dealt into folds, a share of the rest is tested.
+    """Draw stratified splits: label a fraction of each class, divide it into folds, and test a fraction of the rest.
 
     With n nodes in a class, ⌊labeled · n⌋ are labeled and ⌊test · (n - ⌊labeled · n⌋)⌋ tested. Fold f is the
-    validation set, the other folds are the training set. The splits come in order: split 0 fold 0, split 0 fold 1, …
+    validation set, the other folds are the training set. The order is split 0 fold 0, split 0 fold 1, …
 
     Parameters
     ----------
     y
-        Labels (N,); nodes with label -1 belong to no set.
+        Labels (N,). Nodes with label -1 are in no set.
     n_splits
-        How often nodes are drawn.
+        Number of random draws.
     n_folds
-        How many folds the labeled nodes of a draw are dealt into, each of which validates in one split.
+        Number of folds of the labeled nodes. Each fold is the validation set of one split.
     seed
-        Split s depends on the seed and on s only.
+        Random seed. Split s depends only on the seed and on s.
     labeled
-        The share of each class that trains or validates.
+        Fraction of each class for training and validation.
     test
-        The share of the rest that is tested.
+        Fraction of the remaining nodes for testing.
 
     Examples
     --------
@@ -91,18 +91,18 @@ def make_splits(
     >>> len(splits), [int(mask.sum()) for mask in (splits[0].train, splits[0].val, splits[0].test)]
     (15, [40, 20, 288])
     """
-    labels = _known_labels(y)
-    _check_plan(n_splits, n_folds, seed, labeled, test)
+    labels = _check_split_labels(y)
+    _check_split_options(n_splits, n_folds, seed, labeled, test)
     splits: list[Split] = []
     for split in range(n_splits):
         rng = np.random.default_rng([seed, split])
         folds, tested = _draw(labels, n_folds, rng, labeled, test)
         splits += one_split_per_fold(folds, tested, len(labels), split)
-    return [_on_device(split, y.device) for split in splits] if isinstance(y, Tensor) else splits
+    return [_to_device(split, y.device) for split in splits] if isinstance(y, Tensor) else splits
 
 
 def one_split_per_fold(folds: Sequence[Indices], tested: Indices, num_nodes: int, split: int) -> list[Split]:
-    """Let each fold validate in turn, with the others as training set."""
+    """Return one split per fold: the fold is the validation set, and the other folds are the training set."""
     masks = torch.stack([_mask(fold, num_nodes) for fold in folds])
     labeled, test = masks.any(dim=0), _mask(tested, num_nodes)
     splits = [Split(labeled & ~val, val, test, split, fold) for fold, val in enumerate(masks)]
@@ -122,7 +122,7 @@ def _mask(nodes: Indices, num_nodes: int) -> Bool[Tensor, " nodes"]:
     return mask
 
 
-def _on_device(split: Split, device: torch.device) -> Split:
+def _to_device(split: Split, device: torch.device) -> Split:
     return Split(split.train.to(device), split.val.to(device), split.test.to(device), split.split, split.fold)
 
 
@@ -133,26 +133,26 @@ def _draw(
     tested: list[Indices] = []
     for label in np.unique(labels[labels >= 0]):
         nodes = rng.permutation(np.flatnonzero(labels == label))
-        known, rest = np.split(nodes, [_floor_share(labeled, len(nodes))])
-        tested.append(rest[: _floor_share(test, len(rest))])
+        selected, rest = np.split(nodes, [_floor_product(labeled, len(nodes))])
+        tested.append(rest[: _floor_product(test, len(rest))])
         for k, fold in enumerate(folds):
-            fold.append(known[k::n_folds])
+            fold.append(selected[k::n_folds])
     return [np.concatenate(fold) for fold in folds], np.concatenate(tested)
 
 
-def _floor_share(share: float, count: int) -> int:
-    """Round share · count down, with the share as it is written: 0.29 of 100 is 29, though 0.29 * 100 is 28.999…96."""
-    return floor(Fraction(str(share)) * count)
+def _floor_product(fraction: float, count: int) -> int:
+    """Return ⌊fraction · count⌋ in decimal arithmetic: 0.29 of 100 is 29, although 0.29 * 100 is 28.999…96."""
+    return floor(Fraction(str(fraction)) * count)
 
 
-def _known_labels(y: ArrayLike) -> Indices:
+def _check_split_labels(y: ArrayLike) -> Indices:
     labels: Indices = check_labels(as_tensor(y, "y").cpu()).long().numpy()
     if not (labels >= 0).any():
-        raise ValueError("Expected at least one node with a label, but got none.")
+        raise ValueError("Expected at least one node with a label, but got none. Pass labels from 0.")
     return labels
 
 
-def _check_plan(n_splits: int, n_folds: int, seed: int, labeled: float, test: float) -> None:
+def _check_split_options(n_splits: int, n_folds: int, seed: int, labeled: float, test: float) -> None:
     check_whole_number("n_splits", n_splits, 1, 2**31 - 1)
     check_whole_number("n_folds", n_folds, 2, 2**31 - 1)
     check_seed(seed)
@@ -160,15 +160,15 @@ def _check_plan(n_splits: int, n_folds: int, seed: int, labeled: float, test: fl
     check_number("test", test, above=0, most=1)
 
 
-MAX_BYTES, MAX_BYTES_PER_NODE = 1 << 20, 64  # of an array of nodes; a node takes 8, and more only in a pickle
+MAX_BYTES, MAX_BYTES_PER_NODE = 1 << 20, 64  # of an array of node indices: 8 bytes per node, or more in a pickle
 
 
 def load_splits(path: str | Path, num_nodes: int) -> list[Split]:
-    """Load published splits: one .npz file, or all those in a folder, in the order of their numbers.
+    """Load published splits from a .npz file, or from all .npz files of a folder in the order of their numbers.
 
-    A file holds ``k_fold_indices``, one array of nodes for each fold, and ``test_indices``. It is numbered by its name,
-    ``<dataset>_split_<number>.npz``, or else by its place in alphabetical order. Pickled arrays are read without
-    executing anything.
+    A file holds ``k_fold_indices``, one array of nodes for each fold, and ``test_indices``. Its number comes from its
+    name, ``<dataset>_split_<number>.npz``, or else is its position in alphabetical order. Pickled arrays are read
+    without executing code.
     """
     splits: list[Split] = []
     for number, file in _numbered_files(Path(path).expanduser()):
@@ -183,7 +183,7 @@ def _numbered_files(path: Path) -> list[tuple[int, Path]]:
     if not files:
         raise FileNotFoundError(f"Expected a .npz file or a folder of them, but got {path}.")
     names = [re.search(r"_split_(\d+)$", file.stem) for file in files]
-    numbers = [int(name[1]) if name else place for place, name in enumerate(names)]
+    numbers = [int(name[1]) if name else position for position, name in enumerate(names)]
     if len(set(numbers)) < len(numbers):
         raise ValueError(
             f"Expected one file for each split, but {path} holds {', '.join(file.name for file in files)}. "
@@ -197,22 +197,22 @@ def _read_published(file: Path, num_nodes: int) -> tuple[list[Indices], Indices]
         with zipfile.ZipFile(file) as archive:
             members = (archive.getinfo(f"{key}.npy") for key in ("k_fold_indices", "test_indices"))
             folds, tested = (_read_rows(_content(archive, member, num_nodes)) for member in members)
-    except FileError as problem:
-        raise ValueError(f"{problem} The file is {file}.") from problem
-    except Exception as error:  # a damaged archive raises anything: BadZipFile, KeyError, zlib.error, …
+    except FileError as error:
+        raise ValueError(f"{error} The file is {file}.") from error
+    except Exception as error:  # damaged archives raise BadZipFile, KeyError, zlib.error, …
         raise ValueError(f"Expected {file} to hold k_fold_indices and test_indices, but got: {error}") from error
     if len(folds) < 2 or len(tested) != 1:
         raise ValueError(
-            f"Expected two folds or more and one test set, but got {len(folds)} and {len(tested)} in {file}."
+            f"Expected at least two folds and one test set, but got {len(folds)} and {len(tested)} in {file}."
         )
     return folds, tested[0]
 
 
 def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_nodes: int) -> bytes:
-    """Unpack a part of an archive, if it is no larger than lists of all nodes could be."""
+    """Read a member of an archive, or raise FileError if it is larger than lists of all nodes can be."""
     if member.file_size > MAX_BYTES + MAX_BYTES_PER_NODE * num_nodes:
         raise FileError(
-            f"Expected {member.filename} to list some of {num_nodes} nodes, but got {member.file_size} bytes."
+            f"Expected {member.filename} to list nodes of a graph with {num_nodes}, but got {member.file_size} bytes."
         )
     return archive.read(member)
 
@@ -221,15 +221,15 @@ def _check_nodes(sets: Sequence[Indices], num_nodes: int, file: Path) -> None:
     nodes = np.concatenate(sets)
     if nodes.size and not 0 <= nodes.min() <= nodes.max() < num_nodes:
         raise ValueError(f"Expected nodes from 0 to {num_nodes - 1}, but got {nodes.min()} to {nodes.max()} in {file}.")
-    times = np.bincount(nodes, minlength=num_nodes)
-    if (times > 1).any():
+    counts = np.bincount(nodes, minlength=num_nodes)
+    if (counts > 1).any():
         raise ValueError(
-            f"Expected a node in one set at most, but got node {times.argmax()} {times.max()} times in {file}."
+            f"Expected each node in at most one set, but got node {counts.argmax()} {counts.max()} times in {file}."
         )
 
 
 def _read_rows(content: bytes) -> list[Indices]:
-    """Read the inside of an .npy file: an array of integers, a matrix of them, or a pickled list of arrays."""
+    """Read the content of an .npy file: a vector or matrix of integers, or a pickled array of integer arrays."""
     stream = io.BytesIO(content)
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)

@@ -1,4 +1,4 @@
-"""What a graph and its splits look like: homophily, K indices, counts."""
+"""Statistics of graphs and splits: counts, homophily and K indices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EdgeStatistics:
-    """The edges among a set U of nodes: homophily |E_A| / |E_U|, and K(E_S), the share of U that is an end in E_S.
+    """Statistics of the edges E_U among a set U of nodes.
 
-    Without any edge the homophily is NaN; without any node the K indices are NaN.
+    The homophily is |E_A| / |E_U|, where E_A are the edges whose ends have the same label. K(E_S) is the fraction of
+    nodes in U that are an end of an edge in E_S. Without edges the homophily is NaN. Without nodes the K indices are
+    NaN.
     """
 
     homophily: float
@@ -30,7 +32,7 @@ class EdgeStatistics:
 
 @dataclass(frozen=True)
 class MeanStd:
-    """A mean and a population standard deviation."""
+    """Mean and population standard deviation."""
 
     mean: float
     std: float
@@ -38,7 +40,7 @@ class MeanStd:
 
 @dataclass(frozen=True)
 class DatasetStatistics:
-    """The size of a dataset, and the edge statistics of its test sets over the splits, as fractions."""
+    """Size of a dataset, and edge statistics of the test sets over splits, as fractions."""
 
     nodes: int
     directed_edges: int
@@ -53,14 +55,16 @@ class DatasetStatistics:
 def edge_statistics(
     y: Int[Tensor, " nodes"], edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"]
 ) -> EdgeStatistics:
-    """Compute the statistics of the edges with both ends in a mask, each undirected edge once.
+    """Compute statistics of the edges with both ends in a mask, each undirected edge once.
 
     >>> y, path = torch.tensor([0, 0, 1, 1]), torch.tensor([[0, 1], [1, 2]])
     >>> edge_statistics(y, path, torch.tensor([True, True, True, True]))
     EdgeStatistics(homophily=0.5, k_edgewise=0.75, k_agree=0.5, k_disagree=0.5)
     """
     if (y[mask] < 0).any():
-        raise ValueError(f"Expected a label for every node of the mask, but got {int(y[mask].min())}.")
+        raise ValueError(
+            f"Expected a label for every node of the mask, but got {int(y[mask].min())}. Pass mask & (y >= 0)."
+        )
     ends = edge_index[:, scored_edges(edge_index, mask)]
     agree = y[ends[0]] == y[ends[1]]
     return EdgeStatistics(
@@ -72,25 +76,25 @@ def edge_statistics(
 
 
 def _k_index(ends: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"]) -> float:
-    touched = torch.zeros_like(mask)
-    touched[ends.flatten()] = True
-    return (touched.sum().double() / mask.sum()).item()
+    has_edge = torch.zeros_like(mask)
+    has_edge[ends.flatten()] = True
+    return (has_edge.sum().double() / mask.sum()).item()
 
 
 def dataset_statistics(data: "torch_geometric.data.Data", splits: Sequence[Split]) -> DatasetStatistics:
-    """Compute the counts of a dataset, and the mean and spread of its edge statistics over the test sets of splits."""
+    """Compute the size of a dataset, and mean and standard deviation of the edge statistics of its test sets."""
     if not splits:
-        raise ValueError("Expected at least one split, but got none. See make_splits.")
-    each = [edge_statistics(data.y, data.edge_index, split.test) for split in splits]
+        raise ValueError("Expected at least one split, but got none. Draw splits with make_splits.")
+    per_split = [edge_statistics(data.y, data.edge_index, split.test) for split in splits]
     return DatasetStatistics(
         nodes=data.num_nodes,
         directed_edges=data.num_edges,
         features=data.num_features,
         classes=data.y[data.y >= 0].unique().numel(),
-        homophily=_mean_std([s.homophily for s in each]),
-        k_edgewise=_mean_std([s.k_edgewise for s in each]),
-        k_agree=_mean_std([s.k_agree for s in each]),
-        k_disagree=_mean_std([s.k_disagree for s in each]),
+        homophily=_mean_std([s.homophily for s in per_split]),
+        k_edgewise=_mean_std([s.k_edgewise for s in per_split]),
+        k_agree=_mean_std([s.k_agree for s in per_split]),
+        k_disagree=_mean_std([s.k_disagree for s in per_split]),
     )
 
 

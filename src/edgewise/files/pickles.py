@@ -30,7 +30,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Raise UnpicklingError before any other name is imported."""
         if (module, name) not in ALLOWED_GLOBALS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
         return super().find_class(module, name)
 
 
@@ -51,7 +51,7 @@ def _check_memo(stream: io.BytesIO) -> None:
     start = stream.tell()
     for operation, argument, _ in pickletools.genops(stream):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(str(argument)) > len(stream.getbuffer()):
-            raise pickle.UnpicklingError("it asks for too much memory")
+            raise pickle.UnpicklingError("it needs too much memory")
     stream.seek(start)
 
 
@@ -74,7 +74,7 @@ class _PlaceholderUnpickler(pickle.Unpickler):
         allowed = {"ndarray", "dtype"} if module == "numpy" else {"_reconstruct"}
         if module in ("numpy", "numpy.core.multiarray", "numpy._core.multiarray") and name in allowed:
             return _Placeholder
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 def unpickle_integer_arrays(stream: io.BytesIO) -> list[Indices]:
