@@ -1,4 +1,4 @@
-"""What is predicted about pairs, against enumeration and plain loops."""
+"""`predict_edges` against enumeration and loops over labels."""
 
 from itertools import product
 
@@ -28,30 +28,30 @@ def random_probs(*shape, seed=0):
 
 
 def probability(joint, holds):
-    """Σ of a joint over the pairs of labels for which something holds."""
+    """Return the sum of a joint over the label pairs for which ``holds`` is true."""
     return sum(joint[k][m] for k, m in product(range(len(joint)), repeat=2) if holds(k, m))
 
 
-def assert_row(predictions, row, joint, guesses):
+def assert_row(predictions, row, joint, predicted):
     """Compare a row of the table with a joint."""
     for name, holds in HOLDS.items():
         assert predictions[f"P({name})"][row] == pytest.approx(probability(joint, holds), abs=1e-9), name
-    assert predictions["P(both_correct)"][row] == pytest.approx(joint[guesses[0]][guesses[1]], abs=1e-9)
+    assert predictions["P(both_correct)"][row] == pytest.approx(joint[predicted[0]][predicted[1]], abs=1e-9)
     k, m = np.unravel_index(np.argmax(joint), np.shape(joint))
     assert (predictions["start_label"][row], predictions["end_label"][row]) == (k, m)
     assert predictions["P(labels)"][row] == pytest.approx(np.max(joint), abs=1e-9)
-    assert (predictions["start_predicted"][row], predictions["end_predicted"][row]) == tuple(guesses)
+    assert (predictions["start_predicted"][row], predictions["end_predicted"][row]) == tuple(predicted)
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 4])
-def test_a_tree_against_all_its_labelings(num_classes):
+def test_tree_matches_enumeration_of_all_labelings(num_classes):
     g = np.random.default_rng(num_classes)
     edges = [(0, 1), (2, 1), (1, 3), (4, 3)]
     unary, couplings = g.normal(size=(5, num_classes)), g.normal(size=(4, num_classes, num_classes))
     exact = Enumeration(unary.tolist(), edges, couplings.tolist())
     mrf = ew.PairwiseMRF(torch.tensor(unary), torch.tensor(edges).T, torch.tensor(couplings))
     posterior, _ = ew.sum_product(mrf)
-    pairs = [(0, 1), (1, 2), (3, 1), (4, 3)]  # some against the direction of the field's edge
+    pairs = [(0, 1), (1, 2), (3, 1), (4, 3)]  # some are reversed edges of the MRF
     predictions = predict_edges(posterior, pairs, EVENTS)
     nodes = exact.nodes()
     for row, (i, j) in enumerate(pairs):
@@ -60,7 +60,7 @@ def test_a_tree_against_all_its_labelings(num_classes):
     assert "exact" in predictions.convergence or "converged" in predictions.convergence
 
 
-def test_a_pair_that_is_no_edge_of_the_field_is_a_product_and_says_so():
+def test_pair_without_an_mrf_edge_uses_the_product_of_marginals():
     mrf = ew.PairwiseMRF(random_probs(4, 3).log(), torch.tensor([[0, 1], [1, 2]]), torch.eye(3, dtype=torch.float64))
     posterior, _ = ew.sum_product(mrf)
     predictions = predict_edges(posterior, [(2, 0), (2, 1), (3, 0)], EVENTS)
@@ -71,7 +71,7 @@ def test_a_pair_that_is_no_edge_of_the_field_is_a_product_and_says_so():
     assert predictions.convergence.startswith("converged in")
 
 
-def test_a_mixture_is_the_mean_of_products():
+def test_mixture_joint_is_the_mean_of_products():
     samples = random_probs(3, 4, 3, seed=1)
     predictions = predict_edges(ew.MixturePosterior(samples), [(0, 1), (3, 2)], EVENTS)
     for row, (i, j) in enumerate([(0, 1), (3, 2)]):
@@ -82,7 +82,7 @@ def test_a_mixture_is_the_mean_of_products():
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 25), st.sampled_from([torch.float64, torch.float32]))
 @settings(max_examples=20)
-def test_closed_forms_of_independent_nodes_are_sums_over_the_joint(seed, num_classes, top, dtype):
+def test_closed_forms_for_independent_nodes_match_sums_over_the_joint(seed, num_classes, top, dtype):
     node = random_probs(6, num_classes, seed=seed).to(dtype)
     top = min(top, num_classes**2)
     pairs = [(0, 1), (2, 1), (5, 4)]
@@ -101,11 +101,11 @@ def test_closed_forms_of_independent_nodes_are_sums_over_the_joint(seed, num_cla
         assert [
             (predictions[f"start_label{suffix}"][row], predictions[f"end_label{suffix}"][row]) for suffix in suffixes
         ] == ranked
-        listed = [predictions[f"P(labels{suffix})"][row] for suffix in suffixes]
-        assert listed == pytest.approx([float(joint[pair]) for pair in ranked], abs=1e-12)
+        probabilities = [predictions[f"P(labels{suffix})"][row] for suffix in suffixes]
+        assert probabilities == pytest.approx([float(joint[pair]) for pair in ranked], abs=1e-12)
 
 
-def test_of_equally_likely_labels_the_lower_come_first():
+def test_ties_between_labels_are_broken_by_the_lower_label():
     node = torch.tensor([[0.4, 0.6], [0.6, 0.4]], dtype=torch.float64)
     for belief in (node, ew.MixturePosterior(node[None])):
         predictions = predict_edges(belief, [(0, 1)], top=4)
@@ -113,8 +113,8 @@ def test_of_equally_likely_labels_the_lower_come_first():
         assert labels == [(1, 0), (0, 0), (1, 1), (0, 1)]
 
 
-def beliefs(seed, num_classes=3):
-    """One of each kind about five nodes in a ring; all pairs of neighbors have joints."""
+def posteriors(seed, num_classes=3):
+    """Return a ring of five nodes and one posterior of each kind on it."""
     ring = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
     g = torch.Generator().manual_seed(seed)
     coupling = torch.randn(5, num_classes, num_classes, generator=g, dtype=torch.float64)
@@ -129,8 +129,8 @@ def beliefs(seed, num_classes=3):
 @pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(5)))
 @settings(max_examples=6)
-def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, seed, order):
-    ring, kinds = beliefs(seed)
+def test_rows_are_independent_and_swapping_ends_swaps_columns(kind, seed, order):
+    ring, kinds = posteriors(seed)
     predictions = predict_edges(kinds[kind], ring, EVENTS, top=2)
     shuffled = predict_edges(kinds[kind], ring[:, order], EVENTS, top=2)
     swapped = predict_edges(kinds[kind], ring.flip(0), EVENTS, top=2)
@@ -151,8 +151,8 @@ def test_rows_do_not_depend_on_each_other_and_swapped_ends_swap_columns(kind, se
 @pytest.mark.parametrize("kind", ["independent", "mixture"])
 @given(seed=st.integers(0, 2**32), order=st.permutations(range(3)))
 @settings(max_examples=6)
-def test_relabeled_classes_are_only_renamed(kind, seed, order):
-    ring, kinds = beliefs(seed)
+def test_permuting_classes_permutes_only_their_names(kind, seed, order):
+    ring, kinds = posteriors(seed)
     names = np.array(["a", "b", "c"])
     events = ["same", "both_correct", "any=b"]
     permuted = type(kinds[kind])(
@@ -171,8 +171,8 @@ def test_relabeled_classes_are_only_renamed(kind, seed, order):
 
 
 @pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
-def test_chunks_change_nothing(kind, monkeypatch):
-    ring, kinds = beliefs(7)
+def test_chunk_size_does_not_change_results(kind, monkeypatch):
+    ring, kinds = posteriors(7)
     pairs = torch.cat([ring, torch.tensor([[0, 1], [2, 3]])], dim=1)
     whole = predict_edges(kinds[kind], pairs, EVENTS, top=3).columns
     monkeypatch.setattr(events, "CHUNK_ELEMENTS", 1)
@@ -185,17 +185,17 @@ def test_chunks_change_nothing(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("ids", [["u7", "x", "ü", "7"], [70, 3, -5, 2**40], np.array([9, 8, 7, 6], np.uint8)])
-def test_pairs_are_given_and_shown_in_ids(ids):
+def test_node_ids_are_used_in_pairs_and_table(ids):
     node = random_probs(4, 3)
     by_number = predict_edges(node, [(3, 0), (1, 2)], EVENTS)
-    listed = [(ids[3], ids[0]), (ids[1], ids[2])]
-    for pairs in (listed, np.array(listed).T):
+    id_pairs = [(ids[3], ids[0]), (ids[1], ids[2])]
+    for pairs in (id_pairs, np.array(id_pairs).T):
         by_id = predict_edges(node, pairs, EVENTS, node_ids=ids)
-        assert [*zip(by_id["start"].tolist(), by_id["end"].tolist(), strict=True)] == [tuple(pair) for pair in listed]
+        assert [*zip(by_id["start"].tolist(), by_id["end"].tolist(), strict=True)] == [tuple(pair) for pair in id_pairs]
         assert by_id["P(same)"].tolist() == by_number["P(same)"].tolist()
 
 
-def test_a_square_array_is_edge_index_and_a_list_is_pairs():
+def test_array_holds_pairs_as_columns_and_list_as_entries():
     node = random_probs(3, 2)
     square = [[0, 1], [1, 2]]
     assert predict_edges(node, np.array(square))["end"].tolist() == [1, 2]
@@ -203,7 +203,7 @@ def test_a_square_array_is_edge_index_and_a_list_is_pairs():
     assert predict_edges(node, torch.tensor([[0, 1], [2, 2]]))["end"].tolist() == [2, 2]
 
 
-def test_convergence_is_told_in_words():
+def test_convergence_is_reported_as_text():
     stuck = ew.Convergence(False, 5, 0.3, "Did not converge in 5 sweeps.")
     node = random_probs(2, 2)
 
@@ -218,32 +218,32 @@ def test_convergence_is_told_in_words():
     assert predict_edges(ew.PairwisePosterior.from_joints(node, edge, joint), [(0, 1)]).convergence == "not recorded"
 
 
-REFUSED = [
+INVALID = [
     ({"pairs": [(0, 0)]}, "pair 0 is 0 with itself"),
     ({"pairs": [(0, 1), (0, 9)]}, "pair 1 has 9"),
     ({"pairs": [(0, -1)]}, "pair 0 has -1"),
     ({"pairs": [(0, 1, 2)]}, r"entry 0 is \(0, 1, 2\)"),
     ({"pairs": ["ab"]}, "entry 0 is 'ab'"),
     ({"pairs": np.zeros((5, 2), int)}, r"\(5, 2\). Pass pairs.T"),
-    ({"pairs": [("a", "b")]}, "For ids of your own pass node_ids"),
-    ({"pairs": np.array([[0.0], [1.0]])}, "counted from 0, but got float64"),
+    ({"pairs": [("a", "b")]}, "pass node_ids"),
+    ({"pairs": np.array([[0.0], [1.0]])}, "got float64"),
     ({"node_ids": ["a", "b"]}, r"node_ids of shape \(3,\)"),
-    ({"node_ids": ["a", "b", "a"]}, "'a' is there twice"),
-    ({"node_ids": ["a", "b", 1]}, "all text or all whole numbers"),
-    ({"node_ids": [0.5, 1.5, 2.5]}, "all text or all whole numbers, but got float"),
-    ({"node_ids": ["a", "b", "c"], "pairs": [("a", "z")]}, "Expected pairs of known ids, but pair 0 has 'z'."),
-    ({"node_ids": ["a", "b", "c"], "pairs": [(0, 1)]}, "such as 'a', but got some such as 0"),
-    ({"node_ids": [5, 6, 7], "pairs": [("5", "6")]}, "such as 5, but got some such as '5'"),
+    ({"node_ids": ["a", "b", "a"]}, "'a' twice"),
+    ({"node_ids": ["a", "b", 1]}, "got int"),
+    ({"node_ids": [0.5, 1.5, 2.5]}, "got float"),
+    ({"node_ids": ["a", "b", "c"], "pairs": [("a", "z")]}, "pair 0 has 'z'"),
+    ({"node_ids": ["a", "b", "c"], "pairs": [(0, 1)]}, "such as 'a', but got ids such as 0"),
+    ({"node_ids": [5, 6, 7], "pairs": [("5", "6")]}, "such as 5, but got ids such as '5'"),
     ({"class_names": ["a"]}, r"class_names of shape \(2,\)"),
-    ({"events": ["both=2"]}, "no class '2'"),
-    ({"events": ["both=1"], "class_names": ["ham", "spam"]}, "a class of ham, spam"),
+    ({"events": ["both=2"]}, "got '2'"),
+    ({"events": ["both=1"], "class_names": ["ham", "spam"]}, "ham, spam"),
     ({"events": ["equal"]}, "one of same, different, both_correct, both=CLASS"),
     ({"events": "same"}, r"Pass events=\('same',\)"),
-    ({"events": ["same", "same"]}, "'same' is there twice"),
+    ({"events": ["same", "same"]}, "'same' twice"),
     ({"events": [("mine", np.ones((2, 2)))]}, "booleans of shape"),
     ({"events": [("mine", np.ones((3, 3), bool))]}, "booleans of shape"),
-    ({"events": [("labels", np.ones((2, 2), bool))]}, "an event of another name"),
-    ({"events": [("mine",)]}, "an event's name, or"),
+    ({"events": [("labels", np.ones((2, 2), bool))]}, "got 'labels'"),
+    ({"events": [("mine",)]}, r"got \('mine',\)"),
     ({"top": 5}, "top to be a whole number from 1 to 4"),
     ({"top": 0}, "top to be a whole number from 1 to 4"),
     ({"posterior": torch.zeros(3, 2)}, "sum to 1"),
@@ -253,8 +253,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("wrong", "message"), REFUSED)
-def test_bad_input_is_refused_in_words(wrong, message):
+@pytest.mark.parametrize(("wrong", "message"), INVALID)
+def test_invalid_input_raises_value_error(wrong, message):
     arguments = {"posterior": torch.full((3, 2), 0.5), "pairs": [(0, 1)], **wrong}
     with pytest.raises(ValueError, match=message):
         predict_edges(**arguments)

@@ -1,4 +1,4 @@
-"""Error rates of thresholds over many draws, and their numbers in docs/decisions.md."""
+"""The error rates over repeated draws that docs/decisions.md states."""
 
 import math
 from pathlib import Path
@@ -12,8 +12,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "decisions.md"
 DRAWS = 120
 
 
-def pairs(seed):
-    """Draw pairs as the page does: P(same) and outcomes of validation and of test edges."""
+def draw_outcomes(seed):
+    """Return P(same) and outcomes of validation and of test edges, drawn as on the page."""
     g = np.random.default_rng(seed)
     probs = g.dirichlet([0.4, 0.4, 0.4], size=6000)
     labels = (probs.cumsum(1) > g.random((6000, 1))).argmax(1)
@@ -23,7 +23,7 @@ def pairs(seed):
 
 
 def population_precision():
-    """Return the precision of P ≥ t over a million pairs: as P is calibrated, it is the mean of those P."""
+    """Return t ↦ precision of P ≥ t, the mean of P ≥ t over a million pairs, as P is calibrated."""
     g = np.random.default_rng(DRAWS)
     start, end = g.dirichlet([0.4, 0.4, 0.4], size=(2, 1_000_000))
     p = np.sort((start * end).sum(1))[::-1]
@@ -31,19 +31,20 @@ def population_precision():
     return lambda t: means[np.searchsorted(-p, -t, side="right") - 1]
 
 
-def test_error_rates_of_thresholds_are_those_on_the_page():
+def test_error_rates_over_draws_are_those_on_the_page():
     precision = population_precision()
-    false, plain, sure = [], [], []
+    false_discoveries, observed, guaranteed = [], [], []
     for seed in range(DRAWS):
-        on_val, on_test = pairs(seed)
-        false.append(threshold_for_fdr(*on_val, 0.2, among=on_test[0]).check(*on_test).false_discoveries)
-        plain.append(precision(threshold_for_precision(*on_val, 0.8).value))
-        cautious = threshold_for_precision(*on_val, 0.8, confidence=0.9)
-        if cautious.found:
-            sure.append(precision(cautious.value))
-    error = np.std(false) / math.sqrt(DRAWS)
-    assert np.mean(false) < 0.2 + 2 * error
-    assert min(sure) > 0.8
-    assert has_numbers(PAGE, f"{np.mean(false):.3f}", f"{error:.3f}", str(DRAWS))
-    below = f"{np.mean(np.array(plain) < 0.8):.0%}"
-    assert has_numbers(PAGE, "0.8", below, "0.8", "0.9", f"{len(sure) / DRAWS:.0%}")
+        on_val, on_test = draw_outcomes(seed)
+        chosen = threshold_for_fdr(*on_val, 0.2, among=on_test[0])
+        false_discoveries.append(chosen.check(*on_test).false_discoveries)
+        observed.append(precision(threshold_for_precision(*on_val, 0.8).value))
+        threshold = threshold_for_precision(*on_val, 0.8, confidence=0.9)
+        if threshold.found:
+            guaranteed.append(precision(threshold.value))
+    error = np.std(false_discoveries) / math.sqrt(DRAWS)
+    assert np.mean(false_discoveries) < 0.2 + 2 * error
+    assert min(guaranteed) > 0.8
+    assert has_numbers(PAGE, f"{np.mean(false_discoveries):.3f}", f"{error:.3f}", str(DRAWS))
+    below = f"{np.mean(np.array(observed) < 0.8):.0%}"
+    assert has_numbers(PAGE, "0.8", below, "0.8", "0.9", f"{len(guaranteed) / DRAWS:.0%}")

@@ -16,8 +16,8 @@ GRID = st.integers(0, 6).map(lambda k: k / 6)  # few values, so that ties are co
 SCORED = st.lists(st.tuples(GRID, st.booleans()), min_size=1, max_size=30)
 
 
-def loop(elements):
-    """The mean over elements of the share of errors among those that are at least as confident."""
+def aurc_by_loop(elements):
+    """Return the mean over elements of the error rate among those that are at least as confident."""
     total = 0.0
     for own, _ in elements:
         accepted = [correct for confidence, correct in elements if confidence >= own]
@@ -32,9 +32,9 @@ def curve_of(elements):
 
 @settings(max_examples=50)
 @given(SCORED)
-def test_area_and_points_against_a_loop(elements):
+def test_area_and_points_match_a_loop(elements):
     curve = curve_of(elements)
-    assert curve.aurc == pytest.approx(loop(elements), abs=1e-12)
+    assert curve.aurc == pytest.approx(aurc_by_loop(elements), abs=1e-12)
     for threshold, coverage, risk in zip(curve.threshold, curve.coverage, curve.risk, strict=True):
         accepted = [correct for confidence, correct in elements if confidence >= threshold]
         assert coverage == len(accepted) / len(elements)
@@ -43,7 +43,7 @@ def test_area_and_points_against_a_loop(elements):
 
 @settings(max_examples=50)
 @given(SCORED, st.randoms(use_true_random=False))
-def test_order_does_not_matter_to_the_bit(elements, random):
+def test_order_of_elements_does_not_matter(elements, random):
     shuffled = elements.copy()
     random.shuffle(shuffled)
     assert curve_of(shuffled).aurc == curve_of(elements).aurc
@@ -51,22 +51,22 @@ def test_order_does_not_matter_to_the_bit(elements, random):
 
 @settings(max_examples=50)
 @given(SCORED)
-def test_only_the_ranking_matters(elements):
+def test_monotone_transform_of_confidence_does_not_matter(elements):
     stretched = [(math.exp(3 * confidence) - 7, correct) for confidence, correct in elements]
     assert curve_of(stretched).aurc == curve_of(elements).aurc
 
 
 @settings(max_examples=50)
 @given(SCORED)
-def test_no_order_is_better_than_the_best(elements):
+def test_best_aurc_is_that_of_the_optimal_order(elements):
     curve = curve_of(elements)
     ranked = [(k + 100.0 * correct, correct) for k, (_, correct) in enumerate(elements)]
-    assert curve.best_aurc == pytest.approx(loop(ranked), abs=1e-12)
+    assert curve.best_aurc == pytest.approx(aurc_by_loop(ranked), abs=1e-12)
     assert curve.excess_aurc >= -1e-12
 
 
 @pytest.mark.parametrize("risk", [0.02, 0.1, 0.3, 0.8])
-def test_the_best_area_tends_to_its_published_limit(risk):
+def test_best_aurc_approaches_its_published_limit(risk):
     count = 200_000
     correct = np.arange(count) >= risk * count
     curve = risk_coverage(np.arange(count) / count, correct)
@@ -84,13 +84,13 @@ def test_calibrated_uniform_confidences_have_a_known_area():
     assert curve.coverage_at(0.1) == pytest.approx(0.2, abs=2e-2)
 
 
-def test_one_confidence_for_all_has_the_risk_of_all():
+def test_equal_confidences_have_the_full_risk():
     curve = risk_coverage(np.full(5, 0.7), np.array([True, False, True, True, False]))
     assert curve.aurc == curve.full_risk == 0.4
     assert curve.coverage.tolist() == [1.0]
 
 
-def test_points_are_found_by_coverage_and_by_risk():
+def test_risk_at_and_coverage_at():
     curve = risk_coverage(np.arange(10, 0, -1), np.array([True] * 6 + [False, True, False, False]))
     assert curve.risk_at(0.6) == 0.0
     assert curve.risk_at(0.7) == 1 / 7
@@ -100,7 +100,7 @@ def test_points_are_found_by_coverage_and_by_risk():
     assert risk_coverage(np.array([1.0]), np.array([False])).coverage_at(0.5) == 0.0
 
 
-def test_nothing_is_legal():
+def test_empty_input_gives_nan():
     curve = risk_coverage(np.empty(0), np.empty(0, bool))
     assert curve.count == 0
     assert all(math.isnan(value) for value in (curve.aurc, curve.best_aurc, curve.excess_aurc, curve.full_risk))
@@ -114,12 +114,12 @@ def test_nothing_is_legal():
     [
         (np.array([0.5, np.nan]), np.array([True, True]), "element 1 is NaN"),
         (np.array([0.5]), np.array([1]), "correct to hold booleans"),
-        (np.array([0.5]), np.array([True, False]), r"of one shape \(elements,\)"),
-        (np.array([[0.5]]), np.array([[True]]), r"of one shape \(elements,\)"),
+        (np.array([0.5]), np.array([True, False]), r"shape \(elements,\)"),
+        (np.array([[0.5]]), np.array([[True]]), r"shape \(elements,\)"),
         ([0.5], np.array([True]), "confidence to be a tensor or a NumPy array"),
     ],
 )
-def test_bad_input_is_refused(confidence, correct, message):
+def test_invalid_input_raises_value_error(confidence, correct, message):
     with pytest.raises(ValueError, match=message):
         risk_coverage(confidence, correct)
     with pytest.raises(ValueError, match="coverage to be a number above 0 and at most 1"):
@@ -128,7 +128,7 @@ def test_bad_input_is_refused(confidence, correct, message):
 
 @settings(max_examples=20)
 @given(arrays.arrays(np.float64, 8, elements=st.floats(-4, 4)), st.integers(0, 2**32))
-def test_a_graph_against_a_loop_over_its_nodes_and_edges(numbers, seed):
+def test_selective_matches_a_loop_over_nodes_and_edges(numbers, seed):
     g = np.random.default_rng(seed)
     node = torch.from_numpy(g.normal(size=(8, 3)) + numbers[:, None] * [1, 0, 0]).softmax(-1)
     y, mask = torch.from_numpy(g.integers(0, 3, 8)), torch.from_numpy(g.random(8) < 0.8)
@@ -148,25 +148,25 @@ def test_a_graph_against_a_loop_over_its_nodes_and_edges(numbers, seed):
         "any=1": [(1 - float((1 - node[i, 1]) * (1 - node[j, 1])), bool((y[[i, j]] == 1).any())) for i, j in inside],
     }
     for name, outcomes in events.items():
-        expected[name] = [(max(p, 1 - p), (p >= 0.5) == happened) for p, happened in outcomes]
+        expected[name] = [(max(p, 1 - p), (p >= 0.5) == occurred) for p, occurred in outcomes]
     assert list(curves.curves) == list(expected)
     for name, elements in expected.items():
         assert curves.curves[name].count == len(elements)
         if elements:
-            assert curves.curves[name].aurc == pytest.approx(loop(elements), abs=1e-9), name
+            assert curves.curves[name].aurc == pytest.approx(aurc_by_loop(elements), abs=1e-9), name
 
 
-def test_edges_of_a_field_are_decided_by_its_joints():
-    # Node marginals are even, so only the joint can tell that both labels are probably right.
+def test_edges_of_a_pairwise_posterior_use_its_joints():
+    # Node marginals are uniform, so only the joints distinguish the edges.
     node = torch.full((4, 2), 0.5, dtype=torch.float64)
     joints = torch.tensor([[[0.49, 0.01], [0.01, 0.49]], [[0.26, 0.24], [0.24, 0.26]]], dtype=torch.float64)
-    field = ew.PairwisePosterior.from_joints(node, torch.tensor([[0, 2], [1, 3]]), joints)
+    posterior = ew.PairwisePosterior.from_joints(node, torch.tensor([[0, 2], [1, 3]]), joints)
     y = torch.tensor([0, 0, 1, 1])
-    curves = selective(field, y, torch.tensor([[0, 2], [1, 3]]))
+    curves = selective(posterior, y, torch.tensor([[0, 2], [1, 3]]))
     assert curves.edges.threshold.tolist() == pytest.approx([0.49, 0.26])
     assert curves.edges.risk.tolist() == [0.0, 0.5]
     assert curves.events["same"].threshold.tolist() == pytest.approx([0.98, 0.52])
     assert curves.events["same"].full_risk == 0.0
-    with pytest.raises(ValueError, match=r"it has no edge \(0, 2\)"):
-        selective(field, y, torch.tensor([[0], [2]]))
+    with pytest.raises(ValueError, match=r"no edge \(0, 2\)"):
+        selective(posterior, y, torch.tensor([[0], [2]]))
     assert "excess" in str(curves)

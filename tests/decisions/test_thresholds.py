@@ -1,4 +1,4 @@
-"""Thresholds against scikit-learn, SciPy, loops, and populations whose precision is known."""
+"""Thresholds against scikit-learn, SciPy, loops, and populations of known precision."""
 
 import math
 
@@ -28,7 +28,7 @@ def columns(pairs):
 
 
 def calibrated(count, seed):
-    """Uniform probabilities that are right: the precision of P ≥ t is (1 + t) / 2."""
+    """Draw calibrated uniform probabilities, for which the precision of P ≥ t is (1 + t) / 2."""
     g = np.random.default_rng(seed)
     probability = g.random(count)
     return probability, g.random(count) < probability
@@ -36,7 +36,7 @@ def calibrated(count, seed):
 
 @settings(max_examples=50)
 @given(PAIRS, st.sampled_from([0.2, 0.5, 0.75, 0.9, 1.0]))
-def test_the_lowest_threshold_of_a_precision_is_that_of_sklearn(pairs, wanted):
+def test_threshold_for_precision_matches_sklearn(pairs, wanted):
     probability, happened = columns(pairs)
     assume(happened.any())
     precision, _, values = precision_recall_curve(happened, probability)
@@ -48,7 +48,7 @@ def test_the_lowest_threshold_of_a_precision_is_that_of_sklearn(pairs, wanted):
 
 @settings(max_examples=20)
 @given(PAIRS, GRID)
-def test_what_comes_out_is_what_sklearn_counts(pairs, value):
+def test_outcome_matches_sklearn(pairs, value):
     probability, happened = columns(pairs)
     outcome = bayes_threshold(false_positive=value, false_negative=1 - value).check(probability, happened)
     selected = probability >= value
@@ -63,7 +63,7 @@ def test_what_comes_out_is_what_sklearn_counts(pairs, value):
 
 @settings(max_examples=50)
 @given(PAIRS, st.sampled_from([(1, 1), (1, 5), (5, 1), (0, 1), (1, 0)]))
-def test_no_threshold_costs_less(pairs, costs):
+def test_threshold_for_cost_has_the_lowest_cost(pairs, costs):
     probability, happened = columns(pairs)
     fp, fn = costs
     threshold = threshold_for_cost(probability, happened, false_positive=fp, false_negative=fn)
@@ -75,7 +75,7 @@ def test_no_threshold_costs_less(pairs, costs):
     assert threshold.value == max(value for value, cost in every.items() if cost == min(every.values()))
 
 
-def test_the_cheapest_threshold_tends_to_that_of_bayes():
+def test_threshold_for_cost_approaches_bayes_threshold():
     probability, happened = calibrated(200_000, seed=3)
     chosen = threshold_for_cost(probability, happened, false_positive=1, false_negative=4)
     bayes = bayes_threshold(false_positive=1, false_negative=4)
@@ -88,43 +88,43 @@ def test_the_cheapest_threshold_tends_to_that_of_bayes():
 
 @settings(max_examples=50)
 @given(PAIRS, st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.1, 0.3, 0.5, 0.9]))
-def test_false_discoveries_are_those_of_benjamini_and_hochberg(pairs, among, rate):
+def test_threshold_for_fdr_matches_benjamini_hochberg(pairs, among, rate):
     probability, happened = columns(pairs)
-    decided = np.array(among)
-    p_values = [(1 + sum(p >= own and not came for p, came in pairs)) / (1 + len(pairs)) for own in among]
+    candidates = np.array(among)
+    p_values = [(1 + sum(p >= own and not occurred for p, occurred in pairs)) / (1 + len(pairs)) for own in among]
     rejected = stats.false_discovery_control(p_values, method="bh") <= rate + 1e-12
-    selected = threshold_for_fdr(probability, happened, rate, among=decided).select(decided)
+    selected = threshold_for_fdr(probability, happened, rate, among=candidates).select(candidates)
     assert selected.tolist() == rejected.tolist()
 
 
-def test_the_false_discovery_rate_holds_though_probabilities_are_far_too_sure():
-    shares = []
+def test_false_discovery_rate_holds_for_overconfident_probabilities():
+    proportions = []
     for seed in range(200):
         p, happened = calibrated(400, seed)
         validation, test = slice(0, 200), slice(200, 400)
-        sure = p**0.2  # keeps the order, and claims much more
-        threshold = threshold_for_fdr(sure[validation], happened[validation], 0.3, among=sure[test])
-        shares.append(threshold.check(sure[test], happened[test]).false_discoveries)
-    assert np.mean(shares) < 0.3 + 3 * np.std(shares) / math.sqrt(len(shares))
-    assert np.mean(shares) > 0.1  # it is not merely timid
+        overconfident = p**0.2
+        threshold = threshold_for_fdr(overconfident[validation], happened[validation], 0.3, among=overconfident[test])
+        proportions.append(threshold.check(overconfident[test], happened[test]).false_discoveries)
+    assert np.mean(proportions) < 0.3 + 3 * np.std(proportions) / math.sqrt(len(proportions))
+    assert np.mean(proportions) > 0.1  # not overly conservative
 
 
-def test_a_precision_is_reached_as_often_as_was_promised():
-    missed, found, naive = 0, 0, 0
+def test_precision_holds_with_the_requested_confidence():
+    missed, found, missed_without_confidence = 0, 0, 0
     for seed in range(200):
         p, happened = calibrated(300, seed)
         guaranteed = threshold_for_precision(p, happened, 0.75, confidence=0.8)
         found += guaranteed.found
         missed += guaranteed.found and (1 + guaranteed.value) / 2 < 0.75
-        naive += (1 + threshold_for_precision(p, happened, 0.75).value) / 2 < 0.75
+        missed_without_confidence += (1 + threshold_for_precision(p, happened, 0.75).value) / 2 < 0.75
     assert missed / 200 <= 0.2 + 3 * math.sqrt(0.2 * 0.8 / 200)
     assert found > 160
-    assert naive / 200 > 0.4  # the precision on the pairs that it was chosen by is an optimistic guess
+    assert missed_without_confidence / 200 > 0.4  # the precision on the validation pairs is optimistic
 
 
 @pytest.mark.parametrize(("count", "found"), [(22, True), (21, False)])
-def test_a_precision_without_errors_needs_as_many_pairs_as_the_binomial_says(count, found):
-    # With one size tested: 0.9^n ≤ 0.1 from n = 22 on.
+def test_guaranteed_precision_needs_the_binomial_number_of_pairs(count, found):
+    # With one test and no errors: 0.9^n ≤ 0.1 for n ≥ 22.
     threshold = threshold_for_precision(np.full(count, 0.8), np.ones(count, bool), 0.9, confidence=0.9)
     assert threshold.found is found
     assert threshold.value == (0.0 if found else math.inf)
@@ -132,7 +132,7 @@ def test_a_precision_without_errors_needs_as_many_pairs_as_the_binomial_says(cou
 
 @settings(max_examples=50)
 @given(st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.05, 0.2, 0.5]))
-def test_a_believed_rate_is_the_largest_set_with_so_few_expected_errors(among, rate):
+def test_bayesian_fdr_selects_the_largest_qualifying_set(among, rate):
     probability = np.array(among)
     threshold = threshold_for_believed_fdr(probability, rate)
     sets = {value: np.mean(1 - probability[probability >= value]) for value in np.unique(probability)}
@@ -140,7 +140,7 @@ def test_a_believed_rate_is_the_largest_set_with_so_few_expected_errors(among, r
     assert threshold.value == (min(allowed) if allowed else math.inf)
 
 
-def test_a_believed_rate_holds_if_probabilities_are_right():
+def test_bayesian_fdr_holds_for_calibrated_probabilities():
     probability, happened = calibrated(100_000, seed=1)
     threshold = threshold_for_believed_fdr(probability, 0.1)
     assert threshold.value == pytest.approx(0.8, abs=0.01)
@@ -149,7 +149,7 @@ def test_a_believed_rate_holds_if_probabilities_are_right():
 
 @settings(max_examples=50)
 @given(PAIRS, st.randoms(use_true_random=False))
-def test_order_does_not_matter(pairs, random):
+def test_order_of_pairs_does_not_matter(pairs, random):
     shuffled = pairs.copy()
     random.shuffle(shuffled)
     for choose in (
@@ -161,42 +161,41 @@ def test_order_does_not_matter(pairs, random):
         assert choose(*columns(pairs)) == choose(*columns(shuffled))
 
 
-def test_a_precision_out_of_reach_is_told_in_words_and_selects_nothing():
+def test_unreachable_precision_selects_nothing_and_says_why():
     probability, happened = np.array([0.9, 0.8, 0.7]), np.array([False, True, False])
     threshold = threshold_for_precision(probability, happened, 0.9)
     assert not threshold.found
-    assert str(threshold) == (
-        "nothing, as no threshold has a precision of at least 0.9: the best is 0.5000, at P ≥ 0.8"
-    )
+    assert str(threshold).startswith("nothing, because")
+    assert "the best is 0.5000, at P ≥ 0.8" in str(threshold)
     assert not threshold.select(probability).any()
     outcome = threshold.check(probability, happened)
     assert (outcome.selected, outcome.recall, outcome.false_discoveries) == (0, 0.0, 0.0)
     assert math.isnan(outcome.precision)
     few = threshold_for_precision(probability, happened, 0.9, confidence=0.9)
-    assert "3 pairs are too few to show" in str(few)
+    assert "3 pairs are too few" in str(few)
     assert not threshold_for_precision(*calibrated(50, 0), 1.0, confidence=0.9).found
     assert "no threshold has a false discovery rate" in str(threshold_for_fdr(probability, happened, 0.01))
 
 
-def test_no_pairs_are_legal():
-    nothing = np.empty(0), np.empty(0, bool)
+def test_without_pairs_nothing_is_selected():
+    empty = np.empty(0), np.empty(0, bool)
     for threshold in (
-        threshold_for_precision(*nothing, 0.9),
-        threshold_for_precision(*nothing, 0.9, confidence=0.9),
-        threshold_for_cost(*nothing, false_positive=1, false_negative=1),
-        threshold_for_fdr(*nothing, 0.1),
-        threshold_for_believed_fdr(nothing[0], 0.1),
+        threshold_for_precision(*empty, 0.9),
+        threshold_for_precision(*empty, 0.9, confidence=0.9),
+        threshold_for_cost(*empty, false_positive=1, false_negative=1),
+        threshold_for_fdr(*empty, 0.1),
+        threshold_for_believed_fdr(empty[0], 0.1),
     ):
         assert not threshold.found
-        assert math.isnan(threshold.check(*nothing).coverage)
+        assert math.isnan(threshold.check(*empty).coverage)
 
 
-def test_words():
+def test_str_has_threshold_rule_and_counts():
     threshold = threshold_for_precision(np.array([0.9, 0.8]), np.array([True, False]), 0.9)
-    assert str(threshold) == "P ≥ 0.9, the lowest threshold with a precision of at least 0.9"
+    assert str(threshold).startswith("P ≥ 0.9, ") and "precision of at least 0.9" in str(threshold)
     assert str(threshold.validation) == "1 of 2 pairs selected, precision 1.0000, recall 1.0000"
     cost = threshold_for_cost(np.array([0.9, 0.8]), np.array([True, False]), false_positive=1, false_negative=5)
-    assert str(cost) == "P ≥ 0.9, which costs least at 1 a false positive and 5 a false negative"
+    assert str(cost) == "P ≥ 0.9, the lowest cost at 1 per false positive and 5 per false negative"
     assert cost.validation.to_dict()["cost"] == 0.0
 
 
@@ -204,7 +203,7 @@ def test_words():
     ("call", "message"),
     [
         (lambda: threshold_for_precision(np.array([1.5]), np.array([True]), 0.9), "pair 0 has 1.5"),
-        (lambda: threshold_for_precision(np.array([0.5]), np.array([True]), 90), "For percent divide by 100"),
+        (lambda: threshold_for_precision(np.array([0.5]), np.array([True]), 90), "by 100"),
         (lambda: threshold_for_precision(np.array([0.5]), np.array([1]), 0.9), "happened to hold booleans"),
         (lambda: threshold_for_precision(np.array([0.5]), np.array([True]), 0.9, confidence=1.0), "confidence to be a"),
         (lambda: threshold_for_fdr(np.array([0.5]), np.array([True]), 0.0), "fdr to be a number above 0 and"),
@@ -217,16 +216,16 @@ def test_words():
             "false_positive to be a number of at least 0, but",
         ),
         (lambda: bayes_threshold(false_positive=0, false_negative=0), "not both 0"),
-        (lambda: Threshold(0.5, "by hand").check(np.array([0.5]), np.array([True, True])), "of one shape"),
+        (lambda: Threshold(0.5, "by hand").check(np.array([0.5]), np.array([True, True])), "same shape"),
     ],
 )
-def test_bad_input_is_refused(call, message):
+def test_invalid_input_raises_value_error(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_what_is_selected_is_what_is_checked_in_any_precision():
-    """A threshold of float64 is not rounded to the float32 of what it is compared with."""
+def test_select_and_check_compare_float32_in_float64():
+    """The float64 threshold is not rounded to float32."""
     p = np.repeat(np.array([0.1, 0.9, 0.95], dtype=np.float32), 100)  # 0.9 is below 0.9 in float32
     happened = np.arange(300) % 3 > 0
     threshold = bayes_threshold(false_positive=9, false_negative=1)

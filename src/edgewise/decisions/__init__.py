@@ -1,4 +1,4 @@
-"""Act on edges: what is believed about pairs, what is decided selectively, and from which threshold on."""
+"""Decisions about pairs of nodes: predicted labels, selective prediction, thresholds."""
 
 from edgewise.decisions.edge_predictions import EdgePredictions
 from edgewise.decisions.predict import predict_edges

@@ -1,4 +1,4 @@
-"""The table of predicted pairs, with the names that were given to nodes and classes."""
+"""The table that `predict_edges` returns."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from edgewise.decisions.thresholds import Threshold
 
 BATCH_ROWS = 1 << 16
-SHOWN_ROWS = 10
+MAX_PRINTED_ROWS = 10
 
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """A column of a table: numbers, or places in a list of names."""
+    """A column of a table: numbers, or indices into ``names``."""
 
     values: NDArray[Any]
     names: NDArray[Any] | None = None
@@ -38,7 +38,7 @@ class Column:
         return values if self.names is None else self.names[values]
 
     def to_arrow(self, part: slice) -> "pa.Array":
-        """Convert some rows to Arrow; a column of text is of strings even without rows."""
+        """Convert a slice of rows to Arrow. A text column has type string even if it is empty."""
         import pyarrow as pa
 
         is_text = self.names is not None and self.names.dtype.kind == "O"
@@ -47,27 +47,27 @@ class Column:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EdgePredictions:
-    """What is believed about a list of pairs, in its order; made by `predict_edges`.
+    """Predictions for a list of pairs, one row per pair, in the order of the list. Returned by `predict_edges`.
 
-    ``start`` and ``end`` are the nodes; ``start_predicted`` and ``end_predicted`` what each is predicted to be by
-    itself; ``start_label``, ``end_label`` and ``P(labels)`` the most likely pair of labels (with ``_2``, ``_3``, … the
-    next ones), then a column such as ``P(same)`` for each event, ``method`` and ``convergence``. ``table["P(same)"]``
-    is a column as an array.
+    Columns: the nodes ``start`` and ``end``; the argmax of each node's marginal, ``start_predicted`` and
+    ``end_predicted``; the most likely pair of labels, ``start_label``, ``end_label`` and ``P(labels)``, and the next
+    ones with the suffixes ``_2``, ``_3``, …; the probability of each event, such as ``P(same)``; ``method`` and
+    ``convergence``. ``table["P(same)"]`` returns a column as an array.
 
     Attributes
     ----------
     table
-        The columns by name; the names of nodes and classes are looked up when a column is asked for.
+        The columns by name. Node ids and class names are looked up when a column is read.
     convergence
-        Whether the inference of the posterior converged, in words.
+        Whether the inference of the posterior converged, as text.
     events
-        What was asked about the pairs.
+        The events whose probabilities are in the table.
     node
-        The node marginals (nodes, classes) that predictions of single nodes are by.
+        The node marginals (nodes, classes).
     pairs
-        The pairs (2, pairs), nodes counted from 0.
+        The pairs (2, pairs), as node indices.
     note
-        Which pairs are selected, and why; empty before `select`.
+        How pairs were selected. Empty before `select`.
 
     Examples
     --------
@@ -103,32 +103,32 @@ class EdgePredictions:
     def outcomes(
         self, event: str, y: ArrayLike, mask: ArrayLike | None = None
     ) -> tuple[Float[np.ndarray, " some"], Bool[np.ndarray, " some"]]:
-        """Return P(event) and whether it happened, for the pairs that have both ends in the mask.
+        """Return P(event) and whether the event occurred, for the pairs with both ends in the mask.
 
-        What thresholds are chosen by on validation nodes, and are checked by on test nodes. A pair that is listed in
-        both directions counts once, as it does in ``evaluate``: to count it twice would feign evidence. Only an event
-        of your own that tells the two ends apart happens to each direction by itself.
+        Use the result of the validation nodes to choose a threshold, and that of the test nodes to check it. A pair
+        listed in both directions counts once, as in ``evaluate``, because it is one observation. Custom events that
+        are not symmetric in the two ends are the exception: they count in each direction.
 
         Parameters
         ----------
         event
-            The name of an event of the table.
+            The name of an event in the table.
         y
             Labels (N,); -1 where unknown, outside the mask.
         mask
-            Which nodes are looked at, such as ``split.val``; by default all.
+            Nodes to use, such as ``split.val``. By default all.
         """
-        asked = self._event(event)
-        inside = check_scoring_input(self.node, y, self.pairs.to(self.node.device), mask)
-        rows = inside.mask[inside.edge_index].all(0).nonzero().squeeze(1)
-        if asked.is_symmetric:
-            rows = rows[select_one_direction(inside.edge_index[:, rows], len(inside.y))]
-        ends = inside.edge_index[:, rows]
-        happened = asked.happened(inside.y[ends].long(), self.node.argmax(1)[ends])
-        return self[f"P({event})"][rows.cpu().numpy()], happened.cpu().numpy()
+        requested = self._event(event)
+        inputs = check_scoring_input(self.node, y, self.pairs.to(self.node.device), mask)
+        rows = inputs.mask[inputs.edge_index].all(0).nonzero().squeeze(1)
+        if requested.is_symmetric:
+            rows = rows[select_one_direction(inputs.edge_index[:, rows], len(inputs.y))]
+        ends = inputs.edge_index[:, rows]
+        outcomes = requested.outcomes(inputs.y[ends].long(), self.node.argmax(1)[ends])
+        return self[f"P({event})"][rows.cpu().numpy()], outcomes.cpu().numpy()
 
     def select(self, event: str, threshold: "Threshold") -> "EdgePredictions":
-        """Return the same table with a column ``selected``: where P(event) reaches the threshold."""
+        """Return the table with a boolean column ``selected``, True where P(event) is at least the threshold."""
         self._event(event)
         selected = Column(threshold.select(self[f"P({event})"]))
         return replace(self, table={**self.table, "selected": selected}, note=f"selected by P({event}): {threshold}")
@@ -137,31 +137,33 @@ class EdgePredictions:
         for event in self.events:
             if event.name == name:
                 return event
-        known = ", ".join(event.name for event in self.events) or "none"
-        raise ValueError(f"Expected an event of the table ({known}), but got {name!r}. Predict it: events=({name!r},).")
+        names = ", ".join(event.name for event in self.events) or "none"
+        raise ValueError(
+            f"Expected an event of the table ({names}), but got {name!r}. Call predict_edges with events=({name!r},)."
+        )
 
     def to_arrow(self) -> "pa.Table":
-        """Convert the table to Arrow, with convergence and selection in its metadata."""
+        """Convert the table to Arrow, with ``convergence`` and ``selection`` in its metadata."""
         import pyarrow as pa
 
         batches = list(self._batches(max(1, len(self))))
         return pa.Table.from_batches(batches, batches[0].schema)
 
     def write(self, path: Path | str) -> None:
-        """Write a .csv, .parquet or .json file, whole or not at all, some thousand rows at a time.
+        """Write a .csv, .parquet or .json file atomically, in batches of rows.
 
-        JSON is an object; its "pairs" has an object for each row.
+        A JSON file holds one object. Its "pairs" is a list with one object per row.
         """
         write_table(Path(path), self._batches(BATCH_ROWS))
 
     def _batches(self, rows: int) -> Iterator["pa.RecordBatch"]:
-        """Cut the table; an empty one gives one empty batch."""
+        """Yield the table in batches. An empty table yields one empty batch."""
         import pyarrow as pa
 
         metadata = {"convergence": self.convergence, "selection": self.note}
         for lo in range(0, max(1, len(self)), rows):
-            some = slice(lo, lo + rows)
-            batch = pa.RecordBatch.from_pydict({name: column.to_arrow(some) for name, column in self.table.items()})
+            part = slice(lo, lo + rows)
+            batch = pa.RecordBatch.from_pydict({name: column.to_arrow(part) for name, column in self.table.items()})
             yield batch.replace_schema_metadata(metadata)
 
     def __repr__(self) -> str:
@@ -169,11 +171,11 @@ class EdgePredictions:
 
     def __str__(self) -> str:
         shown = {name: column for name, column in self.table.items() if name != "convergence"}
-        part = slice(0, SHOWN_ROWS)
+        part = slice(0, MAX_PRINTED_ROWS)
         cells = [[name, *(_cell(value) for value in column[part].tolist())] for name, column in shown.items()]
         widths = [max(map(len, column)) for column in cells]
         lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in zip(*cells, strict=True)]
-        more = [f"… and {len(self) - SHOWN_ROWS:,} more"] if len(self) > SHOWN_ROWS else []
+        more = [f"… and {len(self) - MAX_PRINTED_ROWS:,} more"] if len(self) > MAX_PRINTED_ROWS else []
         return "\n".join([*lines, *more, "", f"convergence: {self.convergence}", *([self.note] if self.note else [])])
 
 
@@ -186,11 +188,11 @@ def _cell(value: object) -> str:
 
 
 def constant_column(text: str, rows: int) -> Column:
-    """Make a column that has the same text in each row."""
+    """Return a column with the same text in every row."""
     return Column(np.broadcast_to(np.int8(0), (rows,)), np.array([text], dtype=object))
 
 
 def as_array(tensor: Tensor) -> NDArray[Any]:
-    """Return a tensor as an array, without a copy on the CPU."""
+    """Convert a tensor to an array. A CPU tensor is not copied."""
     array: NDArray[Any] = torch.Tensor.numpy(tensor.cpu())
     return array

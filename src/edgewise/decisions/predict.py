@@ -1,4 +1,4 @@
-"""Predict pairs of nodes by one call, in the names of nodes and classes."""
+"""`predict_edges`: label and event probabilities for pairs of nodes, with node ids and class names."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
-from edgewise.decisions.events import EventLike, PairBeliefs, Progress, check_events, methods_of, pair_beliefs
+from edgewise.decisions.events import EventLike, PairBeliefs, Progress, check_events, joint_methods, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
 from edgewise.validation import ArrayLike, check_integers, check_whole_number
 
@@ -22,36 +22,34 @@ PairsLike = ArrayLike | Sequence[tuple[object, object]]
 
 @dataclass(frozen=True, eq=False)
 class Names:
-    """Names of things that are counted from 0; ``given`` is None where the numbers are the names."""
+    """Names of the nodes or classes 0, …, count - 1. ``values`` is None if they are named by their numbers."""
 
     count: int
-    given: NDArray[Any] | None = None
+    values: NDArray[Any] | None = None
 
     def as_text(self) -> list[str]:
         """Return all names as text."""
-        return [str(name) for name in (range(self.count) if self.given is None else self.given.tolist())]
+        return [str(name) for name in (range(self.count) if self.values is None else self.values.tolist())]
 
 
 def check_names(names: NameLike | None, count: int, argument: str, thing: str) -> Names:
-    """Check that there is one name per thing, text or a whole number, and that all differ."""
+    """Check that names are unique, one per node or class, and all text or all integers."""
     if names is None:
         return Names(count)
-    given = _array_of(names)
-    if given.shape != (count,):
-        shape = tuple(given.shape)
+    values = _as_name_array(names)
+    if values.shape != (count,):
+        shape = tuple(values.shape)
         raise ValueError(f"Expected {argument} of shape ({count},), one per {thing}, but got shape {shape}.")
-    if given.dtype.kind == "O" and (kinds := {type(name).__name__ for name in given} - {"str"}):
-        raise ValueError(
-            f"Expected {argument} to be all text or all whole numbers, but got {' and '.join(sorted(kinds))}."
-        )
-    if len(set(given.tolist())) < count:
-        twice = next(name for name, times in Counter(given.tolist()).items() if times > 1)
-        raise ValueError(f"Expected {argument} that differ, but {twice!r} is there twice. Rename one.")
-    return Names(count, given)
+    if values.dtype.kind == "O" and (kinds := {type(name).__name__ for name in values} - {"str"}):
+        raise ValueError(f"Expected {argument} to be all text or all integers, but got {' and '.join(sorted(kinds))}.")
+    if len(set(values.tolist())) < count:
+        duplicate = next(name for name, times in Counter(values.tolist()).items() if times > 1)
+        raise ValueError(f"Expected unique {argument}, but got {duplicate!r} twice. Rename one.")
+    return Names(count, values)
 
 
-def _array_of(names: object) -> NDArray[Any]:
-    """Keep text as Python's own, so that a table of long ids needs no room for the longest in each row."""
+def _as_name_array(names: object) -> NDArray[Any]:
+    """Convert names to integers or to Python strings, as fixed-width strings would pad every id to the longest."""
     if isinstance(names, Tensor):
         names = names.detach().cpu().numpy()
     array = names if isinstance(names, np.ndarray) else np.asarray(names, dtype=object)
@@ -63,25 +61,25 @@ def _array_of(names: object) -> NDArray[Any]:
 
 
 def check_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
-    """Check pairs of nodes given by their names, and return their numbers.
+    """Check pairs of node names and return them as node indices.
 
-    An array or tensor holds pairs as columns (2, pairs), as edge_index does; a list holds a pair in each entry.
+    An array or tensor holds pairs as columns (2, pairs), like edge_index. A list holds one pair per entry.
     """
     columns = _columns(pairs)
-    numbers = _numbers(columns) if nodes.given is None else _looked_up(columns, nodes.given)
-    outside = (numbers < 0) | (numbers >= nodes.count)
+    indices = _as_indices(columns) if nodes.values is None else _look_up(columns, nodes.values)
+    outside = (indices < 0) | (indices >= nodes.count)
     if outside.any():
         side, row = np.argwhere(outside)[0]
-        known = f"nodes from 0 to {nodes.count - 1}" if nodes.given is None else "known ids"
-        raise ValueError(f"Expected pairs of {known}, but pair {row} has {_plain(columns[side, row])!r}. Correct it.")
-    alone = np.flatnonzero(numbers[0] == numbers[1])
-    if len(alone):
-        row = int(alone[0])
+        allowed = f"nodes from 0 to {nodes.count - 1}" if nodes.values is None else "ids in node_ids"
+        raise ValueError(f"Expected pairs of {allowed}, but pair {row} has {_to_python(columns[side, row])!r}.")
+    loops = np.flatnonzero(indices[0] == indices[1])
+    if len(loops):
+        row = int(loops[0])
         raise ValueError(
-            f"Expected pairs of two nodes, but pair {row} is {_plain(columns[0, row])!r} with itself. Leave such pairs "
-            "out."
+            f"Expected pairs of two different nodes, but pair {row} is {_to_python(columns[0, row])!r} with itself. "
+            "Remove such pairs."
         )
-    return torch.from_numpy(numbers)
+    return torch.from_numpy(indices)
 
 
 def _columns(pairs: PairsLike) -> NDArray[Any]:
@@ -94,46 +92,46 @@ def _columns(pairs: PairsLike) -> NDArray[Any]:
         if any(len(row) != 2 for row in rows):
             row = next(k for k, pair in enumerate(rows) if len(pair) != 2)
             raise ValueError(f"Expected a list of pairs of nodes, but entry {row} is {pairs[row]!r}.")
-        columns = _array_of([*zip(*rows, strict=True)] if rows else np.empty((2, 0), np.int64))
+        columns = _as_name_array([*zip(*rows, strict=True)] if rows else np.empty((2, 0), np.int64))
     if columns.ndim != 2 or columns.shape[0] != 2:
         hint = " Pass pairs.T." if columns.ndim == 2 and columns.shape[1] == 2 else ""
         raise ValueError(f"Expected pairs of shape (2, pairs), but got shape {columns.shape}.{hint}")
     return columns
 
 
-def _numbers(columns: NDArray[Any]) -> NDArray[np.int64]:
+def _as_indices(columns: NDArray[Any]) -> NDArray[np.int64]:
     if columns.dtype.kind not in "iu":
-        example = f" such as {_plain(columns.flat[0])!r}" if columns.size else ""
+        example = f" such as {_to_python(columns.flat[0])!r}" if columns.size else ""
         raise ValueError(
-            f"Expected pairs of nodes counted from 0, but got {columns.dtype.name}{example}. For ids of your own pass "
+            f"Expected pairs of integer node indices, but got {columns.dtype.name}{example}. To use other ids, pass "
             "node_ids."
         )
     return columns.astype(np.int64)
 
 
-def _looked_up(columns: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
-    """Find names by hashing; -1 for one that is unknown."""
+def _look_up(columns: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the index of each name, -1 if it is unknown."""
     import pyarrow as pa
     from pyarrow import compute
 
-    known = pa.array(names)
+    value_set = pa.array(names)
     try:
         if (columns.dtype.kind in "iu") != (names.dtype.kind in "iu"):
             raise pa.ArrowInvalid
-        sides = [pa.array(column, known.type) for column in columns]
+        sides = [pa.array(column, value_set.type) for column in columns]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         if columns.size == 0:
             return np.zeros(columns.shape, np.int64)
         raise ValueError(
-            f"Expected pairs in the ids of node_ids, such as {_plain(names[0])!r}, but got some such as "
-            f"{_plain(columns.flat[0])!r}. Text is no number: make both the same."
+            f"Expected pairs of ids in node_ids, such as {_to_python(names[0])!r}, but got ids such as "
+            f"{_to_python(columns.flat[0])!r}. Convert both to text, or both to integers."
         ) from error
-    found = [compute.index_in(side, value_set=known).fill_null(-1).to_numpy() for side in sides]
-    return np.stack(found).astype(np.int64)
+    indices = [compute.index_in(side, value_set=value_set).fill_null(-1).to_numpy() for side in sides]
+    return np.stack(indices).astype(np.int64)
 
 
-def _plain(name: object) -> object:
-    """Show a NumPy scalar as Python does."""
+def _to_python(name: object) -> object:
+    """Convert a NumPy scalar to a Python value, which has a shorter repr."""
     return name.item() if isinstance(name, np.generic) else name
 
 
@@ -147,33 +145,33 @@ def predict_edges(
     top: int = 1,
     progress: Progress | None = None,
 ) -> EdgePredictions:
-    """Tell what is believed about pairs of nodes: their most likely labels, and how probable events are.
+    """Predict pairs of nodes: their most likely labels and the probabilities of events.
 
     Parameters
     ----------
     posterior
-        A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products. A pairwise
-        field knows the joints of its edges; for another pair the product of the node marginals stands in, and
-        ``method`` says so in its row.
+        A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products. A
+        `PairwisePosterior` has joints for its edges. For other pairs the product of the node marginals is used, and
+        the column ``method`` says so.
     pairs
-        An array (2, M), like edge_index, or a list of M pairs; each becomes a row, in this order.
+        An array (2, M), like edge_index, or a list of M pairs. Each pair becomes one row, in this order.
     events
-        "same", "different", "both_correct" (both nodes are what each is predicted to be by itself), "both=A", "any=A",
-        "only_one=A" for a class A, or (name, booleans (C, C)) that are True where labels (start, end) belong to it.
+        "same", "different", "both_correct" (each node has the argmax label of its marginal), "both=A", "any=A",
+        "only_one=A" for a class A, or (name, booleans (C, C)) that are True where labels (start, end) belong to the
+        event.
     node_ids
-        Text or whole numbers (N,): ``pairs`` are given in them, and the table shows them. By default nodes are counted
-        from 0.
+        Text or integers (N,), used in ``pairs`` and in the table. By default 0, …, N - 1.
     class_names
-        Text or whole numbers (C,), for labels in the table and in events. By default classes are counted from 0.
+        Text or integers (C,), used in the table and in ``events``. By default 0, …, C - 1.
     top
-        How many pairs of labels to list.
+        The number of most likely label pairs to list.
     progress
-        Called with the number of pairs done and of all, some thousand pairs at a time.
+        Called with (finished pairs, all pairs) after each chunk.
 
     Returns
     -------
     EdgePredictions
-        The table; ``print`` shows its first rows, ``write`` puts it on disk.
+        The table. ``print`` shows its first rows, ``write`` saves it.
 
     Examples
     --------
@@ -188,32 +186,33 @@ def predict_edges(
     belief = as_posterior(posterior)
     nodes = check_names(node_ids, belief.num_nodes, "node_ids", "node")
     classes = check_names(class_names, belief.num_classes, "class_names", "class")
-    asked = check_events(events, belief.num_classes, classes.as_text())
+    checked_events = check_events(events, belief.num_classes, classes.as_text())
     check_whole_number("top", top, 1, belief.num_classes**2)
     ends = check_pairs(pairs, nodes)
     convergence = _describe_convergence(belief)
-    beliefs = pair_beliefs(belief, ends, asked, top, progress)
+    beliefs = pair_beliefs(belief, ends, checked_events, top, progress)
+    event_probability = zip(checked_events, beliefs.event_probability, strict=True)
     table = {
         **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), beliefs, nodes, classes),
-        **{f"P({event.name})": Column(as_array(p)) for event, p in zip(asked, beliefs.event_probability, strict=True)},
-        "method": Column(as_array(beliefs.method), np.array(methods_of(belief), dtype=object)),
+        **{f"P({event.name})": Column(as_array(p)) for event, p in event_probability},
+        "method": Column(as_array(beliefs.method), np.array(joint_methods(belief), dtype=object)),
         "convergence": constant_column(convergence, ends.shape[1]),
     }
-    return EdgePredictions(table, convergence, asked, belief.node.detach(), ends)
+    return EdgePredictions(table, convergence, checked_events, belief.node.detach(), ends)
 
 
 def _nodes_and_labels(
     ends: Int[Tensor, "2 pairs"], predicted: Int[Tensor, " nodes"], beliefs: PairBeliefs, nodes: Names, classes: Names
 ) -> dict[str, Column]:
-    """Make the first columns: the nodes, what each is predicted to be alone, and the likeliest labels of both."""
+    """Return the first columns: the nodes, the argmax of their marginals, and the most likely label pairs."""
     sides = ("start", "end")
-    table = {side: Column(as_array(ends[k]), nodes.given) for k, side in enumerate(sides)}
+    table = {side: Column(as_array(ends[k]), nodes.values) for k, side in enumerate(sides)}
     for k, side in enumerate(sides):
-        table[f"{side}_predicted"] = Column(as_array(predicted[ends[k]].int()), classes.given)
+        table[f"{side}_predicted"] = Column(as_array(predicted[ends[k]].int()), classes.values)
     for rank, (labels, probability) in enumerate(zip(beliefs.labels, beliefs.label_probability, strict=True), start=1):
         suffix = "" if rank == 1 else f"_{rank}"
         for k, side in enumerate(sides):
-            table[f"{side}_label{suffix}"] = Column(as_array(labels[k]), classes.given)
+            table[f"{side}_label{suffix}"] = Column(as_array(labels[k]), classes.values)
         table[f"P(labels{suffix})"] = Column(as_array(probability))
     return table
 

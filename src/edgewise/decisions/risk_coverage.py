@@ -1,4 +1,4 @@
-"""How the share of errors falls when only what is most certain is decided."""
+"""Selective prediction: risk-coverage curves of nodes, edges and events."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ Floats = Float[np.ndarray, " thresholds"]
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """Coverage, the share that is decided, and risk, the share of errors in it, at each threshold from high to low.
+    """A risk-coverage curve: at each confidence threshold, the fraction of elements predicted and their error rate.
 
-    What has the same confidence is decided together, as no threshold can part it; between two points of the curve
-    there is nothing. So nothing here depends on the order in which elements were given. Made by `risk_coverage` and
-    `selective`.
+    Coverage is the fraction of elements whose confidence is at least the threshold. Risk is the fraction of errors
+    among them. Elements of equal confidence enter together, because no threshold separates them, so the curve does
+    not depend on the order of the elements. Returned by `risk_coverage` and in `selective`.
 
     Attributes
     ----------
     threshold
-        Each distinct confidence, from high to low.
+        The distinct confidences, in descending order.
     selected
-        How many elements reach it.
+        The number of elements with at least this confidence.
     errors
-        How many of these are wrong.
+        The number of errors among them.
 
     Examples
     --------
     >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
-    >>> curve.risk_at(0.5), curve.coverage_at(0.4)  # the two at 0.8 are decided together
+    >>> curve.risk_at(0.5), curve.coverage_at(0.4)  # the two at 0.8 enter together
     (0.333..., 0.75)
     """
 
@@ -47,62 +47,62 @@ class RiskCoverage:
 
     @property
     def count(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return int(self.selected[-1]) if len(self.selected) else 0
 
     @property
     def coverage(self) -> Floats:
-        """The share of elements whose confidence reaches each threshold."""
+        """The fraction of elements with at least each confidence."""
         return self.selected / max(1, self.count)
 
     @property
     def risk(self) -> Floats:
-        """The share of errors among them."""
+        """The fraction of errors among them."""
         risk: Floats = self.errors / self.selected
         return risk
 
     @property
     def full_risk(self) -> float:
-        """The share of errors among all; NaN without elements."""
+        """The risk at full coverage; NaN without elements."""
         return float(self.risk[-1]) if self.count else float("nan")
 
     @property
     def aurc(self) -> float:
-        """The area under the curve: the mean, over elements, of the risk at a threshold of their own confidence."""
+        """The area under the curve: the mean over elements of the risk at their own confidence."""
         if not self.count:
             return float("nan")
         return float(np.diff(self.selected, prepend=0) @ self.risk) / self.count
 
     @property
     def best_aurc(self) -> float:
-        """The area if all errors were less certain than all that is right: about r + (1 - r) ln(1 - r) at a risk r."""
+        """The area if all errors had the lowest confidences: about r + (1 - r) ln(1 - r) for a full risk r."""
         if not self.count:
             return float("nan")
-        right = self.count - int(self.errors[-1])
-        selected = np.arange(right + 1, self.count + 1)
-        return float(((selected - right) / selected).sum()) / self.count
+        num_correct = self.count - int(self.errors[-1])
+        selected = np.arange(num_correct + 1, self.count + 1)
+        return float(((selected - num_correct) / selected).sum()) / self.count
 
     @property
     def excess_aurc(self) -> float:
-        """How far the area is above that of the best order, which has the same errors."""
+        """AURC minus the AURC of the optimal order with the same number of errors."""
         return self.aurc - self.best_aurc
 
     def risk_at(self, coverage: float) -> float:
-        """Return the risk at the highest threshold that decides at least this share; NaN without elements."""
+        """Return the risk at the highest threshold with at least this coverage; NaN without elements."""
         check_number("coverage", coverage, above=0, most=1)
         if not self.count:
             return float("nan")
-        # A share such as 0.7 of 10 must not ask for an eighth element because of its last bit.
+        # The tolerance keeps 0.7 * 10 from requiring an eighth element because of rounding.
         place = np.searchsorted(self.selected, coverage * self.count * (1 - 1e-12))
         return float(self.risk[place])
 
     def coverage_at(self, risk: float) -> float:
-        """Return the largest coverage whose risk is at most this; 0 if there is none."""
+        """Return the largest coverage with at most this risk; 0 if there is none."""
         allowed = np.flatnonzero(self.risk <= risk)
         return float(self.coverage[allowed[-1]]) if len(allowed) else 0.0
 
     def to_dict(self) -> dict[str, float]:
-        """Return the numbers of the curve without its points."""
+        """Return the count, the risk at full coverage, and the areas."""
         areas = {"aurc": self.aurc, "best_aurc": self.best_aurc, "excess_aurc": self.excess_aurc}
         return {"count": self.count, "full_risk": self.full_risk, **areas}
 
@@ -114,14 +114,14 @@ class RiskCoverage:
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Make the curve of any predictions from how sure they are and which are right.
+    """Compute the risk-coverage curve of predictions from their confidences and correctness.
 
     Parameters
     ----------
     confidence
-        A number for each element; a higher one is surer.
+        One number per element; higher is more confident.
     correct
-        A boolean for each element.
+        One boolean per element.
 
     Returns
     -------
@@ -134,34 +134,34 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     >>> curve.coverage.tolist(), curve.aurc  # (0 + 1/3 + 1/3 + 1/2) / 4
     ([0.25, 0.75, 1.0], 0.2916...)
     """
-    scores, right = check_scores(confidence, correct, "confidence", "correct")
-    threshold, selected, errors = counts_by_threshold(scores, ~right)
+    scores, is_correct = check_scores(confidence, correct, "confidence", "correct")
+    threshold, selected, errors = counts_by_threshold(scores, ~is_correct)
     return RiskCoverage(threshold, selected, errors)
 
 
 def counts_by_threshold(
-    scores: Float[np.ndarray, " elements"], counted: Bool[np.ndarray, " elements"]
+    scores: Float[np.ndarray, " elements"], flags: Bool[np.ndarray, " elements"]
 ) -> tuple[Floats, Int[np.ndarray, " thresholds"], Int[np.ndarray, " thresholds"]]:
-    """Count, for each distinct score from high to low, how many reach it and how many of these are flagged."""
+    """Return the distinct scores in descending order, each with the numbers of elements and of flags at or above it."""
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)[: len(ordered)])
-    return ordered[last], last + 1, np.cumsum(counted[order])[last]
+    return ordered[last], last + 1, np.cumsum(flags[order])[last]
 
 
 def check_scores(
     scores: ArrayLike, flags: ArrayLike, name: str, flags_name: str
 ) -> tuple[Float[np.ndarray, " elements"], Bool[np.ndarray, " elements"]]:
-    """Check that there is a number and a boolean for each element."""
+    """Check that there is one number and one boolean per element."""
     numbers, booleans = as_tensor(scores, name).cpu(), as_tensor(flags, flags_name).cpu()
     if booleans.dtype != torch.bool:
         raise ValueError(
-            f"Expected {flags_name} to hold booleans, but got dtype {booleans.dtype}. For 0/1 numbers pass "
-            f"{flags_name}.astype(bool) (tensor: .bool())."
+            f"Expected {flags_name} to hold booleans, but got dtype {booleans.dtype}. Convert 0 and 1 with "
+            f"{flags_name}.astype(bool), or .bool() for a tensor."
         )
     if numbers.ndim != 1 or numbers.shape != booleans.shape:
         raise ValueError(
-            f"Expected {name} and {flags_name} of one shape (elements,), but got {tuple(numbers.shape)} and "
+            f"Expected {name} and {flags_name} of the same shape (elements,), but got {tuple(numbers.shape)} and "
             f"{tuple(booleans.shape)}."
         )
     if bool(numbers.isnan().any()):
@@ -171,7 +171,7 @@ def check_scores(
 
 @dataclass(frozen=True)
 class Selective:
-    """Curves of nodes, of edges, and of what is decided about events."""
+    """Risk-coverage curves of nodes, edges and events. Returned by `selective`."""
 
     nodes: RiskCoverage
     edges: RiskCoverage
@@ -183,7 +183,7 @@ class Selective:
         return {"nodes": self.nodes, "edges": self.edges, **self.events}
 
     def to_dict(self) -> dict[str, dict[str, float]]:
-        """Return counts and areas as plain numbers, by curve."""
+        """Return the counts and areas of each curve."""
         return {name: curve.to_dict() for name, curve in self.curves.items()}
 
     def __str__(self) -> str:
@@ -203,11 +203,11 @@ def selective(
     mask: ArrayLike | None = None,
     events: Iterable[EventLike] = ("same",),
 ) -> Selective:
-    """Draw up risk-coverage curves of what is predicted about nodes and edges.
+    """Compute the risk-coverage curves of nodes, edges and events.
 
-    A node is decided by the largest of its probabilities. An edge is right if both its ends are, and is decided by the
-    probability of that, q(ŷ_i, ŷ_j): a larger entry elsewhere in its joint would be confidence in other labels. An
-    event is decided by whether P(event) is at least 1/2, and is as certain as the likelier of event and opposite.
+    The confidence of a node is its largest probability. An edge is correct if both its ends are, and its confidence is
+    the probability of that, q(ŷ_i, ŷ_j), not the largest entry of the joint, which may belong to other labels. An
+    event is predicted where P(event) ≥ 1/2, with confidence max(P, 1 - P).
 
     Edges are those that `evaluate` scores: both ends in the mask, each undirected edge once, no self-loops.
 
@@ -220,14 +220,14 @@ def selective(
     edge_index
         Edges (2, E), in one direction or in both.
     mask
-        Which nodes are looked at; by default all.
+        Nodes to use. By default all.
     events
-        What is decided about edges, as in `predict_edges`; classes are counted from 0.
+        Events of edges, as in `predict_edges`. Classes are named 0, …, C - 1.
 
     Returns
     -------
     Selective
-        A `RiskCoverage` for ``nodes``, for ``edges``, and for each of ``events`` by its name.
+        A `RiskCoverage` for ``nodes``, for ``edges``, and for each event by name.
 
     Examples
     --------
@@ -239,27 +239,28 @@ def selective(
     same                      3     0.3333     0.1111     0.1111     0.0000
     """
     belief = as_posterior(posterior)
-    given = check_scoring_input(belief, y, edge_index, mask)
-    ends = given.edge_index[:, scored_edges(given.edge_index, given.mask)].long()
-    asked = check_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
-    beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *asked])
+    inputs = check_scoring_input(belief, y, edge_index, mask)
+    ends = inputs.edge_index[:, scored_edges(inputs.edge_index, inputs.mask)].long()
+    checked_events = check_events(events, belief.num_classes, [str(label) for label in range(belief.num_classes)])
+    beliefs = pair_beliefs(belief, ends, [BOTH_CORRECT, *checked_events])
     _check_methods(beliefs, ends)
-    predicted = given.probs.argmax(1)
-    labels, guesses = given.y[ends].long(), predicted[ends]
-    own, *of_events = beliefs.event_probability.numpy()
+    predicted = inputs.probs.argmax(1)
+    labels, predicted_ends = inputs.y[ends].long(), predicted[ends]
+    both_correct, *event_probability = beliefs.event_probability.numpy()
     curves = {}
-    for event, probability in zip(asked, of_events, strict=True):
-        decided_right = (probability >= 0.5) == event.happened(labels, guesses).cpu().numpy()
-        curves[event.name] = risk_coverage(np.maximum(probability, 1.0 - probability), decided_right)
-    nodes = risk_coverage(given.probs.amax(1)[given.mask], (predicted == given.y)[given.mask])
-    return Selective(nodes, risk_coverage(own, BOTH_CORRECT.happened(labels, guesses)), curves)
+    for event, probability in zip(checked_events, event_probability, strict=True):
+        correct = (probability >= 0.5) == event.outcomes(labels, predicted_ends).cpu().numpy()
+        curves[event.name] = risk_coverage(np.maximum(probability, 1.0 - probability), correct)
+    nodes = risk_coverage(inputs.probs.amax(1)[inputs.mask], (predicted == inputs.y)[inputs.mask])
+    edges = risk_coverage(both_correct, BOTH_CORRECT.outcomes(labels, predicted_ends))
+    return Selective(nodes, edges, curves)
 
 
 def _check_methods(beliefs: PairBeliefs, ends: Int[Tensor, "2 edges"]) -> None:
-    """Refuse edges that a field does not have, as `evaluate` does: products would be scored as its beliefs."""
+    """Raise ValueError for edges that a pairwise posterior has no joint for, as `evaluate` does."""
     if bool(beliefs.method.any()):
         pair = tuple(ends[:, int(beliefs.method.nonzero()[0])].tolist())
         raise ValueError(
-            f"Expected edges of the field, but it has no edge {pair}. Leave it out, or pass posterior.node, whose "
-            "joints are products."
+            f"Expected edges of the posterior, but it has no edge {pair}. Remove it, or pass posterior.node to use "
+            "products of node marginals as joints."
         )

@@ -1,4 +1,4 @@
-"""Thresholds of a probability: how they are chosen, what they select, and how often that is right."""
+"""Thresholds on P(event): chosen for a precision, a cost or a false discovery rate, and checked on labeled pairs."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Probabilities = Float[np.ndarray, " pairs"]
 
 @dataclass(frozen=True)
 class Costs:
-    """What a selected pair costs where the event does not happen, and a pair that is left out where it does."""
+    """The costs of a false positive (selected, event did not occur) and a false negative (not selected, it did)."""
 
     false_positive: float
     false_negative: float
@@ -24,48 +24,48 @@ class Costs:
         check_number("false_negative", self.false_negative, least=0)
         if self.false_positive == self.false_negative == 0:
             raise ValueError(
-                "Expected costs that are not both 0, but got 0 and 0. Mistakes of one weight cost 1 and 1."
+                "Expected costs that are not both 0, but got 0 and 0. Pass 1 and 1 to weight both errors equally."
             )
 
     @property
     def bayes_threshold(self) -> float:
-        """The probability from which on selecting is the cheaper choice, fp / (fp + fn), if probabilities are right."""
+        """Fp / (fp + fn): the cost-optimal threshold if probabilities are calibrated."""
         return self.false_positive / (self.false_positive + self.false_negative)
 
 
 @dataclass(frozen=True)
 class ThresholdOutcome:
-    """What a threshold selects among pairs whose truth is known."""
+    """Counts and rates of a threshold on labeled pairs."""
 
-    count: int
+    count: int  # pairs
     selected: int
-    happened: int
-    hits: int  # selected, and the event happened
+    happened: int  # positives: pairs for which the event occurred
+    hits: int  # true positives: selected pairs for which the event occurred
     costs: Costs | None = None
 
     @property
     def precision(self) -> float:
-        """The share of the selected for which the event happened; NaN if nothing is selected."""
+        """The fraction of true positives among the selected; NaN if nothing is selected."""
         return self.hits / self.selected if self.selected else math.nan
 
     @property
     def false_discoveries(self) -> float:
-        """The share of the selected for which it did not; 0 if nothing is selected."""
+        """The false discovery proportion: the fraction of false positives among the selected; 0 if there are none."""
         return (self.selected - self.hits) / self.selected if self.selected else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of what happened that is selected; NaN if nothing happened."""
+        """The fraction of the positives that are selected; NaN without positives."""
         return self.hits / self.happened if self.happened else math.nan
 
     @property
     def coverage(self) -> float:
-        """The share that is selected; NaN without pairs."""
+        """The fraction of pairs that are selected; NaN without pairs."""
         return self.selected / self.count if self.count else math.nan
 
     @property
     def cost(self) -> float:
-        """The mean cost of a pair; NaN without costs or pairs."""
+        """The mean cost per pair; NaN without costs or pairs."""
         if self.costs is None or not self.count:
             return math.nan
         false_positives, false_negatives = self.selected - self.hits, self.happened - self.hits
@@ -78,7 +78,7 @@ class ThresholdOutcome:
         return {name: getattr(self, name) for name in names} | ({"cost": self.cost} if self.costs else {})
 
     def __str__(self) -> str:
-        cost = f", cost {self.cost:.4f} a pair" if self.costs else ""
+        cost = f", cost {self.cost:.4f} per pair" if self.costs else ""
         return (
             f"{self.selected:,} of {self.count:,} pairs selected, precision {self.precision:.4f}, "
             f"recall {self.recall:.4f}{cost}"
@@ -87,18 +87,18 @@ class ThresholdOutcome:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold that selects pairs whose probability is at least ``value``.
+    """A threshold that selects the pairs with P(event) ≥ ``value``.
 
     Attributes
     ----------
     value
-        The least probability that is selected; infinite if nothing is.
+        The lowest probability that is selected; infinite if nothing is selected.
     rule
-        How it was chosen, or why nothing is selected.
+        How the threshold was chosen, or why nothing is selected.
     validation
-        What it selects among the pairs by which it was chosen, which it suits better than others.
+        The outcome on the pairs by which it was chosen, which is optimistic for other pairs.
     costs
-        What mistakes cost, if it was chosen by that.
+        The costs of errors, if it was chosen by cost.
 
     Examples
     --------
@@ -114,42 +114,42 @@ class Threshold:
 
     @property
     def found(self) -> bool:
-        """Whether anything can be selected."""
+        """Whether the threshold is finite."""
         return self.value < math.inf
 
     def select(self, probability: ArrayLike) -> Bool[np.ndarray, " pairs"]:
-        """Tell which pairs are selected."""
+        """Return which pairs are selected."""
         selected: Bool[np.ndarray, " pairs"] = (
             as_tensor(probability, "probability").cpu().double().numpy() >= self.value
         )
         return selected
 
     def check(self, probability: ArrayLike, happened: ArrayLike) -> ThresholdOutcome:
-        """Tell what the threshold selects among other pairs, such as those of test nodes."""
-        p, truth = check_outcomes(probability, happened)
-        return count_selected(self.value, p, truth, self.costs)
+        """Return the outcome on other labeled pairs, such as those of test nodes."""
+        p, outcomes = check_outcomes(probability, happened)
+        return count_selected(self.value, p, outcomes, self.costs)
 
     def __str__(self) -> str:
         return f"P ≥ {self.value:.6g}, {self.rule}" if self.found else f"nothing, {self.rule}"
 
 
 def count_selected(
-    value: float, probability: np.ndarray, happened: np.ndarray, costs: Costs | None = None
+    value: float, probability: np.ndarray, outcomes: np.ndarray, costs: Costs | None = None
 ) -> ThresholdOutcome:
-    """Count what a threshold selects."""
+    """Count positives, selected pairs and true positives at a threshold."""
     selected = probability >= value
-    hits = int((selected & happened).sum())
-    return ThresholdOutcome(len(probability), int(selected.sum()), int(happened.sum()), hits, costs)
+    true_positives = int((selected & outcomes).sum())
+    return ThresholdOutcome(len(probability), int(selected.sum()), int(outcomes.sum()), true_positives, costs)
 
 
 def check_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
-    """Check that there is a probability and a boolean for each pair."""
-    p, truth = check_scores(probability, happened, "probability", "happened")
-    return check_probabilities(p), truth
+    """Check that there is one probability and one boolean per pair."""
+    p, outcomes = check_scores(probability, happened, "probability", "happened")
+    return check_probabilities(p), outcomes
 
 
 def check_probabilities(probability: ArrayLike, name: str = "probability") -> Probabilities:
-    """Check that there is a number from 0 to 1 for each pair."""
+    """Check that there is one number from 0 to 1 per pair."""
     p: Probabilities = as_tensor(probability, name).cpu().double().numpy()
     if p.ndim != 1:
         raise ValueError(f"Expected {name} of shape (pairs,), but got shape {p.shape}.")
@@ -160,39 +160,40 @@ def check_probabilities(probability: ArrayLike, name: str = "probability") -> Pr
     return p
 
 
-def check_fraction(name: str, share: float) -> None:
-    """Refuse what is no share, or none of anything."""
-    check_number(name, share, above=0, most=1, hint="For percent divide by 100.")
+def check_fraction(name: str, fraction: float) -> None:
+    """Raise ValueError unless 0 < fraction ≤ 1."""
+    check_number(name, fraction, above=0, most=1, hint="Divide percentages by 100.")
 
 
-SIZE_GROWTH = 1.25  # of the numbers of pairs at which a guaranteed precision is tested
+SIZE_GROWTH_FACTOR = 1.25  # between the numbers of selected pairs at which a guaranteed precision is tested
 
 
 def threshold_for_precision(
     probability: ArrayLike, happened: ArrayLike, precision: float, *, confidence: float | None = None
 ) -> Threshold:
-    """Choose the lowest threshold whose precision is at least as wanted.
+    """Choose the lowest threshold with at least the requested precision.
 
-    It is the precision on these pairs, which is an optimistic guess of that on others: the threshold was chosen by it.
-    A ``confidence`` asks for more.
+    Without ``confidence`` this is the precision on the given pairs. It is optimistic for other pairs, because the
+    threshold was chosen by it.
 
     Parameters
     ----------
     probability
-        P(event) of validation pairs; `EdgePredictions.outcomes` gives both.
+        P(event) of validation pairs; `EdgePredictions.outcomes` returns both arrays.
     happened
-        Whether it happened.
+        Whether the event occurred.
     precision
-        The wanted share of selected pairs for which the event happens, such as 0.9.
+        The requested fraction of true positives among the selected pairs, such as 0.9.
     confidence
-        If given, such as 0.9, the precision on all pairs there could be is as wanted with this probability, if pairs
-        are independent: some numbers of selected pairs are fixed in advance, growing by a quarter, and each is tested
-        by the binomial distribution at its part of 1 - confidence.
+        If given, such as 0.9, the precision on the population of pairs is at least ``precision`` with this
+        probability, if pairs are independent. Numbers of selected pairs are fixed in advance, each 1.25 times the one
+        before, and each is tested by a one-sided binomial test at level (1 - confidence) / number of tests
+        (Bonferroni).
 
     Returns
     -------
     Threshold
-        An infinite one, which selects nothing, if none is good enough.
+        Infinite, so that nothing is selected, if no threshold qualifies.
 
     Examples
     --------
@@ -201,101 +202,104 @@ def threshold_for_precision(
     0.6
     """
     check_fraction("precision", precision)
-    p, truth = check_outcomes(probability, happened)
+    p, outcomes = check_outcomes(probability, happened)
     if confidence is None:
-        return _choose_by_observed(p, truth, precision)
-    return _choose_by_guaranteed(p, truth, precision, confidence)
+        return _choose_by_observed_precision(p, outcomes, precision)
+    return _choose_by_guaranteed_precision(p, outcomes, precision, confidence)
 
 
-def _choose_by_observed(p: np.ndarray, truth: np.ndarray, precision: float) -> Threshold:
-    value, selected, wrong = counts_by_threshold(p, ~truth)
+def _choose_by_observed_precision(p: np.ndarray, outcomes: np.ndarray, precision: float) -> Threshold:
+    value, selected, wrong = counts_by_threshold(p, ~outcomes)
     reached = np.flatnonzero((selected - wrong) / selected >= precision)
     if len(reached):
         chosen, rule = float(value[reached[-1]]), f"the lowest threshold with a precision of at least {precision:g}"
     else:
-        chosen, rule = math.inf, f"as no threshold has a precision of at least {precision:g}"
+        chosen, rule = math.inf, f"because no threshold has a precision of at least {precision:g}"
         if len(value):
             best = int(np.argmax((selected - wrong) / selected))
             rule += f": the best is {1 - wrong[best] / selected[best]:.4f}, at P ≥ {value[best]:.6g}"
-    return Threshold(chosen, rule, count_selected(chosen, p, truth))
+    return Threshold(chosen, rule, count_selected(chosen, p, outcomes))
 
 
-def _choose_by_guaranteed(p: np.ndarray, truth: np.ndarray, precision: float, confidence: float) -> Threshold:
+def _choose_by_guaranteed_precision(
+    p: np.ndarray, outcomes: np.ndarray, precision: float, confidence: float
+) -> Threshold:
     from scipy.stats import binom
 
-    check_number("confidence", confidence, above=0, below=1, hint="Usual ones are 0.9 and 0.95.")
-    value, selected, wrong = counts_by_threshold(p, ~truth)
+    check_number("confidence", confidence, above=0, below=1, hint="Pass for example 0.9 or 0.95.")
+    value, selected, wrong = counts_by_threshold(p, ~outcomes)
     sizes = _tested_sizes(len(p), precision, confidence)
     goal = f"a precision of at least {precision:g} with confidence {confidence:g}"
     if len(sizes) == 0:
-        rule = f"as {len(p)} pairs are too few to show {goal}"
-        return Threshold(math.inf, rule, count_selected(math.inf, p, truth))
+        rule = f"because {len(p)} pairs are too few to guarantee {goal}"
+        return Threshold(math.inf, rule, count_selected(math.inf, p, outcomes))
     places = np.searchsorted(selected, sizes)
-    chances = binom.cdf(wrong[places], selected[places], 1.0 - precision)
-    passed = places[chances <= (1.0 - confidence) / len(sizes)]
+    p_values = binom.cdf(wrong[places], selected[places], 1.0 - precision)
+    passed = places[p_values <= (1.0 - confidence) / len(sizes)]
     if len(passed) == 0:
-        return Threshold(math.inf, f"as no threshold shows {goal}", count_selected(math.inf, p, truth))
-    # The n most probable are a sample of all that is above the next lower value, not of what reaches their own lowest.
+        return Threshold(math.inf, f"because no threshold guarantees {goal}", count_selected(math.inf, p, outcomes))
+    # The n largest probabilities are a sample of the pairs above the next lower value, not of those at or above the
+    # lowest of the n: that value is itself random.
     place = int(passed.max())
     chosen = float(np.nextafter(value[place + 1], 1.0)) if place + 1 < len(value) else 0.0
-    return Threshold(chosen, f"the lowest threshold that shows {goal}", count_selected(chosen, p, truth))
+    return Threshold(chosen, f"the lowest threshold that guarantees {goal}", count_selected(chosen, p, outcomes))
 
 
 def _tested_sizes(count: int, precision: float, confidence: float) -> Int[np.ndarray, " sizes"]:
-    """Fix how many selected pairs are tested: from the fewest that could show anything to all."""
+    """Return the numbers of selected pairs to test, from the smallest at which a test without errors passes, to all."""
     if precision >= 1.0:
         return np.empty(0, np.int64)
     fewest = math.ceil(math.log(1.0 - confidence) / math.log(precision))
     if fewest > count:
         return np.empty(0, np.int64)
-    steps = math.ceil(math.log(count / fewest) / math.log(SIZE_GROWTH))
-    return np.unique(np.append((fewest * SIZE_GROWTH ** np.arange(steps)).astype(np.int64), count))
+    steps = math.ceil(math.log(count / fewest) / math.log(SIZE_GROWTH_FACTOR))
+    return np.unique(np.append((fewest * SIZE_GROWTH_FACTOR ** np.arange(steps)).astype(np.int64), count))
 
 
 def threshold_for_cost(
     probability: ArrayLike, happened: ArrayLike, *, false_positive: float, false_negative: float
 ) -> Threshold:
-    """Choose the threshold that costs least on these pairs; of several the highest, which may select nothing.
+    """Choose the threshold with the lowest cost on the given pairs; ties go to the highest, which may select nothing.
 
-    Where probabilities are calibrated `bayes_threshold` is as good, and needs no pairs.
+    If probabilities are calibrated, `bayes_threshold` is as good and needs no pairs.
 
     Parameters
     ----------
     probability
         P(event) of validation pairs.
     happened
-        Whether it happened.
+        Whether the event occurred.
     false_positive
-        What a selected pair costs where the event does not happen.
+        The cost of a selected pair for which the event does not occur.
     false_negative
-        What a pair that is left out costs where it does.
+        The cost of a pair that is not selected although the event occurs.
 
     Examples
     --------
     >>> p, happened = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
     >>> print(threshold_for_cost(p, happened, false_positive=1, false_negative=4))
-    P ≥ 0.7, which costs least at 1 a false positive and 4 a false negative
+    P ≥ 0.7, the lowest cost at 1 per false positive and 4 per false negative
     """
     costs = Costs(false_positive, false_negative)
-    p, truth = check_outcomes(probability, happened)
-    value, selected, wrong = counts_by_threshold(p, ~truth)
-    left_out = truth.sum() - (selected - wrong)
-    total = np.append(false_negative * truth.sum(), false_positive * wrong + false_negative * left_out)
+    p, outcomes = check_outcomes(probability, happened)
+    value, selected, wrong = counts_by_threshold(p, ~outcomes)
+    missed = outcomes.sum() - (selected - wrong)
+    total = np.append(false_negative * outcomes.sum(), false_positive * wrong + false_negative * missed)
     best = int(np.argmin(total))
     chosen = math.inf if best == 0 else float(value[best - 1])
-    rule = f"which costs least at {_describe(costs)}"
-    return Threshold(chosen, rule, count_selected(chosen, p, truth, costs), costs)
+    rule = f"the lowest cost at {_describe_costs(costs)}"
+    return Threshold(chosen, rule, count_selected(chosen, p, outcomes, costs), costs)
 
 
 def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshold:
-    """Return the threshold fp / (fp + fn), from which on selecting is the cheaper choice if probabilities are right.
+    """Return the threshold fp / (fp + fn), which has the lowest expected cost if probabilities are calibrated.
 
     Parameters
     ----------
     false_positive
-        fp, what a selected pair costs where the event does not happen.
+        fp, the cost of a selected pair for which the event does not occur.
     false_negative
-        fn, what a pair that is left out costs where it does.
+        fn, the cost of a pair that is not selected although the event occurs.
 
     Examples
     --------
@@ -303,38 +307,40 @@ def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshol
     0.2
     """
     costs = Costs(false_positive, false_negative)
-    return Threshold(costs.bayes_threshold, f"which costs least at {_describe(costs)} if P is right", costs=costs)
+    rule = f"the lowest expected cost at {_describe_costs(costs)} if P is calibrated"
+    return Threshold(costs.bayes_threshold, rule, costs=costs)
 
 
-def _describe(costs: Costs) -> str:
-    return f"{costs.false_positive:g} a false positive and {costs.false_negative:g} a false negative"
+def _describe_costs(costs: Costs) -> str:
+    return f"{costs.false_positive:g} per false positive and {costs.false_negative:g} per false negative"
 
 
 def threshold_for_fdr(
     probability: ArrayLike, happened: ArrayLike, fdr: float, *, among: ArrayLike | None = None
 ) -> Threshold:
-    """Choose the lowest threshold that keeps the expected share of false discoveries among the selected below a rate.
+    """Choose the lowest threshold with at most the requested false discovery rate (FDR) among the selected pairs.
 
-    Each pair that is to be decided is given a p-value, the share of validation pairs that look as probable but did not
-    happen, (1 + #{i: p_i ≥ p, not happened}) / (n + 1), and the procedure of Benjamini and Hochberg selects by these.
-    The rate is that of ``among``, and holds, whatever the probabilities are worth, if validation pairs and those to
-    decide are exchangeable; without ``among`` it is a guess at pairs like the validation pairs.
+    Each pair in ``among`` gets a conformal p-value, (1 + #{i: p_i ≥ p, event i did not occur}) / (n + 1) over the n
+    validation pairs, and the Benjamini-Hochberg procedure selects by these: Jin and Candès (2023), Selection by
+    prediction with conformal p-values, JMLR 24, with their clipped score and without random tie-breaking. The FDR in
+    ``among`` is at most ``fdr`` for any probabilities, calibrated or not, if validation pairs and pairs in ``among``
+    are exchangeable. Without ``among`` there is no such guarantee: the validation pairs stand in for new ones.
 
     Parameters
     ----------
     probability
         P(event) of validation pairs.
     happened
-        Whether it happened.
+        Whether the event occurred.
     fdr
-        The rate, such as 0.1.
+        The requested rate, such as 0.1.
     among
-        The probabilities of the pairs that are to be decided; by default those of the validation pairs.
+        P(event) of the pairs to select from. By default those of the validation pairs.
 
     Returns
     -------
     Threshold
-        An infinite one, which selects nothing, if none has the rate.
+        Infinite, so that nothing is selected, if no threshold qualifies.
 
     Examples
     --------
@@ -343,29 +349,28 @@ def threshold_for_fdr(
     0.6
     """
     check_fraction("fdr", fdr)
-    p, truth = check_outcomes(probability, happened)
-    decided = p if among is None else check_probabilities(among, "among")
-    value, selected, _ = counts_by_threshold(decided, np.zeros(len(decided), np.bool_))
-    false = np.sort(p[~truth])
-    above = len(false) - np.searchsorted(false, value)
-    passed = np.flatnonzero((1 + above) * len(decided) <= fdr * (len(p) + 1) * selected)
+    p, outcomes = check_outcomes(probability, happened)
+    candidates = p if among is None else check_probabilities(among, "among")
+    value, selected, _ = counts_by_threshold(candidates, np.zeros(len(candidates), np.bool_))
+    negatives = np.sort(p[~outcomes])
+    above = len(negatives) - np.searchsorted(negatives, value)
+    passed = np.flatnonzero((1 + above) * len(candidates) <= fdr * (len(p) + 1) * selected)
     chosen = float(value[passed[-1]]) if len(passed) else math.inf
-    words = f"a false discovery rate of {fdr:g}"
-    rule = f"the lowest threshold for {words}" if len(passed) else f"as no threshold has {words}"
-    return Threshold(chosen, rule, count_selected(chosen, p, truth))
+    return Threshold(chosen, _fdr_rule("a false discovery rate", fdr, chosen), count_selected(chosen, p, outcomes))
 
 
 def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
-    """Choose the lowest threshold above which the mean of 1 - P is at most a rate, without any labels.
+    """Choose the lowest threshold with at most the requested Bayesian FDR, the mean of 1 - P over the selected pairs.
 
-    The largest set that the model itself believes to have so few false discoveries: right if P is calibrated.
+    It needs no labels. The result is the largest set whose false discovery rate, as expected under the model itself,
+    is at most ``fdr``. The expectation is correct if P is calibrated.
 
     Parameters
     ----------
     probability
-        P(event) of the pairs that are to be decided.
+        P(event) of the pairs to select from.
     fdr
-        The rate, such as 0.1.
+        The requested rate, such as 0.1.
 
     Examples
     --------
@@ -375,8 +380,12 @@ def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
     check_fraction("fdr", fdr)
     p = np.sort(check_probabilities(probability))[::-1]
     value, selected, _ = counts_by_threshold(p, np.zeros(len(p), np.bool_))
-    believed = np.cumsum(1.0 - p)[selected - 1] / selected
-    passed = np.flatnonzero(believed <= fdr)
+    expected_fdr = np.cumsum(1.0 - p)[selected - 1] / selected
+    passed = np.flatnonzero(expected_fdr <= fdr)
     chosen = float(value[passed[-1]]) if len(passed) else math.inf
-    words = f"a believed false discovery rate of {fdr:g}"
-    return Threshold(chosen, f"the lowest threshold for {words}" if len(passed) else f"as no threshold has {words}")
+    return Threshold(chosen, _fdr_rule("a Bayesian false discovery rate", fdr, chosen))
+
+
+def _fdr_rule(name: str, fdr: float, chosen: float) -> str:
+    goal = f"{name} of {fdr:g}"
+    return f"the lowest threshold for {goal}" if chosen < math.inf else f"because no threshold has {goal}"
