@@ -1,4 +1,4 @@
-"""Every code block of the README and of the site runs, and prints what is shown beneath it."""
+"""Code blocks of the README and of the documentation run, and print the output shown below them."""
 
 import contextlib
 import io
@@ -15,68 +15,97 @@ import matplotlib as mpl
 import pytest
 from typer.testing import CliRunner
 
+import edgewise as ew
 from edgewise.cli import app
 
 HOME = Path(__file__).parents[1]
-MADE = {"reproduction/tables.md", "calibration/tables.md", "study/study.md"}  # by commands, without code
-PAGES = [HOME / "README.md", *(page for page in sorted((HOME / "docs").rglob("*.md")))]
-PAGES = [page for page in PAGES if str(page.relative_to(HOME)).removeprefix("docs/") not in MADE]
-RUN, SHOWN = {"python", "bash"}, {"text", "bibtex"}
+GENERATED = {"docs/reproduction/tables.md", "docs/calibration/tables.md", "docs/study/study.md"}  # without code
+PAGES = ["README.md", *(str(page.relative_to(HOME)) for page in sorted((HOME / "docs").rglob("*.md")))]
+PAGES = [page for page in PAGES if page not in GENERATED]
+QUICK_PAGES = ["README.md", "docs/index.md", "docs/start.md"]
+EXECUTED, SHOWN = {"python", "bash"}, {"text", "bibtex"}
 
-# Commands that no test can run on one machine in some seconds, and what runs them instead.
-ELSEWHERE = {
-    r"make (install|check|docs|test)": ".ci/run, which runs this test too",
+# Commands that take too long here, or need a network or a cluster, and what runs them instead.
+NOT_RUN = {
+    r"make (install|check|docs|test|test-slow)": "continuous integration",
     r"make demo": "tests/test_examples.py runs its script",
     r"make (bench|data)": "takes many minutes, or a network",
     r"(python -m )?pip install .*": "tests/test_wheel.py installs the wheel",
     r"ray (start|stop).*": "tests/sweep/test_ray.py starts and kills nodes of a cluster",
-    r"edgewise study --out docs/study": "minutes; tests/paper/test_study.py does a small one",
-    r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py make the tables of the docs again",
+    r"edgewise study --out docs/study": "takes minutes; tests/paper/test_study.py runs a small one",
+    r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py compute these tables",
 }
-ONE_RUN = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"  # of the hundreds of a sweep
+SMALLEST_SWEEP = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, its text, and the line it begins on."""
+    """A fenced block: its language, its text, and the number of its first line."""
 
     language: str
     text: str
     line: int
 
 
+def blocks_of(page: str) -> list[Block]:
+    text = (HOME / page).read_text(encoding="utf-8")
+    matches = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [Block(match[1], match[2], text[: match.start()].count("\n") + 1) for match in matches]
+
+
 @pytest.fixture(scope="session")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Do the smallest sweep, once for all pages."""
+def fit_once():
+    """Return a replacement of `GCN.fit` that trains equal models on equal graphs and splits once."""
+    fit, fitted = ew.GCN.fit, {}
+
+    def fit_or_reuse(self, data, split, *, seed=0):
+        masks = tuple(mask.numpy().tobytes() for mask in (split.train, split.val))
+        key = (self, data.x.shape, data.edge_index.numpy().tobytes(), masks, seed)
+        if key not in fitted:
+            fitted[key] = fit(self, data, split, seed=seed)
+        return fitted[key]
+
+    return fit_or_reuse
+
+
+@pytest.fixture(scope="session")
+def sweep_of_one_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the results of a sweep with one finished run."""
     out = tmp_path_factory.mktemp("sweep") / "results"
-    done = CliRunner().invoke(app, ["reproduce", "--out", str(out), *ONE_RUN.split()])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, ["reproduce", "--out", str(out), *SMALLEST_SWEEP.split()])
+    assert result.exit_code == 0, result.output
     return out
 
 
-def blocks_of(page: Path) -> list[Block]:
-    text = page.read_text(encoding="utf-8")
-    found = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    return [Block(match[1], match[2], text[: match.start()].count("\n") + 1) for match in found]
+@pytest.mark.parametrize("page", QUICK_PAGES)
+def test_blocks_run_and_print_the_shown_output(page, fit_once, tmp_path, monkeypatch):
+    """Without sweeps and reports, which the next test also runs."""
+    run_page(page, None, fit_once, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
-def test_every_block_runs_and_prints_what_is_shown(page, sweep, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DGLBACKEND", "pytorch")  # else it asks, and keeps the answer at home
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK_PAGES[1:]])
+def test_blocks_and_sweeps_run_and_print_the_shown_output(page, sweep_of_one_run, fit_once, tmp_path, monkeypatch):
+    run_page(page, sweep_of_one_run, fit_once, tmp_path, monkeypatch)
+
+
+def run_page(page, sweep, fit_once, folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("DGLBACKEND", "pytorch")  # otherwise DGL writes a configuration file to the home directory
+    monkeypatch.setattr(ew.GCN, "fit", fit_once)
     mpl.use("Agg")
     names: dict[str, object] = {"__name__": "__main__"}
     blocks, has_trained = blocks_of(page), False
-    for block, after in zip(blocks, [*blocks[1:], Block("", "", 0)], strict=False):
-        if block.language not in RUN:
+    for block, following in zip(blocks, [*blocks[1:], Block("", "", 0)], strict=True):
+        if block.language not in EXECUTED:
             continue
         if "import dgl" in block.text and not find_spec("dgl"):
-            continue  # no DGL for this Python or system
-        place = f"{page.name}:{block.line}"
+            continue  # DGL has no release for this version of Python, or for this system
+        place = f"{page}:{block.line}"
         is_python = block.language == "python"
         printed = run_python(block.text, names, place) if is_python else run_bash(block.text, place, sweep)
         has_trained = has_trained or any(word in block.text for word in ("fit(", "optimizer"))
-        if after.language == "text":
-            assert_same(printed, after.text, has_trained, place)
+        if following.language == "text":
+            assert_same_output(printed, following.text, has_trained, place)
 
 
 def run_python(code: str, names: dict[str, object], place: str) -> str:
@@ -87,37 +116,39 @@ def run_python(code: str, names: dict[str, object], place: str) -> str:
     return printed.getvalue()
 
 
-def run_bash(text: str, place: str, sweep: Path) -> str:
-    """Run each command: edgewise in this process, anything else in a shell."""
+def run_bash(text: str, place: str, sweep: Path | None) -> str:
+    """Run each command: edgewise in this process, any other in a shell."""
     printed = []
     for command in re.sub(r"\\\n\s*", "", text).splitlines():
         words = shlex.split(command, comments=True)
-        plain = " ".join(words)
-        if not words or any(re.fullmatch(pattern, plain) for pattern in ELSEWHERE):
+        if not words or any(re.fullmatch(pattern, " ".join(words)) for pattern in NOT_RUN):
             continue
         if words[0] == "edgewise" and not {"|", ">", "&&"} & set(words):
             printed.append(run_edgewise(words[1:], place, sweep))
         else:
-            done = subprocess.run(["bash", "-euc", command], capture_output=True, text=True, timeout=300, check=False)
-            assert done.returncode == 0, f"{place}: {command}\n{done.stderr}"
-            printed.append(done.stdout)
+            result = subprocess.run(["bash", "-euc", command], capture_output=True, text=True, timeout=600, check=False)
+            assert result.returncode == 0, f"{place}: {command}\n{result.stderr}"
+            printed.append(result.stdout)
     return "".join(printed)
 
 
-def run_edgewise(words: list[str], place: str, sweep: Path) -> str:
-    """Run a command; a sweep finds one of its runs done, and only plans the others."""
-    if words[0] == "reproduce" and "--help" not in words:
-        out = Path(words[words.index("--out") + 1])
-        if not out.exists():
-            shutil.copytree(sweep, out)
-        words = [*words, "--dry-run"]
-    done = CliRunner().invoke(app, words, prog_name="edgewise")
-    assert done.exit_code == 0, f"{place}: edgewise {shlex.join(words)}\n{done.output}"
-    return done.stdout
+def run_edgewise(words: list[str], place: str, sweep: Path | None) -> str:
+    """Run a command. Of a sweep, one run is already finished, and the others are only planned."""
+    if words[0] in ("reproduce", "report") and "--help" not in words:
+        if sweep is None:
+            return ""
+        if words[0] == "reproduce":
+            out = Path(words[words.index("--out") + 1])
+            if not out.exists():
+                shutil.copytree(sweep, out)
+            words = [*words, "--dry-run"]
+    result = CliRunner().invoke(app, words, prog_name="edgewise")
+    assert result.exit_code == 0, f"{place}: edgewise {shlex.join(words)}\n{result.output}"
+    return result.stdout
 
 
-def assert_same(printed: str, shown: str, is_trained: bool, place: str) -> None:
-    """Compare word by word; numbers that come from training may differ a little on another kind of processor."""
+def assert_same_output(printed: str, shown: str, is_trained: bool, place: str) -> None:
+    """Compare word by word. Numbers after training may differ slightly on a different processor."""
     relative, absolute = (0.03, 0.01) if is_trained else (0.0, 0.0)
     number = re.compile(r"\d+\.\d+(?:e-?\d+)?")
     assert number.sub("#", printed).split() == number.sub("#", shown).split(), place
@@ -125,12 +156,12 @@ def assert_same(printed: str, shown: str, is_trained: bool, place: str) -> None:
     assert numbers[0] == pytest.approx(numbers[1], rel=relative, abs=absolute), place
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
-def test_every_block_says_what_it_is(page):
-    """A block without a language, or an indented one, would be shown and not run."""
-    text = page.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_has_a_language(page):
+    """Blocks without a language and indented blocks would be shown without being run."""
+    text = (HOME / page).read_text(encoding="utf-8")
     for block in blocks_of(page):
-        tree = page.name == "README.md" and block.text.startswith("src/edgewise/")
-        assert tree or block.language in RUN | SHOWN, f"{page.name}:{block.line}"
+        is_tree = page == "README.md" and block.text.startswith("src/edgewise/")
+        assert is_tree or block.language in EXECUTED | SHOWN, f"{page}:{block.line}"
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.findall(r"(?:^|\n\n)    [^\s*\d-][^\n]*", outside), "an indented block of code"
