@@ -80,7 +80,7 @@ def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_path: Path) -> None:
     readme = (HOME / "README.md").read_text(encoding="utf-8")
-    ten_lines, own = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[:2]
+    own_predictions, cora = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[:2]
     alone = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "MPLBACKEND": "Agg"}
     kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG")}
     settings = {"cwd": tmp_path, "env": alone | kept}
@@ -92,8 +92,7 @@ def test_the_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_pa
     missing = subprocess.run(import_ray, capture_output=True, text=True, **settings, check=False, timeout=300)
     assert "No module named 'ray'" in missing.stderr
 
-    assert "edgewise        2,768" in run(python, "-c", ten_lines, **settings)
-    run(python, "-c", own, **settings)
+    assert "edgewise        2,768" in run(python, "-c", own_predictions + cora, **settings)
     command = re.search(r"```bash\n(edgewise evaluate .*?)\n```", readme)[1]
     assert "nodewise" in run("bash", "-c", command, **settings)
     assert (tmp_path / "scores.json").exists()
