@@ -248,7 +248,7 @@ INVALID = [
     ({"top": 0}, "top to be a whole number from 1 to 4"),
     ({"posterior": torch.zeros(3, 2)}, "sum to 1"),
     ({"posterior": torch.full((2, 3, 2), 0.5)}, r"shape \(nodes, classes\)"),
-    ({"posterior": (torch.full((3, 2), 0.5), None)}, r"Of \(posterior, convergence\) pass the first"),
+    ({"posterior": (torch.full((3, 2), 0.5), None)}, "posterior, convergence = "),
     ({"posterior": ew.IndependentPosterior(torch.full((2, 3, 2), 0.5))}, "a batch of shape"),
 ]
 

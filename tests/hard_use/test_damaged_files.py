@@ -142,7 +142,7 @@ REMEMBERS_TOO_MUCH = b"\x80\x04Nr" + struct.pack("<I", 1 << 31) + b"."  # would 
         (header((10**15,)), "cut off or damaged"),
         (header((2**40, 2**40)), "cut off or damaged"),
         (header((2,), "|O") + REMEMBERS_TOO_MUCH, "too much memory"),
-        (header((2, 1 << 21)) + bytes(1 << 25), "to list some of 5 nodes, but got 33554"),
+        (header((2, 1 << 21)) + bytes(1 << 25), "at most 5 nodes, but got 33554"),
         (b"", "k_fold_indices and test_indices, but got"),
     ],
 )

@@ -117,7 +117,7 @@ def test_sets_on_both_sides_of_a_known_node():
         torch.zeros(4, 2, dtype=torch.float64), cycle(4), 2.0 * torch.eye(2, dtype=torch.float64), None, {0: 0}
     )
     posterior, _ = exact_marginals(field.mrf())
-    with pytest.raises(ValueError, match=r"nodes \[0, 1, 3\] are connected only through one whose label is certain"):
+    with pytest.raises(ValueError, match=r"nodes \[0, 1, 3\] are connected only through a node whose label is certain"):
         posterior.marginal(torch.tensor([[0], [1], [3]]))
     whole = posterior.marginal(torch.tensor([[0], [1], [2], [3]]))[0]
     np.testing.assert_allclose(whole.numpy(), field.enumerated().joint([0, 1, 2, 3]), rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""The three kinds of beliefs: what they say about nodes, pairs and sets, and how they are kept."""
+"""The three kinds of posteriors: marginals, joints, batches, gradients, saving and input checks."""
 
 from itertools import product
 
@@ -9,7 +9,7 @@ import torch
 import edgewise as ew
 from edgewise.posterior import belief
 
-EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 0, 2]])  # a triangle with a tail: 3 hangs on 2
+EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 0, 2]])  # a triangle 0, 1, 2 with node 3 attached to node 2
 
 
 def random_probs(*shape, seed=0, dtype=torch.float64):
@@ -17,8 +17,8 @@ def random_probs(*shape, seed=0, dtype=torch.float64):
     return (2 * torch.randn(*shape, generator=g, dtype=torch.float64)).softmax(-1).to(dtype)
 
 
-def field(seed=0, num_classes=3, dtype=torch.float64, batch=(), shared=True, scaled=True):
-    """What belief propagation leaves behind, after a few sweeps."""
+def pairwise(seed=0, num_classes=3, dtype=torch.float64, batch=(), shared=True, scaled=True):
+    """Posterior of sum-product on a random MRF."""
     g = torch.Generator().manual_seed(seed)
     unary = torch.randn(*batch, 5, num_classes, generator=g, dtype=torch.float64).to(dtype)
     coupling = torch.randn(*batch, 1 if shared else 4, num_classes, num_classes, generator=g, dtype=torch.float64)
@@ -28,8 +28,8 @@ def field(seed=0, num_classes=3, dtype=torch.float64, batch=(), shared=True, sca
     return ew.sum_product(mrf)[0]
 
 
-def known_joints():
-    """Marginals and joints that belong together; some pairs of labels never occur."""
+def consistent_joints():
+    """Joints and their node marginals. Some pairs of labels have probability zero."""
     samples = random_probs(6, 5, 3)
     samples[:3, :, 0], samples[3:, :, 2] = 0.0, 0.0
     mixture = ew.MixturePosterior(samples / samples.sum(-1, keepdim=True))
@@ -40,8 +40,8 @@ KINDS = {
     "independent": lambda: ew.IndependentPosterior(random_probs(5, 3)),
     "mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3)),
     "weighted mixture": lambda: ew.MixturePosterior(random_probs(4, 5, 3), torch.tensor([0.1, 0.2, 0.3, 0.4])),
-    "field": field,
-    "field with joints": lambda: ew.PairwisePosterior.from_joints(*known_joints()),
+    "pairwise": pairwise,
+    "pairwise from joints": lambda: ew.PairwisePosterior.from_joints(*consistent_joints()),
 }
 
 
@@ -58,23 +58,23 @@ def test_nodes_and_joints_are_distributions(posterior):
     torch.testing.assert_close(joint.sum((-1, -2)), torch.ones(4, dtype=torch.float64))
 
 
-def test_the_other_direction_is_the_transpose(posterior):
+def test_joint_of_reversed_pair_is_the_transpose(posterior):
     torch.testing.assert_close(posterior.joint(EDGES.flip(0)), posterior.joint(EDGES).transpose(-1, -2))
 
 
-def test_a_node_with_itself_has_its_marginal_on_the_diagonal(posterior):
+def test_joint_of_a_node_with_itself_is_its_marginal_on_the_diagonal(posterior):
     pairs = torch.tensor([[2, 0, 1], [2, 1, 1]])
     joint = posterior.joint(pairs)
     torch.testing.assert_close(joint[0], posterior.node[2].diag())
     torch.testing.assert_close(joint[1:2], posterior.joint(pairs[:, 1:2]))
 
 
-def test_pairs_and_single_nodes_are_sets(posterior):
+def test_marginal_of_pairs_and_single_nodes(posterior):
     assert torch.equal(posterior.marginal(EDGES), posterior.joint(EDGES))
     torch.testing.assert_close(posterior.marginal(torch.tensor([[3, 0]])), posterior.node[[3, 0]])
 
 
-def test_the_order_of_a_set_is_the_order_of_its_axes(posterior):
+def test_order_of_a_set_is_the_order_of_its_dimensions(posterior):
     wedge = torch.tensor([[0], [2], [3]])
     torch.testing.assert_close(
         posterior.marginal(wedge[[2, 0, 1]]), posterior.marginal(wedge).permute(0, 3, 1, 2), rtol=1e-12, atol=1e-12
@@ -89,37 +89,37 @@ def test_chunks_change_nothing(posterior, monkeypatch):
     torch.testing.assert_close(posterior.joint(EDGES), joints)
 
 
-def test_no_pairs_are_legal(posterior):
+def test_empty_list_of_pairs_or_sets(posterior):
     assert posterior.joint(torch.empty(2, 0, dtype=torch.long)).shape == (0, 3, 3)
     assert posterior.marginal(np.empty((3, 0), dtype=np.int64)).shape == (0, 3, 3, 3)
 
 
-def test_saved_and_loaded_it_is_the_same(posterior, tmp_path):
+def test_save_and_load_round_trip(posterior, tmp_path):
     path = tmp_path / "belief.safetensors"
     posterior.save(path)
-    again = ew.Posterior.load(path)
-    assert type(again) is type(posterior)
-    assert torch.equal(again.node, posterior.node)
-    assert torch.equal(again.joint(EDGES), posterior.joint(EDGES))
+    loaded = ew.Posterior.load(path)
+    assert type(loaded) is type(posterior)
+    assert torch.equal(loaded.node, posterior.node)
+    assert torch.equal(loaded.joint(EDGES), posterior.joint(EDGES))
     assert [file.name for file in tmp_path.iterdir()] == ["belief.safetensors"]
 
 
-def test_to_gives_the_same_belief(posterior):
+def test_to_keeps_the_posterior(posterior):
     assert torch.equal(posterior.to("cpu").joint(EDGES), posterior.joint(EDGES))
 
 
-def test_repr_tells_the_size(posterior):
+def test_repr_shows_the_size(posterior):
     assert "nodes=5, classes=3" in repr(posterior)
 
 
-def test_independent_nodes_multiply():
+def test_independent_joint_is_the_product_of_marginals():
     probs = random_probs(4, 3)
     joint = ew.IndependentPosterior(probs).marginal(torch.tensor([[0], [3], [1]]))[0]
     for a, b, c in product(range(3), repeat=3):
         assert float(joint[a, b, c]) == pytest.approx(float(probs[0, a] * probs[3, b] * probs[1, c]))
 
 
-def test_a_mixture_multiplies_within_samples():
+def test_mixture_joint_is_the_weighted_sum_of_products():
     samples, weights = random_probs(4, 5, 3), random_probs(4, seed=2)
     posterior = ew.MixturePosterior(samples, weights)
     joint = posterior.marginal(torch.tensor([[0], [3], [1]]))[0]
@@ -131,7 +131,7 @@ def test_a_mixture_multiplies_within_samples():
     torch.testing.assert_close(joint.sum((1, 2)), posterior.node[0])
 
 
-def test_a_mixture_is_no_product():
+def test_mixture_joint_differs_from_the_product_of_marginals():
     posterior = ew.MixturePosterior(torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]]))
     assert posterior.node.tolist() == [[0.5, 0.5], [0.5, 0.5]]
     assert posterior.joint(torch.tensor([[0], [1]])).tolist() == [[[0.5, 0.0], [0.0, 0.5]]]
@@ -139,15 +139,15 @@ def test_a_mixture_is_no_product():
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_wedges_and_tails_of_a_field_follow_the_chain_rule(shared, scaled):
-    tail = field(shared=shared, scaled=scaled)
-    b02, b32 = tail.joint(torch.tensor([[0, 3], [2, 2]]))
-    expected = b02[:, None, :] * b32[None, :, :] / tail.node[2]  # b(0, 2) b(3, 2) / b(2)
-    torch.testing.assert_close(tail.marginal(torch.tensor([[0], [3], [2]]))[0], expected, rtol=1e-9, atol=1e-12)
+def test_pairwise_joint_of_a_path_follows_the_chain_rule(shared, scaled):
+    posterior = pairwise(shared=shared, scaled=scaled)
+    b02, b32 = posterior.joint(torch.tensor([[0, 3], [2, 2]]))
+    expected = b02[:, None, :] * b32[None, :, :] / posterior.node[2]  # b(0, 2) b(3, 2) / b(2)
+    torch.testing.assert_close(posterior.marginal(torch.tensor([[0], [3], [2]]))[0], expected, rtol=1e-9, atol=1e-12)
 
 
-def test_known_joints_come_back_and_join_by_the_chain_rule():
-    node, _, joints = known_joints()
+def test_from_joints_keeps_joints_and_follows_the_chain_rule():
+    node, _, joints = consistent_joints()
     assert float(joints.amin()) == 0.0  # impossible pairs stay impossible
     posterior = ew.PairwisePosterior.from_joints(node, EDGES, joints)
     torch.testing.assert_close(posterior.node, node)
@@ -158,8 +158,8 @@ def test_known_joints_come_back_and_join_by_the_chain_rule():
     )
 
 
-def test_a_batch_is_each_belief_alone():
-    both = field(batch=(2,))
+def test_batch_equals_its_single_posteriors():
+    both = pairwise(batch=(2,))
     for b in range(2):
         assert torch.equal(both[b].joint(EDGES), both.joint(EDGES)[b])
         assert torch.equal(both[b].node, both.node[b])
@@ -178,36 +178,36 @@ def test_gradients_flow_through_joints():
     assert float(probs.grad.abs().sum()) > 0
 
 
-def test_numpy_is_welcome_and_float32_stays():
+def test_numpy_input_and_float32_dtype():
     posterior = ew.IndependentPosterior(random_probs(5, 3, dtype=torch.float32).numpy())
     assert posterior.joint(EDGES.numpy()).dtype == torch.float32
-    assert field(dtype=torch.float32).joint(EDGES).dtype == torch.float32
+    assert pairwise(dtype=torch.float32).joint(EDGES).dtype == torch.float32
 
 
-def test_a_field_without_edges_knows_its_nodes():
+def test_pairwise_posterior_without_edges():
     mrf = ew.PairwiseMRF(torch.zeros(3, 2), torch.empty(2, 0, dtype=torch.long), torch.eye(2))
     posterior, convergence = ew.sum_product(mrf)
     assert posterior.node.tolist() == [[0.5, 0.5]] * 3
     assert convergence.converged
-    with pytest.raises(ValueError, match=r"pair \(0, 1\) is no edge"):
+    with pytest.raises(ValueError, match=r"pair \(0, 1\) is not an edge"):
         posterior.joint(torch.tensor([[0], [1]]))
 
 
-UNKNOWN = {
-    "no edge": (lambda p: p.joint(torch.tensor([[0, 0], [1, 3]])), r"the pair \(0, 3\) is no edge.*mixture"),
-    "apart": (lambda p: p.marginal(torch.tensor([[0], [1], [3]])), r"no edges connect the nodes \[0, 1, 3\]"),
+UNCONNECTED = {
+    "no edge": (lambda p: p.joint(torch.tensor([[0, 0], [1, 3]])), r"the pair \(0, 3\) is not an edge.*Mixture"),
+    "disconnected": (lambda p: p.marginal(torch.tensor([[0], [1], [3]])), r"no edges connect the nodes \[0, 1, 3\]"),
     "isolated": (lambda p: p.marginal(torch.tensor([[0], [1], [4]])), r"no edges connect"),
 }
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
-def test_a_field_says_what_it_does_not_know(name):
-    ask, message = UNKNOWN[name]
+@pytest.mark.parametrize("name", UNCONNECTED)
+def test_pairwise_posterior_rejects_unconnected_sets(name):
+    query, message = UNCONNECTED[name]
     with pytest.raises(ValueError, match=message):
-        ask(field())
+        query(pairwise())
 
 
-REFUSED = {
+INVALID = {
     "node sums": (lambda: ew.IndependentPosterior(torch.ones(3, 2)), "row 0 of probs sums to 2"),
     "node shape": (lambda: ew.IndependentPosterior(torch.ones(3)), r"probs of shape \(nodes, classes\)"),
     "samples shape": (lambda: ew.MixturePosterior(random_probs(3, 2)), r"samples of shape \(samples, nodes, classes\)"),
@@ -228,9 +228,9 @@ REFUSED = {
     ),
     "other marginals": (
         lambda: ew.PairwisePosterior.from_joints(random_probs(5, 3), EDGES, random_probs(4, 9, seed=1).view(4, 3, 3)),
-        r"sum to the marginals of their ends, but edge 0 is .* off at its start, node 0.*edge_probs",
+        r"edge 0 is .* off at its start, node 0.*edge_probs",
     ),
-    "how far the first of them is off": (
+    "size of the first difference": (
         lambda: ew.PairwisePosterior.from_joints(
             torch.full((3, 2), 0.5),
             torch.tensor([[0, 1], [1, 2]]),
@@ -259,7 +259,10 @@ REFUSED = {
     "pair outside": (lambda: KINDS["mixture"]().joint(torch.tensor([[0], [5]])), "nodes from 0 to 4"),
     "set outside": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [5]])), r"set 0 is \[0, 1, 5\]"),
     "set repeats": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0], [1], [0]])), "distinct nodes"),
-    "set turned": (lambda: KINDS["mixture"]().marginal(torch.tensor([[0, 0], [1, 1], [0, 2]])), "distinct.*nodes.T"),
+    "set transposed": (
+        lambda: KINDS["mixture"]().marginal(torch.tensor([[0, 0], [1, 1], [0, 2]])),
+        "distinct.*nodes.T",
+    ),
     "set shape": (lambda: KINDS["mixture"]().marginal(torch.tensor([0, 1])), r"shape \(nodes per set, sets\)"),
     "long set": (
         lambda: KINDS["mixture"]().marginal(torch.zeros(9, 1, dtype=torch.long)),
@@ -273,14 +276,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refusals(name):
-    make, message = REFUSED[name]
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_inputs_are_rejected(name):
+    make, message = INVALID[name]
     with pytest.raises(ValueError, match=message):
         make()
 
 
-def test_files_that_are_no_posteriors(tmp_path):
+def test_invalid_posterior_files_are_rejected(tmp_path):
     from safetensors.torch import save_file
 
     path = tmp_path / "x.safetensors"
@@ -296,26 +299,26 @@ def test_files_that_are_no_posteriors(tmp_path):
     with pytest.raises(ValueError, match="tensors of a IndependentPosterior"):
         ew.Posterior.load(path)
     with pytest.raises(ValueError, match="Expected to write"):
-        KINDS["field"]().save(tmp_path / "no folder" / "x.safetensors")
+        KINDS["pairwise"]().save(tmp_path / "no folder" / "x.safetensors")
 
 
-def test_sets_around_nodes_that_are_almost_certain():
-    """Rounding does not decide whether a set is known: the same wedge is answered for any strength of its middle."""
+def test_joint_of_a_path_through_an_almost_certain_node():
+    """Rounding of the middle node's probabilities to 0 and 1 does not make the set unconnected."""
     cycle = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 0]])
-    for strength in (14.0, 20.0, 200.0):
+    for log_odds in (14.0, 20.0, 200.0):
         unary = torch.zeros(4, 2)
-        unary[1, 0] = strength
+        unary[1, 0] = log_odds
         posterior, _ = ew.sum_product(ew.PairwiseMRF(unary, cycle, 1.5 * torch.eye(2)))
         joint = posterior.marginal(torch.tensor([[0], [1], [2]]))
         assert float(joint.sum()) == pytest.approx(1.0)
 
 
-def test_infinite_scales_are_refused():
-    parts = field().tensors()
+def test_nonfinite_edge_scale_is_rejected():
+    parts = pairwise().tensors()
     with pytest.raises(ValueError, match="NaN or infinity"):
         ew.PairwisePosterior(**{**parts, "edge_scale": torch.full((4,), torch.nan)})
 
 
-def test_detached_it_has_no_gradient():
+def test_detach_removes_the_gradient():
     probs = random_probs(5, 3).requires_grad_()
     assert not ew.IndependentPosterior(probs).detach().joint(EDGES).requires_grad

@@ -212,7 +212,7 @@ def _content(archive: zipfile.ZipFile, member: zipfile.ZipInfo, num_nodes: int) 
     """Read a member of an archive, or raise FileError if it is larger than lists of all nodes can be."""
     if member.file_size > MAX_BYTES + MAX_BYTES_PER_NODE * num_nodes:
         raise FileError(
-            f"Expected {member.filename} to list nodes of a graph with {num_nodes}, but got {member.file_size} bytes."
+            f"Expected {member.filename} to list at most {num_nodes} nodes, but got {member.file_size} bytes."
         )
     return archive.read(member)
 

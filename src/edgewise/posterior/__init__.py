@@ -1,4 +1,4 @@
-"""What a model believes about the labels of a graph: each node's marginal, and the joint of nodes."""
+"""Posteriors over the labels of a graph: node marginals, and joints of edges and node sets."""
 
 from edgewise.posterior.belief import MAX_ENTRIES, MAX_SET, Convergence, Posterior
 from edgewise.posterior.independent import Belief, HasPosterior, IndependentPosterior, as_posterior

@@ -1,4 +1,4 @@
-"""Independent nodes, whose joints are products; and the one way from an argument to a posterior."""
+"""Posterior of independent nodes, and conversion of arguments to a posterior."""
 
 from typing import Protocol
 
@@ -10,7 +10,7 @@ from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
 class HasPosterior(Protocol):
-    """Anything that can be asked for its posterior, such as a fitted model."""
+    """Object with a ``posterior`` method, such as a fitted model."""
 
     def posterior(self) -> Posterior:
         """Return the posterior."""
@@ -20,14 +20,14 @@ Belief = Posterior | HasPosterior | ArrayLike
 
 
 class IndependentPosterior(Posterior):
-    """P(y) = Π_i p_i(y_i): any model that gives each node probabilities of its own.
+    """Posterior of independent nodes, P(y) = Π_i p_i(y_i). The joint of a pair is the product of its marginals.
 
     Parameters
     ----------
     node
-        Probabilities (N, C), whose rows sum to 1. With a batch, (B, N, C).
+        Probabilities (N, C) with rows that sum to 1. With a batch, (B, N, C).
     convergence
-        Whether the solver that inferred the probabilities converged, if there was one.
+        Convergence of the solver that computed the probabilities, if any.
 
     Examples
     --------
@@ -59,9 +59,9 @@ class IndependentPosterior(Posterior):
 
 
 def as_posterior(belief: Belief) -> Posterior:
-    """Return the posterior that a belief is: a `Posterior` itself, what has one, or probabilities (nodes, classes).
+    """Convert probabilities (nodes, classes), or an object with ``posterior()``, to a `Posterior`.
 
-    Every function of the library that takes a belief takes it through this one. Logits are refused.
+    A `Posterior` is returned as is. Logits raise ValueError. All functions that accept predictions use this conversion.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def as_posterior(belief: Belief) -> Posterior:
     if not isinstance(belief, Posterior) and callable(getattr(belief, "posterior", None)):
         belief = belief.posterior()  # type: ignore[union-attr]  # mypy does not narrow by getattr
     if isinstance(belief, tuple):
-        raise ValueError("Expected a posterior, but got a tuple. Of (posterior, convergence) pass the first.")
+        raise ValueError("Expected a posterior, but got a tuple. Unpack it: posterior, convergence = …")
     if not isinstance(belief, Posterior):
         probs = dense_tensor(belief, "probs")  # type: ignore[arg-type]
         if probs.ndim != 2:
@@ -80,6 +80,6 @@ def as_posterior(belief: Belief) -> Posterior:
         return IndependentPosterior(probs)
     if belief.batch_shape:
         raise ValueError(
-            f"Expected one posterior, but got a batch of shape {belief.batch_shape}. Choose one: posterior[b]."
+            f"Expected one posterior, but got a batch of shape {belief.batch_shape}. Select one: posterior[b]."
         )
     return belief

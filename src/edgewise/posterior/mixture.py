@@ -1,4 +1,4 @@
-"""A mixture of samples: nodes are independent in each, and dependent over all."""
+"""Posterior as a mixture of samples with independent nodes."""
 
 from functools import cached_property
 
@@ -11,23 +11,24 @@ from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
 class MixturePosterior(Posterior):
-    """P(y) = Σ_s w_s Π_i p_s(y_i): samples s of the probabilities of all nodes.
+    """Mixture of samples of the node probabilities, P(y) = Σ_s w_s Π_i p_s(y_i).
 
-    The joint of a pair is Σ_s w_s p_s(y_i) p_s(y_j), a real joint whose marginals are the node marginals: what an
-    ensemble, dropout at test time, or sampled neighbors say about pairs.
+    The samples come from an ensemble, dropout at test time, or sampled neighbors. Nodes are independent within a sample
+    but dependent in the mixture: the joint of a pair is Σ_s w_s p_s(y_i) p_s(y_j), and its marginals are the node
+    marginals.
 
     Parameters
     ----------
     samples
-        Probabilities (S, N, C), whose rows sum to 1. With a batch, (B, S, N, C).
+        Probabilities (S, N, C) with rows that sum to 1. With a batch, (B, S, N, C).
     weights
-        w (S,), which sum to 1; by default all samples weigh the same. With a batch, (B, S).
+        w (S,) with sum 1, uniform by default. With a batch, (B, S).
     convergence
-        Whether the solver that inferred the mixture converged, if there was one.
+        Convergence of the solver that computed the samples, if any.
 
     Examples
     --------
-    Two samples are sure, and disagree:
+    Two samples are certain and disagree:
 
     >>> posterior = MixturePosterior(torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0]]]))
     >>> posterior.node.tolist(), posterior.joint(torch.tensor([[0], [1]])).tolist()
@@ -54,27 +55,27 @@ class MixturePosterior(Posterior):
     @cached_property
     def node(self) -> Float[Tensor, "*batch nodes classes"]:
         """The marginal of each node, Σ_s w_s p_s(y_i)."""
-        return _normalized(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
+        return _normalize(torch.einsum("...s,...snc->...nc", self._weights, self._samples))
 
     def tensors(self) -> dict[str, Tensor]:
         """Return samples and weights."""
         return {"samples": self._samples, "weights": self._weights}
 
     @property
-    def _copies(self) -> int:
+    def _num_copies(self) -> int:
         return max(1, self._samples.shape[-3] // self.num_classes)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
-        # The last node is summed over samples by a matrix product, so no (samples, sets, entries) is made.
+        # A matrix product with the last node sums over samples without a tensor (samples, sets, entries).
         first = self._samples[..., nodes[0], :] * self._weights[..., None, None]
         if len(nodes) == 1:
-            return _normalized(first.sum(-3))
+            return _normalize(first.sum(-3))
         for other in nodes[1:-1]:
             first = (first.unsqueeze(-1) * self._samples[..., other, :].unsqueeze(-2)).flatten(-2)
         last = self._samples[..., nodes[-1], :]
-        return _normalized((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
+        return _normalize((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
 
 
-def _normalized(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:
-    """Divide rows by their sums, so that what all samples are sure of has probability 1 to the last bit."""
+def _normalize(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:
+    """Divide rows by their sums, so that a label that is certain in all samples has probability exactly 1."""
     return p / p.sum(-1, keepdim=True)

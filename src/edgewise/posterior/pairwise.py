@@ -1,4 +1,4 @@
-"""A pairwise field: beliefs of nodes and edges, as belief propagation leaves them."""
+"""Posterior of a pairwise Markov random field: beliefs of nodes and edges from belief propagation."""
 
 from functools import cached_property
 from itertools import combinations
@@ -15,30 +15,31 @@ MARGINAL_TOLERANCE = 1e-3
 
 
 class PairwisePosterior(Posterior):
-    """Beliefs b_i of nodes, messages between the ends of edges, and couplings T of edges; all in logarithms.
+    """Node beliefs b_i, messages μ along edges and edge couplings T of a pairwise MRF, all in logarithms.
 
-    The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): each end's
-    belief without the message from the other end, and their coupling. So a coupling that edges share costs (E, C), not
-    (E, C, C). Larger sets of nodes that hang together are joined in the same way: exact on a tree; elsewhere loops in
-    the set count in full, so its marginals may differ from ``node``, and ways around outside the set do not count.
+    The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): the belief of
+    each end without the message from the other end, plus the coupling. With a coupling shared by all edges this takes
+    memory (E, C) instead of (E, C, C). Joints of larger connected sets are computed in the same way. They are exact on
+    a tree. Otherwise cycles within the set are included exactly, so that the marginals of the set may differ from
+    ``node``, and paths outside the set are ignored.
 
-    `sum_product` gives one; of marginals and joints that are known already make one by `from_joints`.
+    `sum_product` returns this posterior. To build one from given marginals and joints, use `from_joints`.
 
     Parameters
     ----------
     log_node
-        b (N, C), up to a constant in each row; -inf where a label is impossible. With a batch, this and all else but
-        ``edge_index`` have the dimensions of the batch first.
+        b (N, C), up to a constant per row, -inf for impossible labels. With a batch, all arguments but ``edge_index``
+        have the batch dimensions first.
     edge_index
         Edges (2, E), each undirected edge once.
     messages
-        μ (2, E, C): into the start of each edge, and into its end.
+        μ (2, E, C): messages into the start and into the end of each edge.
     pairwise
-        T (1, C, C) for all edges, or (E, C, C), oriented as ``edge_index``.
+        T, (1, C, C) shared by all edges, or (E, C, C) oriented as ``edge_index``.
     edge_scale
-        A factor (E,) of the coupling of each edge; by default 1.
+        Factor (E,) of the coupling of each edge, 1 by default.
     convergence
-        Whether the solver that inferred the beliefs converged, if there was one.
+        Convergence of the solver that computed the beliefs, if any.
 
     Examples
     --------
@@ -80,13 +81,15 @@ class PairwisePosterior(Posterior):
         if self._edge_scale is not None:
             finite &= self._edge_scale.isfinite().all()
         if not bool(finite):
-            raise ValueError("Expected finite messages and a possible label for each node, but got NaN or infinity.")
+            raise ValueError(
+                "Expected finite messages and at least one possible label for each node, but got NaN or infinity."
+            )
 
     @classmethod
     def from_joints(cls, node: ArrayLike, edge_index: ArrayLike, joints: ArrayLike) -> "PairwisePosterior":
-        """Make a field of marginals and joints that are known already.
+        """Build the posterior from given marginals and edge joints.
 
-        Sets of more than two nodes are then joined by Π_edges b_ij Π_nodes b_i^(1 - degree), normalized.
+        The joint of more than two nodes is then Π_edges b_ij Π_nodes b_i^(1 - degree), normalized.
 
         Parameters
         ----------
@@ -95,7 +98,7 @@ class PairwisePosterior(Posterior):
         edge_index
             Edges (2, E), each undirected edge once.
         joints
-            Joints (E, C, C), oriented as ``edge_index``, which sum to the marginals of their ends.
+            Joints (E, C, C), oriented as ``edge_index``, whose marginals equal those of their ends.
         """
         marginals, pairs = dense_tensor(node, "node"), dense_tensor(joints, "joints")
         check_node_shape(marginals, "node")
@@ -106,7 +109,7 @@ class PairwisePosterior(Posterior):
         check_distributions(pairs.flatten(0, -3), "joints", "edge")
         check_unique_edges(edges, marginals.shape[-2])
         _check_marginals(marginals.detach(), edges, pairs.detach())
-        # What is impossible for a node is impossible in its joints, which say so; here it must only be finite.
+        # Labels that are impossible for a node have probability 0 in its joints too. The messages need only be finite.
         log_node = marginals.clamp(min=torch.finfo(marginals.dtype).tiny).log()
         return cls(marginals.log(), edges, log_node[..., edges, :], pairs.log())
 
@@ -117,110 +120,110 @@ class PairwisePosterior(Posterior):
 
     @property
     def edge_index(self) -> Int[Tensor, "2 edges"]:
-        """The edges whose joints are known, each once."""
+        """Edges of the Markov random field, each undirected edge once."""
         return self._edge_index
 
     @property
     def messages(self) -> Float[Tensor, "*batch 2 edges classes"]:
-        """The messages along each edge: into its start, and into its end."""
+        """Messages into the start and into the end of each edge."""
         return self._messages
 
-    def _more(self) -> str:
+    def _extra_repr(self) -> str:
         return f", edges={self._edge_index.shape[1]}"
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return beliefs, edges, messages and couplings."""
+        """Return log-beliefs, edges, messages and couplings."""
         tensors = {"log_node": self._log_node, "edge_index": self._edge_index, "messages": self._messages}
         scale = {} if self._edge_scale is None else {"edge_scale": self._edge_scale}
         return {**tensors, "pairwise": self._pairwise, **scale}
 
-    def _chosen(self, index: int) -> Posterior:
-        chosen = {name: tensor[index] for name, tensor in self.tensors().items() if name != "edge_index"}
-        return self._remade(edge_index=self._edge_index, **chosen)
+    def _select(self, index: int) -> Posterior:
+        selected = {name: tensor[index] for name, tensor in self.tensors().items() if name != "edge_index"}
+        return self._rebuild(edge_index=self._edge_index, **selected)
 
     @property
-    def _copies(self) -> int:
-        return 4  # sums are made in float64
+    def _num_copies(self) -> int:
+        return 4  # sums are computed in float64
 
     @cached_property
     def _lookup(self) -> EdgeLookup:
         return EdgeLookup(self._edge_index, self.num_nodes)
 
     @cached_property
-    def _decided(self) -> Bool[Tensor, " nodes"]:
-        """Nodes that have a single possible label, in any field of a batch."""
+    def _certain(self) -> Bool[Tensor, " nodes"]:
+        """Nodes with a single possible label, in any posterior of a batch."""
         certain: Tensor = (self._log_node.detach() > -torch.inf).sum(-1) == 1
         return certain.flatten(0, -2).any(0) if self.batch_shape else certain
 
     @cached_property
-    def _part(self) -> Int[Tensor, " nodes"]:
-        """Which part of the graph each node is in, when nodes whose label is certain are taken out."""
-        return connected_components(self._edge_index[:, ~self._decided[self._edge_index].any(0)], self.num_nodes)
+    def _component(self) -> Int[Tensor, " nodes"]:
+        """Connected component of each node, in the graph without the edges of certain nodes."""
+        return connected_components(self._edge_index[:, ~self._certain[self._edge_index].any(0)], self.num_nodes)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
-        """Join the sets: Σ_i (b_i - messages from other nodes of the set) + the couplings among them."""
+        """Return softmax of Σ_i (b_i - messages from other nodes of the set) + Σ couplings within the set."""
         size = len(nodes)
-        fields = [self._log_node[..., node, :].double() for node in nodes]
-        found = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
-        check_connected(nodes, found)
-        if size > 2 and bool(self._decided[nodes].any()):
-            check_joined(nodes, found, self._decided[nodes], self._part[nodes])
+        unaries = [self._log_node[..., node, :].double() for node in nodes]
+        matches = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
+        check_connected(nodes, matches)
+        if size > 2 and bool(self._certain[nodes].any()):
+            check_connected_without_certain(nodes, matches, self._certain[nodes], self._component[nodes])
         couplings = {}
-        for (a, b), (edge, backward) in found.items():
-            into_a, into_b, coupling = self._between(edge, backward)
-            fields[a], fields[b] = fields[a] - into_a, fields[b] - into_b
+        for (a, b), (edge, backward) in matches.items():
+            into_a, into_b, coupling = self._messages_and_coupling(edge, backward)
+            unaries[a], unaries[b] = unaries[a] - into_a, unaries[b] - into_b
             couplings[a, b] = coupling
         total = torch.zeros((), dtype=torch.float64, device=nodes.device)
-        for a, field in enumerate(fields):
-            field = field - field.amax(-1, keepdim=True)
-            total = total + field.reshape(*field.shape[:-1], *(self.num_classes if k == a else 1 for k in range(size)))
+        for a, unary in enumerate(unaries):
+            unary = unary - unary.amax(-1, keepdim=True)
+            total = total + unary.reshape(*unary.shape[:-1], *(self.num_classes if k == a else 1 for k in range(size)))
         for (a, b), coupling in couplings.items():
-            sides = (self.num_classes if k in (a, b) else 1 for k in range(size))
-            total = total + coupling.reshape(*coupling.shape[:-2], *sides)
+            shape = (self.num_classes if k in (a, b) else 1 for k in range(size))
+            total = total + coupling.reshape(*coupling.shape[:-2], *shape)
         log_joint = total.flatten(-size)
-        return _kept_possible(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
+        return _clamp_underflow(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
 
-    def _between(
+    def _messages_and_coupling(
         self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
     ) -> tuple[Float[Tensor, "*b sets c"], Float[Tensor, "*b sets c"], Float[Tensor, "*b couplings c c"]]:
-        """Return the messages into both nodes of a pair and their coupling; zero where they share no edge."""
-        unknown = edge < 0
+        """Return the messages into both nodes of each pair and their coupling, zero if they share no edge."""
+        no_edge = edge < 0
         if self._edge_index.shape[1] == 0:
             zero = self._log_node.new_zeros(*self.batch_shape, len(edge), self.num_classes, dtype=torch.float64)
             return zero, zero, zero.new_zeros(1, self.num_classes, self.num_classes)
         direction = backward.long()
         into_a, into_b = self._messages[..., direction, edge, :], self._messages[..., 1 - direction, edge, :]
         coupling = self._pairwise if self._pairwise.shape[-3] == 1 else self._pairwise[..., edge, :, :]
-        turned = coupling.transpose(-1, -2)
-        if not torch.equal(coupling, turned):
-            coupling = torch.where(backward[:, None, None], turned, coupling)
+        transposed = coupling.transpose(-1, -2)
+        if not torch.equal(coupling, transposed):
+            coupling = torch.where(backward[:, None, None], transposed, coupling)
         coupling = coupling.double()
         if self._edge_scale is not None:
             coupling = coupling * self._edge_scale[..., edge, None, None].double()
-        if bool(unknown.any()):
-            into_a, into_b = (message.masked_fill(unknown[:, None], 0.0) for message in (into_a, into_b))
-            coupling = torch.where(unknown[:, None, None], 0.0, coupling)
+        if bool(no_edge.any()):
+            into_a, into_b = (message.masked_fill(no_edge[:, None], 0.0) for message in (into_a, into_b))
+            coupling = torch.where(no_edge[:, None, None], 0.0, coupling)
         return into_a, into_b, coupling
 
 
-def _kept_possible(p: Float[Tensor, "*b sets entries"], log_p: Tensor) -> Float[Tensor, "*b sets entries"]:
-    """Replace what underflows by the smallest normal number: 0 is for what is impossible, with a logarithm of -inf."""
-    lost = p == 0
-    if not bool(lost.any()):
+def _clamp_underflow(p: Float[Tensor, "*b sets entries"], log_p: Tensor) -> Float[Tensor, "*b sets entries"]:
+    """Replace underflow by the smallest normal number, so that only impossible entries (log_p = -inf) are 0."""
+    zero = p == 0
+    if not bool(zero.any()):
         return p
-    return torch.where(lost & (log_p > -torch.inf), torch.finfo(p.dtype).tiny, p)
+    return torch.where(zero & (log_p > -torch.inf), torch.finfo(p.dtype).tiny, p)
 
 
 def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
-    """Refuse joints that do not sum to the marginals of their ends."""
+    """Raise ValueError if joints do not sum to the marginals of their ends."""
     for side, (end, summed) in enumerate((("start", joints.sum(-1)), ("end", joints.sum(-2)))):
         gap = (summed - node[..., edge_index[side], :]).abs().amax(-1)
         if bool((gap > MARGINAL_TOLERANCE).any()):
-            place = tuple((gap > MARGINAL_TOLERANCE).nonzero()[0].tolist())
-            e = place[-1]
+            position = tuple((gap > MARGINAL_TOLERANCE).nonzero()[0].tolist())
+            e = position[-1]
             raise ValueError(
-                f"Expected joints that sum to the marginals of their ends, but edge {e} is {float(gap[place]):.2g} off "
-                f"at its {end}, node {int(edge_index[side, e])}. To score joints as they are pass them as edge_probs."
+                f"Expected joints that sum to the marginals of their ends, but edge {e} is {float(gap[position]):.2g} "
+                f"off at its {end}, node {int(edge_index[side, e])}. To score inconsistent joints, pass edge_probs."
             )
 
 
@@ -229,45 +232,45 @@ def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
 
 
-def check_connected(nodes: Int[Tensor, "set sets"], found: dict[tuple[int, int], EdgeMatch]) -> None:
-    """Refuse sets that do not hang together: a field says nothing about how far parts depend on each other."""
-    apart = ~_connections(nodes, {pair: edge >= 0 for pair, (edge, _) in found.items()}).flatten(1).all(1)
-    if bool(apart.any()):
-        lonely = nodes[:, int(apart.nonzero()[0])].tolist()
-        what = f"the pair {tuple(lonely)} is no edge" if len(nodes) == 2 else f"no edges connect the nodes {lonely}"
+def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[tuple[int, int], EdgeMatch]) -> None:
+    """Raise ValueError for sets that edges do not connect: the dependence between their components is unknown."""
+    disconnected = ~_reachable(nodes, {pair: edge >= 0 for pair, (edge, _) in matches.items()}).flatten(1).all(1)
+    if bool(disconnected.any()):
+        s = nodes[:, int(disconnected.nonzero()[0])].tolist()
+        problem = f"the pair {tuple(s)} is not an edge" if len(nodes) == 2 else f"no edges connect the nodes {s}"
         raise ValueError(
-            f"Expected nodes that the field's edges connect, but {what}. A pairwise field knows the joints of its "
-            "edges and of connected sets; a mixture or independent nodes know any."
+            f"Expected nodes connected by edges, but {problem}. A pairwise posterior has joints of its edges and of "
+            "connected sets only. For other sets use an IndependentPosterior or a MixturePosterior."
         )
 
 
-def check_joined(
+def check_connected_without_certain(
     nodes: Int[Tensor, "set sets"],
-    found: dict[tuple[int, int], EdgeMatch],
-    decided: Bool[Tensor, "set sets"],
-    part: Int[Tensor, "set sets"],
+    matches: dict[tuple[int, int], EdgeMatch],
+    certain: Bool[Tensor, "set sets"],
+    component: Int[Tensor, "set sets"],
 ) -> None:
-    """Refuse sets that hang together only through a node whose label is certain, but depend on each other elsewhere."""
-    links = {(a, b): (edge >= 0) & ~decided[a] & ~decided[b] for (a, b), (edge, _) in found.items()}
-    certain, parts = decided.T, part.T
-    independent = certain[:, :, None] | certain[:, None, :] | (parts[:, :, None] != parts[:, None, :])
-    unknown = ~(_connections(nodes, links) | independent).flatten(1).all(1)
+    """Raise ValueError for sets connected only through a certain node whose nodes depend on each other elsewhere."""
+    links = {(a, b): (edge >= 0) & ~certain[a] & ~certain[b] for (a, b), (edge, _) in matches.items()}
+    fixed, components = certain.T, component.T
+    independent = fixed[:, :, None] | fixed[:, None, :] | (components[:, :, None] != components[:, None, :])
+    unknown = ~(_reachable(nodes, links) | independent).flatten(1).all(1)
     if bool(unknown.any()):
-        lonely = nodes[:, int(unknown.nonzero()[0])].tolist()
+        s = nodes[:, int(unknown.nonzero()[0])].tolist()
         raise ValueError(
-            f"Expected nodes that edges connect, but the nodes {lonely} are connected only through one whose "
-            "label is certain, and depend on each other along other ways. Add the nodes between them to the set."
+            f"Expected nodes connected by edges, but the nodes {s} are connected only through a node whose label is "
+            "certain, and depend on each other along other paths. Add the nodes between them to the set."
         )
 
 
-def _connections(
+def _reachable(
     nodes: Int[Tensor, "set sets"], links: dict[tuple[int, int], Bool[Tensor, " sets"]]
 ) -> Bool[Tensor, "sets set set"]:
-    """Tell which nodes of a set are connected by links between nodes of the set (Warshall)."""
+    """Return which nodes of a set are connected by links within the set (Warshall's algorithm)."""
     size, num_sets = nodes.shape
-    reached = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
+    reachable = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
     for (a, b), linked in links.items():
-        reached[:, a, b] = reached[:, b, a] = linked
+        reachable[:, a, b] = reachable[:, b, a] = linked
     for through in range(size):
-        reached |= reached[:, :, through, None] & reached[:, None, through, :]
-    return reached
+        reachable |= reachable[:, :, through, None] & reachable[:, None, through, :]
+    return reachable
