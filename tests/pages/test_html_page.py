@@ -1,4 +1,4 @@
-"""A page of one's own, made of the building blocks: it holds all it needs, and runs nothing but its own."""
+"""`render_page`: a custom page is self-contained and its policy allows only its own style and script."""
 
 import json
 import re
@@ -35,15 +35,15 @@ STYLE = "[data-model] { --color: #0072B2; }\n"
 SCRIPT = """
 {
   const { points, name } = page.readData();
-  const size = { widest: 400, steepness: 1, highest: 400, beneath: 0 };
-  const field = page.newField(page.byId("place"), { ...size, max: 1, step: 0.5, write: String });
-  page.nameAxes(field, "confidence", "accuracy");
-  const marks = points.map(([x, y]) => page.shapes.s(field.x(x), field.y(y), 4));
-  field.picture.append(page.draw("g", { class: "point", "data-model": name }, ...marks));
+  const size = { maxWidth: 400, aspect: 1, maxHeight: 400, extraHeight: 0 };
+  const plot = page.newPlot(page.byId("place"), { ...size, max: 1, step: 0.5, write: String });
+  page.labelAxes(plot, "confidence", "accuracy");
+  const marks = points.map(([x, y]) => page.shapes.s(plot.x(x), plot.y(y), 4));
+  plot.picture.append(page.draw("g", { class: "point", "data-model": name }, ...marks));
   let chosen = null;
-  const go = (next) => page.fill(field.picture, { "aria-valuenow": (chosen = next) });
-  page.movable(field, { count: points.length, current: () => chosen, at: () => null, go });
-  page.show(page.byId("place"), field.picture);
+  const go = (next) => page.fill(plot.picture, { "aria-valuenow": (chosen = next) });
+  page.makeNavigable(plot, { count: points.length, current: () => chosen, at: () => null, go });
+  page.show(page.byId("place"), plot.picture);
 }
 """
 DATA = {"points": [[0.25, 0.5], [0.75, 0.7]], "name": HOSTILE}
@@ -63,13 +63,13 @@ def html() -> str:
     )
 
 
-def test_the_page_has_its_parts(html: str) -> None:
+def test_page_has_title_blocks_and_filters(html: str) -> None:
     assert html.startswith("<!doctype html>\n")
     assert "<title>My &lt;scores&gt;</title>" in html and "<h1>My &lt;scores&gt;</h1>" in html
     assert "<h2>GCN</h2>" in html and "<td>2</td>" in html and "<footer><p>The end.</p></footer>" in html
 
 
-def test_only_its_own_style_and_script_may_run(html: str) -> None:
+def test_policy_allows_only_the_inline_style_and_script(html: str) -> None:
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     for kind, pattern in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
         (text,) = re.findall(pattern, html, re.DOTALL)
@@ -78,30 +78,30 @@ def test_only_its_own_style_and_script_may_run(html: str) -> None:
     assert not re.search(r'(src|href)="(?!#|data:)', html)
 
 
-def test_text_and_data_cannot_end_their_elements(html: str) -> None:
+def test_text_and_data_are_escaped(html: str) -> None:
     assert HOSTILE not in html
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
     assert not re.search("[<>&]", data) and json.loads(data) == DATA
 
 
-def test_a_page_without_a_script_has_none() -> None:
+def test_page_without_script_has_no_script_element() -> None:
     html = render_page('{% extends "layout.html.j2" %}', title="Empty")
     assert "<script" not in html and "script-src" not in html
     assert content_security_policy("a {}").startswith("default-src 'none'; style-src 'sha256-")
 
 
 @pytest.mark.parametrize("kind", ["style", "script"])
-def test_a_style_or_script_that_ends_its_element_is_refused(kind: str) -> None:
-    with pytest.raises(ValueError, match=f"has '</{kind}'"):
+def test_closing_tag_in_style_or_script_raises_value_error(kind: str) -> None:
+    with pytest.raises(ValueError, match=f"</{kind}"):
         render_page('{% extends "layout.html.j2" %}', title="", **{kind: f"/* </{kind.upper()}> */"})
 
 
-def test_data_must_be_finite() -> None:
+def test_data_that_is_not_finite_raises_value_error() -> None:
     with pytest.raises(ValueError):
         embedded_json({"nll": float("inf")})
 
 
-def test_a_page_is_written_whole(html: str, tmp_path: Path) -> None:
+def test_write_page_replaces_the_old_page(html: str, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("an older page")
     write_page(path, html)
@@ -116,7 +116,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
-def test_it_opens_from_disk_and_draws(browser: Any, html: str, tmp_path: Path, width: int, scheme: str) -> None:
+def test_page_opens_from_disk_and_draws(browser: Any, html: str, tmp_path: Path, width: int, scheme: str) -> None:
     write_page(tmp_path / "own.html", html)
     opener = Opener(browser, {"own": (tmp_path / "own.html").as_uri()})
     page = opener("own", width=width, scheme=scheme)
@@ -130,4 +130,4 @@ def test_it_opens_from_disk_and_draws(browser: Any, html: str, tmp_path: Path, w
     assert page.locator("#place svg").get_attribute("aria-valuenow") == "1"
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    opener.check_silence()
+    opener.check_no_messages_or_requests()

@@ -85,7 +85,7 @@ def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_
 
 def test_page_and_figures_have_them(results: Results) -> None:
     html = results_page(results)
-    assert "Texas and synthetic-0.2,\nabout which nothing was published." in html
+    assert "Texas and synthetic-0.2,\nfor which nothing was published." in html
     assert 'id="partial"' not in html  # nobody asked for the paper
     figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
     figure.draw_without_rendering()

@@ -1,3 +1,5 @@
+"""The HTML page of results, as text and in Chromium."""
+
 import json
 import math
 import re
@@ -24,7 +26,7 @@ from helpers.fake_results import HOSTILE, N_BINS, fake_results, with_hostile_tex
 
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
 DASH = "(line) => getComputedStyle(line).strokeDasharray"
-LARGEST = 1_500_000  # bytes, with all runs of the paper
+MAX_PAGE_BYTES = 1_500_000  # with all runs of the paper
 PAGES = ("whole", "hostile", "one_cell", "nothing", "others", "calibrated", "unknown")
 
 # ---- Without a browser -------------------------------------------------------------------------------------------
@@ -40,11 +42,11 @@ def html(results: Results) -> str:
     return results_page(results)
 
 
-def test_the_same_results_give_the_same_page(html: str) -> None:
+def test_page_is_deterministic(html: str) -> None:
     assert results_page(fake_results()) == html
 
 
-def test_a_page_is_written_whole(results: Results, html: str, tmp_path: Path) -> None:
+def test_write_replaces_the_old_page(results: Results, html: str, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("an older page")
     write_results_page(results, path)
@@ -52,7 +54,7 @@ def test_a_page_is_written_whole(results: Results, html: str, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_paper_fits_into_a_small_file(results: Results) -> None:
+def test_page_size_with_all_runs_of_the_paper(results: Results) -> None:
     more = [
         replace(run, key=replace(run.key, split=split, init=init))
         for run in results.runs
@@ -61,10 +63,10 @@ def test_the_paper_fits_into_a_small_file(results: Results) -> None:
         for init in range(5)
     ]
     assert len(more) == 900
-    assert len(results_page(replace(results, runs=more)).encode()) < LARGEST
+    assert len(results_page(replace(results, runs=more)).encode()) < MAX_PAGE_BYTES
 
 
-def test_only_its_own_style_and_script_may_run(html: str) -> None:
+def test_policy_allows_only_the_inline_style_and_script(html: str) -> None:
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
     for kind, pattern in (("style-src", r"<style>(.*?)</style>"), ("script-src", r"<script>(.*?)</script>")):
         (text,) = re.findall(pattern, html, re.DOTALL)
@@ -75,7 +77,7 @@ def test_only_its_own_style_and_script_may_run(html: str) -> None:
     assert "innerHTML" not in html
 
 
-def test_the_numbers_cannot_end_their_element(results: Results) -> None:
+def test_embedded_data_is_escaped(results: Results) -> None:
     text = results_page(with_hostile_text(results))
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert not re.search("[<>&]", data)
@@ -95,7 +97,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colors_can_be_read(html: str, scheme: str) -> None:
+def test_colors_have_enough_contrast(html: str, scheme: str) -> None:
     light, dark, *_ = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
     colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", light))
     if scheme == "dark":
@@ -110,13 +112,13 @@ def test_colors_can_be_read(html: str, scheme: str) -> None:
         assert contrast(line, colors["paper"]) >= 3
 
 
-def test_no_two_rows_look_alike_with_colors_or_without() -> None:
+def test_rows_differ_by_color_and_by_marker() -> None:
     assert {row for rows in READINGS.values() for row in rows} <= set(ROW_STYLES)
     for part in ("label", "color", "marker"):
         assert len({getattr(style, part) for style in ROW_STYLES.values()}) == len(ROW_STYLES)
 
 
-def test_the_page_has_a_shape_for_each_marker(html: str) -> None:
+def test_script_has_a_shape_for_each_marker(html: str) -> None:
     (shapes,) = re.findall(r"const shapes = \{(.*?)\n  \};", html, re.DOTALL)
     names = re.findall(r'^    "?(.*?)"?: \(x, y, r\)', shapes, re.MULTILINE)
     assert {style.marker for style in ROW_STYLES.values()} <= set(names)
@@ -160,14 +162,14 @@ def opener(browser: Any, files: dict[str, str]) -> Opener:
 
 @pytest.fixture
 def opened(opener: Opener) -> Iterator[Opener]:
-    opener.complaints.clear()
+    opener.messages.clear()
     opener.requests.clear()
     yield opener
-    opener.check_silence()  # whatever a test did
+    opener.check_no_messages_or_requests()  # in every test
 
 
 def shown_rows(page: Any, table: str) -> list[list[str]]:
-    """Give the texts of ours, as they are seen: dataset, model, then numbers."""
+    """Return the visible rows of a table: dataset, model, then our numbers."""
     rows: list[list[str]] = page.evaluate(
         """(id) => [...document.querySelectorAll(`#${id} tbody tr[data-dataset]`)]
              .filter((row) => row.checkVisibility())
@@ -179,7 +181,7 @@ def shown_rows(page: Any, table: str) -> list[list[str]]:
 
 
 def column(page: Any, table: str, place: int) -> list[float | None]:
-    """Give the means of a column, as they are seen."""
+    """Return the visible means of a column."""
     numbers = {"–": None, "∞": math.inf}
     texts = [row[place].split(" ± ")[0] for row in shown_rows(page, table)]
     return [numbers[text] if text in numbers else float(text) for text in texts]
@@ -217,7 +219,7 @@ def texts_of(results: Results, reading: str, metric: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("name", "scheme"), [*((name, "light") for name in PAGES), ("whole", "dark")])
-def test_a_page_opens_from_disk_without_a_word(opened: Opener, name: str, scheme: str) -> None:
+def test_page_opens_from_disk_without_messages(opened: Opener, name: str, scheme: str) -> None:
     page = opened(name, scheme=scheme)
     assert page.title() == "A Graph Is More Than Its Nodes, reproduced"
     assert page.locator("h1").count() == 1
@@ -228,16 +230,19 @@ def test_a_page_opens_from_disk_without_a_word(opened: Opener, name: str, scheme
     unlabeled = "[...document.querySelectorAll('input, select')].filter((control) => !control.labels.length).length"
     assert page.evaluate(unlabeled) == 0
     assert page.evaluate("[...document.querySelectorAll('button')].every((button) => button.textContent.trim())")
+    unnamed = """[...document.querySelectorAll("main section, figure, [role=region]")]
+      .filter((one) => !document.getElementById(one.getAttribute("aria-labelledby"))).length"""
+    assert page.evaluate(unnamed) == 0
 
 
-def test_the_summary_counts(opened: Opener, results: Results) -> None:
+def test_summary_has_tally_and_number_of_runs(opened: Opener, results: Results) -> None:
     page = opened()
     assert page.locator("#tally").text_content() == tally_line(results)
     assert "72 of the 900 runs" in page.locator("#partial").text_content()
 
 
 @pytest.mark.parametrize(("metric", "place", "name"), [("ece", 3, "Edgewise"), ("accuracy", 2, "Nodewise")])
-def test_a_click_sorts_and_another_turns_round(opened: Opener, metric: str, place: int, name: str) -> None:
+def test_clicks_sort_ascending_descending_and_back(opened: Opener, metric: str, place: int, name: str) -> None:
     page, table = opened(), f"table-{metric}"
     before = shown_rows(page, table)
     heading(page, table, name).click()
@@ -252,7 +257,7 @@ def test_a_click_sorts_and_another_turns_round(opened: Opener, metric: str, plac
     assert aria_sort(page, table) == {}
 
 
-def test_keys_sort(opened: Opener) -> None:
+def test_keyboard_sorts(opened: Opener) -> None:
     page, table = opened(), "table-brier"
     heading(page, table, "Agree").focus()
     page.keyboard.press("Enter")
@@ -269,7 +274,7 @@ def test_keys_sort(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_what_has_no_number_is_last(opened: Opener, turns: int) -> None:
+def test_missing_numbers_sort_last(opened: Opener, turns: int) -> None:
     page = opened()
     for _ in range(turns):
         heading(page, "table-nll", "Disagree").click()
@@ -298,7 +303,7 @@ def test_every_column_of_every_table_sorts(opened: Opener) -> None:
         assert filled == sorted(filled, key=(lambda text: text.strip().lower()) if is_text else float)
 
 
-def test_the_reading_decides_what_tables_show(opened: Opener, results: Results) -> None:
+def test_tables_show_the_selected_reading(opened: Opener, results: Results) -> None:
     page = opened()
     for reading in (AS_PUBLISHED, AS_DEFINED, AS_PUBLISHED):
         choose_reading(page, reading)
@@ -308,7 +313,7 @@ def test_the_reading_decides_what_tables_show(opened: Opener, results: Results) 
         assert checked.count() == 2  # above the tables and above the diagrams
 
 
-def test_published_numbers_stand_beside_ours(opened: Opener, results: Results) -> None:
+def test_published_numbers_are_shown_below_ours(opened: Opener, results: Results) -> None:
     page = opened()
     cells = {(one.dataset, one.row, one.metric, one.view): one for one in compare(results)}
     rows = page.locator('#table-ece tbody[data-reading="as_published"] tr[data-dataset="cora"]')
@@ -318,11 +323,11 @@ def test_published_numbers_stand_beside_ours(opened: Opener, results: Results) -
             assert one.difference is not None
             text = rows.nth(place).locator("td.number").nth(view_place).locator(".theirs").inner_text()
             mark = "=" if abs(one.difference) <= 1 else "≈" if abs(one.difference) <= 2 else "≠"
-            away = f"{one.difference:+.2f}".replace("-", "−")
-            assert re.sub(r"\s+", " ", text) == f"published {score_cell(one).subtext} {mark} {away} sd"
+            difference = f"{one.difference:+.2f}".replace("-", "−")
+            assert re.sub(r"\s+", " ", text) == f"published {score_cell(one).subtext} {mark} {difference} sd"
 
 
-def test_a_dataset_can_be_chosen(opened: Opener) -> None:
+def test_tables_show_the_selected_dataset(opened: Opener) -> None:
     page = opened()
     page.locator('label:has(input[name="tables-dataset"][value="citeseer"])').click()
     for table in ("table-ece", "table-nll", "table-differs", "table-predictions"):
@@ -357,7 +362,7 @@ def filled(bins: dict[str, Any]) -> list[int]:
         ("pubmed", "same_label", AS_PUBLISHED),
     ],
 )
-def test_what_is_chosen_is_drawn(opened: Opener, results: Results, dataset: str, view: str, reading: str) -> None:
+def test_diagram_shows_the_selection(opened: Opener, results: Results, dataset: str, view: str, reading: str) -> None:
     page = opened()
     page.select_option("#chart-dataset", dataset)
     page.select_option("#chart-view", view)
@@ -365,7 +370,7 @@ def test_what_is_chosen_is_drawn(opened: Opener, results: Results, dataset: str,
     expected = expected_bins(results, reading, dataset, view)
     assert len(expected) == (4 if (dataset, view) == ("pubmed", "disagree") else 5)
     assert drawn_bins(page) == {row: filled(bins) for row, bins in expected.items()}
-    assert page.locator("#diagram .share").count() == sum(len(filled(bins)) for bins in expected.values())
+    assert page.locator("#diagram .fraction").count() == sum(len(filled(bins)) for bins in expected.values())
     for row, bins in expected.items():
         shown = page.locator(f'.models label[data-model="{row}"] .value').text_content()
         assert shown == f"{100 * bins['ece']['mean']:.2f} ± {100 * bins['ece']['std']:.2f}"
@@ -386,7 +391,7 @@ def bin_texts(bins: dict[str, Any], place: int) -> list[str]:
     return [f"{bins['count'][place]:,}", f"{confidence:.3f}", f"{accuracy:.3f}", gap]
 
 
-def test_keys_move_between_bins(opened: Opener, results: Results) -> None:
+def test_keyboard_moves_between_bins(opened: Opener, results: Results) -> None:
     page = opened(address="#models=gmnn&view=agree")
     bins = expected_bins(results, AS_PUBLISHED, "cora", "agree")["gmnn"]
     diagram = page.locator("#diagram svg")
@@ -400,8 +405,8 @@ def test_keys_move_between_bins(opened: Opener, results: Results) -> None:
         assert bin_rows(page) == [["GMNN", *bin_texts(bins, place)]]
         assert diagram.get_attribute("aria-valuenow") == str(place + 1)
         count, confidence, accuracy, gap = bin_texts(bins, place)
-        said = f"GMNN: count {count}, confidence {confidence}, accuracy {accuracy}, gap {gap}"
-        assert diagram.get_attribute("aria-valuetext") == f"{title}. {said}"
+        description = f"GMNN: count {count}, confidence {confidence}, accuracy {accuracy}, gap {gap}"
+        assert diagram.get_attribute("aria-valuetext") == f"{title}. {description}"
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Home")
     assert diagram.get_attribute("aria-valuenow") == str(filled(bins)[0] + 1)
@@ -412,7 +417,7 @@ def test_keys_move_between_bins(opened: Opener, results: Results) -> None:
     assert page.locator("#bin table").count() == 0
 
 
-def test_pointing_and_tapping_show_a_bin(opened: Opener, results: Results) -> None:
+def test_pointer_and_touch_show_a_bin(opened: Opener, results: Results) -> None:
     expected = expected_bins(results, AS_PUBLISHED, "cora", "edgewise")
     page = opened()
     page.locator('#diagram g[data-model="gat"] .point[data-bin="8"]').hover(force=True)
@@ -424,7 +429,7 @@ def test_pointing_and_tapping_show_a_bin(opened: Opener, results: Results) -> No
     assert [row[1:] for row in bin_rows(phone)] == [bin_texts(bins, 5) for bins in expected.values()]
 
 
-def test_models_can_be_laid_over_each_other(opened: Opener) -> None:
+def test_models_can_be_overlaid(opened: Opener) -> None:
     page = opened()
     for row in ("gat", "epfgnn", "epfgnn mean field"):
         page.locator(f'.models input[value="{row}"]').uncheck()
@@ -433,16 +438,16 @@ def test_models_can_be_laid_over_each_other(opened: Opener) -> None:
     page.locator('.models input[value="gcn"]').uncheck()
     assert page.locator("#diagram .gap").count() == len(drawn_bins(page)["gmnn"])
     page.locator('.models input[value="gmnn"]').uncheck()
-    assert "Tick a model" in page.locator("#diagram").text_content()
+    assert "Select a model" in page.locator("#diagram").text_content()
     page.locator('.models input[value="gat"]').check()
     assert list(drawn_bins(page)) == ["gat"]
 
 
 @pytest.mark.parametrize(("place", "up"), [("nodes-edges", "edgewise"), ("agree-disagree", "agree")])
-def test_each_run_has_a_mark(opened: Opener, results: Results, place: str, up: str) -> None:
+def test_scatter_has_one_mark_per_run(opened: Opener, results: Results, place: str, up: str) -> None:
     page = opened(address="#models=gcn,epfgnn")
-    lost = place == "agree-disagree"  # a run of GCN on Cora has no disagreeing edge
-    assert page.locator(f'#{place} g[data-model="gcn"] .run').count() == 6 - lost
+    is_missing = place == "agree-disagree"  # a run of GCN on Cora has no disagreeing edge
+    assert page.locator(f'#{place} g[data-model="gcn"] .run').count() == 6 - is_missing
     assert page.locator(f'#{place} g[data-model="epfgnn"] .run').count() == 6
     readout = page.locator(f"#{place}-run")
     page.locator(f"#{place} .run").first.hover(force=True)
@@ -462,7 +467,7 @@ def test_each_run_has_a_mark(opened: Opener, results: Results, place: str, up: s
     assert page.locator(f"#{place} svg").get_attribute("aria-valuetext") == readout.text_content()
 
 
-def seen(page: Any) -> dict[str, Any]:
+def page_state(page: Any) -> dict[str, Any]:
     choices = "[...document.querySelectorAll('[data-choice]')].map((control) => [control.value, control.checked])"
     return {
         "choices": page.evaluate(choices),
@@ -473,9 +478,9 @@ def seen(page: Any) -> dict[str, Any]:
     }
 
 
-def test_the_address_opens_the_same_view(opened: Opener) -> None:
+def test_url_fragment_restores_the_selection(opened: Opener) -> None:
     page = opened()
-    usual = seen(page)
+    default = page_state(page)
     choose_reading(page, AS_DEFINED)
     page.locator('label:has(input[name="tables-dataset"][value="pubmed"])').click()
     page.select_option("#chart-dataset", "citeseer")
@@ -484,25 +489,25 @@ def test_the_address_opens_the_same_view(opened: Opener) -> None:
     heading(page, "table-ece", "Agree").click()
     heading(page, "table-predictions", "Edge NLL").dblclick()
     page.get_by_role("link", name="Methods").click()
-    chosen = seen(page)
-    assert chosen != usual
+    chosen = page_state(page)
+    assert chosen != default
     page = opened(address=page.evaluate("location.hash"))
-    assert seen(page) == chosen
+    assert page_state(page) == chosen
     page.evaluate("location.hash = ''")
     page.wait_for_function("document.getElementById('chart-view').value === 'edgewise'")
-    assert seen(page) == usual
+    assert page_state(page) == default
 
 
-def test_an_address_without_sense_is_ignored(opened: Opener) -> None:
-    usual = seen(opened())
+def test_invalid_url_fragment_is_ignored(opened: Opener) -> None:
+    default = page_state(opened())
     nonsense = (
         "#reading=x&dataset=__proto__&chart=<b>&view=&sort=table-ece:x:ascending,__proto__:a:b,table-nll:agree:up"
     )
-    assert seen(opened(address=nonsense)) == usual
-    assert seen(opened(address="#methods")) == usual
+    assert page_state(opened(address=nonsense)) == default
+    assert page_state(opened(address="#methods")) == default
 
 
-def test_hostile_text_is_only_text(opened: Opener) -> None:
+def test_hostile_text_is_escaped(opened: Opener) -> None:
     page = opened("hostile")
     assert page.evaluate("window.harmed") is None
     assert page.locator("img, main b").count() == 0
@@ -515,17 +520,17 @@ def test_hostile_text_is_only_text(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_narrow_screen_never_scrolls_sideways(opened: Opener, name: str) -> None:
+def test_narrow_page_does_not_scroll_horizontally(opened: Opener, name: str) -> None:
     page = opened(name, width=360)
     page.evaluate("for (const details of document.querySelectorAll('details')) details.open = true")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     scrollers = page.evaluate(
         "[...document.querySelectorAll('.scroll')].map((one) => [one.scrollWidth > one.clientWidth, one.tabIndex])"
     )
-    assert all(place == 0 for is_wide, place in scrollers if is_wide)  # so that keys can scroll it
+    assert all(place == 0 for is_wide, place in scrollers if is_wide)  # focusable, so that the keyboard can scroll it
 
 
-def test_paper_shows_all_tables_whatever_is_chosen(opened: Opener, results: Results) -> None:
+def test_print_shows_all_tables_for_any_selection(opened: Opener, results: Results) -> None:
     page = opened(address="#reading=as_defined&dataset=cora", scheme="dark")
     assert len(shown_rows(page, "table-ece")) == 5
     page.emulate_media(media="print")
@@ -541,7 +546,7 @@ def test_paper_shows_all_tables_whatever_is_chosen(opened: Opener, results: Resu
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)")
 
 
-def test_without_a_script_all_tables_are_there(opened: Opener, results: Results) -> None:
+def test_page_without_javascript_shows_all_tables(opened: Opener, results: Results) -> None:
     page = opened.new_tab(java_script_enabled=False)
     page.goto(opened.files["whole"])
     for reading in READINGS:
@@ -552,7 +557,7 @@ def test_without_a_script_all_tables_are_there(opened: Opener, results: Results)
         assert body.is_visible()
 
 
-def test_a_part_of_a_sweep_says_so(opened: Opener) -> None:
+def test_partial_sweep_is_announced(opened: Opener) -> None:
     page = opened("one_cell")
     notice = page.locator("#partial").text_content()
     assert "3 of the 900 runs" in notice
@@ -561,10 +566,10 @@ def test_a_part_of_a_sweep_says_so(opened: Opener) -> None:
     assert list(drawn_bins(page)) == ["gat"]
     assert page.locator('.models label[data-model="gcn"] .value').text_content() == "no runs"
     assert page.locator('.models input[value="gcn"]').is_disabled()
-    assert "Nothing yet" in page.locator("#differs").text_content()
+    assert "no runs yet" in page.locator("#differs").text_content()
 
 
-def test_other_datasets_have_no_published_line(opened: Opener) -> None:
+def test_unpublished_datasets_have_no_published_numbers(opened: Opener) -> None:
     page = opened("others", address="#dataset=synthetic-0.1&chart=texas&view=agree")
     assert page.locator("#partial").count() == 0
     assert page.locator(".theirs").count() == 0
@@ -575,14 +580,14 @@ def test_other_datasets_have_no_published_line(opened: Opener) -> None:
     assert list(drawn_bins(page)) == ["gcn", "gmnn"]
 
 
-def test_a_calibrator_is_laid_over_its_model(opened: Opener) -> None:
+def test_calibrator_is_overlaid_on_its_model(opened: Opener) -> None:
     page, results = opened("calibrated"), calibrated_results()
-    assert list(drawn_bins(page)) == ["gcn", "gat"]  # calibrated ones are not ticked before they are asked for
+    assert list(drawn_bins(page)) == ["gcn", "gat"]  # calibrated rows are off by default
     link = page.locator('#table-calibrators a[data-dataset="citeseer"][data-base="gat"]', has_text="temperature")
     link.click()
     runs = [run.predictions for run in results.of("citeseer", "gat")]
     for base, calibrator in (("gat", "temperature"), ("gcn", "structured")):
-        if base == "gcn":  # by hand
+        if base == "gcn":  # through the controls
             page.select_option("#chart-calibrator", calibrator)
             for row in ("gat", "gat calibrated", "gcn", "gcn calibrated"):
                 page.locator(f'.models input[value="{row}"]').click()
@@ -594,11 +599,11 @@ def test_a_calibrator_is_laid_over_its_model(opened: Opener) -> None:
         assert entry.locator(".value").text_content().startswith(f"{100 * after['ece']['mean']:.2f} ± ")
     address = page.evaluate("location.hash")
     chosen = drawn_bins(page)
-    assert "calibrator" not in address.replace("calibrated", "")  # structured is the usual one
+    assert "calibrator" not in address.replace("calibrated", "")  # structured is the default
     assert drawn_bins(opened("calibrated", address=address)) == chosen
 
 
-def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
+def test_calibrator_table_sorts_and_filters(opened: Opener) -> None:
     page = opened("calibrated", address="#dataset=cora")
     shown = shown_rows(page, "table-calibrators")
     assert [row[:2] for row in shown] == [["Cora", model] for model in ("GCN", "GAT") for _ in (0, *CALIBRATORS)]
@@ -617,7 +622,7 @@ def test_the_table_of_calibrators_sorts_and_filters(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_model_that_the_paper_does_not_know_is_gray_and_whole(opened: Opener, scheme: str) -> None:
+def test_model_outside_the_paper_is_gray(opened: Opener, scheme: str) -> None:
     page = opened("unknown", address="#reading=as_defined", scheme=scheme)
     assert [row[:2] for row in shown_rows(page, "table-ece")] == [["Cora", "GCN"], ["Cora", "sage"]]
     assert list(drawn_bins(page)) == ["gcn", "sage"]
@@ -635,8 +640,8 @@ def test_a_model_that_the_paper_does_not_know_is_gray_and_whole(opened: Opener, 
     assert opened("unknown").locator("#chart-calibrator").input_value() == "structured"
 
 
-def test_nothing_says_so(opened: Opener) -> None:
+def test_page_without_runs(opened: Opener) -> None:
     page = opened("nothing")
-    assert "There are no runs yet" in page.locator("#nothing").text_content()
+    assert "no runs yet" in page.locator("#nothing").text_content()
     assert page.locator("#scores, #diagrams, #table-versions").count() == 0
     assert page.locator("#methods").is_visible()

@@ -1,4 +1,4 @@
-"""Datasets about which nothing was published: our numbers, and nothing beside them."""
+"""Datasets for which nothing was published: our numbers, and nothing beside them."""
 
 import csv
 import io
@@ -135,11 +135,11 @@ def test_the_page_of_others_is_no_part_of_the_paper(others: Results, mixed: Resu
     html = results_page(others)
     assert 'id="partial"' not in html
     assert '<span class="theirs">' not in html
-    assert "Texas, Roman-empire and synthetic-0.1,\nabout which nothing was published." in html
+    assert "Texas, Roman-empire and synthetic-0.1,\nfor which nothing was published." in html
     assert "2,000 nodes in 4 classes" in html
     part = results_page(mixed)
-    assert "24 of the 900 runs that make" in part and "8 of\n12 pairs" in part
-    assert "about which nothing was published" not in results_page(fake_results(("cora",)))
+    assert "24 of the 900 runs" in part and "8 of\n12 pairs" in part
+    assert "for which nothing was published" not in results_page(fake_results(("cora",)))
     assert list(page_data(mixed)["datasets"]) == mixed.datasets
 
 

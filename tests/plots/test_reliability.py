@@ -1,3 +1,5 @@
+"""`plot_reliability`: drawn lines, bars, bands and labels match the evaluations."""
+
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -43,7 +45,7 @@ def evaluation(p_zero: list[float], y: list[int], *edges: tuple[int, int], **opt
 
 
 def agreeing_evaluation() -> ew.Evaluation:
-    """One edge, whose ends have the same label."""
+    """Return an evaluation with one edge, whose ends have the same label."""
     return evaluation([0.9, 0.6, 0.2], [0, 0, 1], (0, 1))
 
 
@@ -72,7 +74,7 @@ def texts(ax: Axes) -> str:
 # --- one run ---
 
 
-def test_line_goes_through_accuracy_at_mean_confidence_and_nothing_is_drawn_of_empty_bins() -> None:
+def test_line_shows_accuracy_at_mean_confidence_and_skips_empty_bins() -> None:
     ev = random_evaluation(num_nodes=25)
     _, axes = plot_reliability(ev)
     some_bin_was_empty = False
@@ -90,7 +92,7 @@ def test_line_goes_through_accuracy_at_mean_confidence_and_nothing_is_drawn_of_e
     assert some_bin_was_empty
 
 
-def test_gap_bars_reach_from_the_diagonal_to_the_accuracy() -> None:
+def test_gap_bars_span_diagonal_to_accuracy() -> None:
     ev = random_evaluation()
     _, axes = plot_reliability(ev)
     for view, ax in zip(ew.VIEWS, axes, strict=True):
@@ -100,21 +102,21 @@ def test_gap_bars_reach_from_the_diagonal_to_the_accuracy() -> None:
         np.testing.assert_allclose(drawn, np.column_stack([confidence, confidence, accuracy - confidence]))
 
 
-def test_strip_shows_the_share_of_each_filled_bin_in_its_place() -> None:
+def test_strip_shows_the_fraction_of_each_filled_bin() -> None:
     ev = random_evaluation(num_nodes=25)
     _, axes = plot_reliability(ev)
     for view, ax in zip(ew.VIEWS, axes, strict=True):
         sums = ev[view].reliability
         drawn = bars(strip(ax))
-        share = sums.count[sums.filled].numpy() / ev[view].count
-        np.testing.assert_allclose([bar.get_height() for bar in drawn], share)
+        fraction = sums.count[sums.filled].numpy() / ev[view].count
+        np.testing.assert_allclose([bar.get_height() for bar in drawn], fraction)
         center = ((sums.boundaries[1:] + sums.boundaries[:-1]) / 2)[sums.filled].numpy()
         np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in drawn], center)
-        assert strip(ax).get_ylim()[1] >= share.max()
+        assert strip(ax).get_ylim()[1] >= fraction.max()
     assert len({strip(ax).get_ylim() for ax in axes}) == 1
 
 
-def test_panel_names_its_view_its_elements_and_its_error_with_the_norm() -> None:
+def test_panel_header_has_view_count_and_ece_with_norm() -> None:
     ev = random_evaluation(norm="l2")
     _, axes = plot_reliability(ev)
     assert [ax.get_title(loc="left") for ax in axes] == list(ew.VIEWS)
@@ -122,12 +124,12 @@ def test_panel_names_its_view_its_elements_and_its_error_with_the_norm() -> None
     assert texts(axes[1]) == f"{ev.edgewise.count} edges\nECE (l2) {ev.edgewise.ece:.3f}"
 
 
-def test_one_element_is_not_called_edges() -> None:
+def test_count_of_one_is_singular() -> None:
     _, axes = plot_reliability(agreeing_evaluation(), views="agree")
     assert texts(axes[0]).startswith("1 edge\n")
 
 
-def test_diagonal_and_square_panels() -> None:
+def test_panels_are_square_with_a_diagonal() -> None:
     fig, axes = plot_reliability(random_evaluation())
     fig.canvas.draw()
     for ax in axes:
@@ -137,7 +139,7 @@ def test_diagonal_and_square_panels() -> None:
         assert box.width == pytest.approx(box.height)
 
 
-def test_bins_of_equal_mass_without_width_do_not_break_the_line() -> None:
+def test_zero_width_bins_do_not_break_the_line() -> None:
     # Three of four nodes tie, so the quantiles of 4 bins coincide.
     ev = evaluation([0.6, 0.6, 0.6, 0.9], [0, 0, 1, 0], binning="mass", n_bins=4)
     _, axes = plot_reliability(ev, views="nodewise")
@@ -148,7 +150,7 @@ def test_bins_of_equal_mass_without_width_do_not_break_the_line() -> None:
 # --- empty views ---
 
 
-def test_empty_view_shows_its_panel_and_says_so_and_nothing_else() -> None:
+def test_empty_view_has_a_panel_with_a_message_only() -> None:
     _, axes = plot_reliability(agreeing_evaluation())
     disagree = axes[3]
     assert disagree.get_title(loc="left") == "disagree"
@@ -157,12 +159,12 @@ def test_empty_view_shows_its_panel_and_says_so_and_nothing_else() -> None:
     assert all(ax.lines for ax in axes[:3])
 
 
-def test_empty_panel_on_the_left_leaves_the_y_label_to_the_next() -> None:
+def test_y_label_is_on_the_first_nonempty_panel() -> None:
     _, axes = plot_reliability(agreeing_evaluation(), views=("disagree", "agree", "edgewise"))
     assert [ax.get_ylabel() for ax in axes] == ["", "accuracy", ""]
 
 
-def test_nothing_but_empty_views_can_be_drawn() -> None:
+def test_only_empty_views_can_be_drawn() -> None:
     empty = evaluation([0.9], [0], mask=torch.tensor([False]))
     fig, axes = plot_reliability([empty, empty])
     fig.canvas.draw()
@@ -198,7 +200,7 @@ def test_each_run_is_a_gray_line(runs: list[ew.Evaluation]) -> None:
             np.testing.assert_array_equal(points(line), torch.stack((sums.confidence, sums.accuracy), dim=1).numpy())
 
 
-def test_mean_is_over_the_runs_that_fill_the_bin(runs: list[ew.Evaluation]) -> None:
+def test_mean_is_over_runs_with_a_nonempty_bin(runs: list[ew.Evaluation]) -> None:
     _, axes = plot_reliability(runs)
     for view, ax in zip(ew.VIEWS, axes, strict=True):
         (line,) = lines(ax, "mean over runs")
@@ -223,7 +225,7 @@ def test_band_is_mean_plus_minus_population_std(runs: list[ew.Evaluation]) -> No
         assert drawn == expected
 
 
-def test_bin_between_empty_ones_has_a_band_and_a_dot_of_its_own() -> None:
+def test_isolated_bin_has_its_own_band_and_marker() -> None:
     # Confidence 0.55 and 0.95 only: with ten bins neither has a neighbor.
     labels = ([0, 0, 0], [0, 1, 0], [1, 1, 0])
     evs = [evaluation([0.55, 0.55, 0.95], y, n_bins=10) for y in labels]
@@ -236,26 +238,26 @@ def test_bin_between_empty_ones_has_a_band_and_a_dot_of_its_own() -> None:
     assert all(line.get_markevery() == [5, 9] for line in lines(ax, "_run"))
 
 
-def test_many_runs_give_mean_and_std_of_the_error_mean_share_and_range_of_counts(runs: list[ew.Evaluation]) -> None:
+def test_header_of_several_runs_has_count_range_and_ece_mean_std(runs: list[ew.Evaluation]) -> None:
     _, axes = plot_reliability(runs, views="edgewise")
     ece = [run.edgewise.ece for run in runs]
     counts = [run.edgewise.count for run in runs]
     assert min(counts) < max(counts)
     text = f"{min(counts)}–{max(counts)} edges\nECE (l1) {np.mean(ece):.3f} ± {np.std(ece):.3f}"
     assert texts(axes[0]) == text
-    share = np.mean([run.edgewise.reliability.count.numpy() / run.edgewise.count for run in runs], axis=0)
-    np.testing.assert_allclose([bar.get_height() for bar in bars(strip(axes[0]))], share[share > 0])
+    fraction = np.mean([run.edgewise.reliability.count.numpy() / run.edgewise.count for run in runs], axis=0)
+    np.testing.assert_allclose([bar.get_height() for bar in bars(strip(axes[0]))], fraction[fraction > 0])
 
 
-def test_run_with_an_empty_view_is_left_out_of_that_view() -> None:
+def test_run_with_an_empty_view_is_excluded_from_that_view() -> None:
     both = evaluation([0.9, 0.6, 0.2], [0, 0, 1], (0, 1), (1, 2))
     (panel,) = prepare_reliability([both, agreeing_evaluation()], "disagree")
-    np.testing.assert_array_equal(panel.share, both.disagree.reliability.count.numpy())
+    np.testing.assert_array_equal(panel.fraction, both.disagree.reliability.count.numpy())
     _, axes = plot_reliability([both, agreeing_evaluation()], views="disagree")
     assert texts(axes[0]) == f"0–1 edge\nECE (l1) {both.disagree.ece:.3f} ± 0.000"
 
 
-def test_one_run_in_a_list_is_one_run() -> None:
+def test_list_of_one_run_is_drawn_as_one_run() -> None:
     _, axes = plot_reliability([random_evaluation()])
     assert lines(axes[0], "filled bin")
 
@@ -263,7 +265,7 @@ def test_one_run_in_a_list_is_one_run() -> None:
 # --- same label ---
 
 
-def test_same_label_is_a_fifth_panel_with_labels_of_its_own() -> None:
+def test_same_label_panel_has_its_own_axis_labels() -> None:
     ev = random_evaluation(same_label=True)
     assert ev.same_label is not None
     _, axes = plot_reliability(ev, views=(*ew.VIEWS, "same_label"))
@@ -275,16 +277,16 @@ def test_same_label_is_a_fifth_panel_with_labels_of_its_own() -> None:
     np.testing.assert_array_equal(points(line), torch.stack((sums.confidence, sums.accuracy), dim=1).numpy())
 
 
-def test_same_label_that_was_not_asked_for_is_refused_with_the_way_out() -> None:
-    with pytest.raises(ValueError, match=r"Call evaluate\(\.\.\., same_label=True\)"):
+def test_missing_same_label_scores_raise_value_error() -> None:
+    with pytest.raises(ValueError, match="same_label=True"):
         plot_reliability(random_evaluation(), views="same_label")
 
 
-# --- whose figure ---
+# --- figures and axes ---
 
 
 @pytest.mark.parametrize("views", ["edgewise", ("edgewise",)])
-def test_one_axes_is_drawn_in_and_no_figure_is_made(views: str | tuple[str]) -> None:
+def test_given_axes_is_used_and_no_figure_is_created(views: str | tuple[str]) -> None:
     fig, ax = plt.subplots()
     other = plt.figure()
     drawn_fig, axes = plot_reliability(random_evaluation(), ax=ax, views=views, title="mine")
@@ -294,12 +296,12 @@ def test_one_axes_is_drawn_in_and_no_figure_is_made(views: str | tuple[str]) -> 
     fig.canvas.draw()
     strip_box, box = strip(ax).get_window_extent(), ax.get_window_extent()
     assert box.padded(1e-6).contains(*strip_box.min) and box.padded(1e-6).contains(*strip_box.max)
-    # Below accuracy 0, so that it hides nothing.
+    # Below accuracy 0, so that it does not cover the diagram.
     assert strip_box.y1 <= ax.transData.transform((0, 0))[1] + 1e-6
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 5, 15, 40, 200])
-def test_ticks_of_the_strip_are_clear_of_the_panels_own(n_bins: int) -> None:
+def test_tick_labels_of_strip_and_panel_do_not_overlap(n_bins: int) -> None:
     fig, ax = plt.subplots(figsize=(2.2, 2.6), layout="constrained")
     plot_reliability(random_evaluation(n_bins=n_bins), ax=ax, views="edgewise")
     fig.canvas.draw()
@@ -310,7 +312,7 @@ def test_ticks_of_the_strip_are_clear_of_the_panels_own(n_bins: int) -> None:
     assert float(percent.get_text().rstrip("%")) / 100 == pytest.approx(strip(ax).get_yticks()[1])
 
 
-def test_grid_of_axes_is_filled_row_by_row_and_labeled_at_its_left() -> None:
+def test_grid_of_axes_is_filled_by_rows_and_labeled_on_the_left() -> None:
     fig, grid = plt.subplots(2, 2, sharex=True, sharey=True)
     drawn_fig, axes = plot_reliability(agreeing_evaluation(), ax=grid)
     assert drawn_fig is fig and list(axes) == list(grid.flat)
@@ -318,7 +320,7 @@ def test_grid_of_axes_is_filled_row_by_row_and_labeled_at_its_left() -> None:
     fig.canvas.draw()
 
 
-def test_axes_without_pyplot_and_in_a_subfigure() -> None:
+def test_axes_in_a_subfigure_without_pyplot() -> None:
     fig = Figure()
     grid = fig.add_subfigure(fig.add_gridspec(1, 1)[0]).subplots(1, 2)
     drawn_fig, axes = plot_reliability(random_evaluation(), ax=list(grid), views=ew.VIEWS[:2])
@@ -326,7 +328,7 @@ def test_axes_without_pyplot_and_in_a_subfigure() -> None:
     assert plt.get_fignums() == []
 
 
-def test_new_figure_is_pyplots_with_title_and_legend_and_as_wide_as_a_page() -> None:
+def test_new_figure_has_title_legend_and_page_width() -> None:
     fig, axes = plot_reliability(random_evaluation(), title="GCN on Cora")
     assert plt.gcf() is fig and axes.shape == (4,)
     assert fig.get_suptitle() == "GCN on Cora"
@@ -347,7 +349,7 @@ def test_panels_title_and_legend_do_not_overlap(runs: list[ew.Evaluation], font_
         assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
 
 
-def test_style_stays_as_it_was(runs: list[ew.Evaluation]) -> None:
+def test_rc_params_are_unchanged(runs: list[ew.Evaluation]) -> None:
     with plt.style.context("dark_background"):
         before = dict(plt.rcParams)
         fig, axes = plot_reliability(runs)
@@ -357,7 +359,7 @@ def test_style_stays_as_it_was(runs: list[ew.Evaluation]) -> None:
         fig.canvas.draw()
 
 
-def test_mean_is_lighter_on_a_dark_ground(runs: list[ew.Evaluation]) -> None:
+def test_mean_is_lighter_on_a_dark_background(runs: list[ew.Evaluation]) -> None:
     def mean_color(style: Any) -> object:
         with plt.rc_context(style):
             _, axes = plot_reliability(runs, views="nodewise")
@@ -368,43 +370,43 @@ def test_mean_is_lighter_on_a_dark_ground(runs: list[ew.Evaluation]) -> None:
     assert mean_color({"axes.facecolor": "black"}) != mean_color({})
 
 
-# --- refusals ---
+# --- invalid input ---
 
 
-def test_bad_evaluations_are_refused() -> None:
+def test_invalid_evaluations_raise_value_error() -> None:
     ev = random_evaluation()
     not_an_evaluation: Any = ev.to_dict()
-    with pytest.raises(ValueError, match="Expected at least one evaluation, but got none"):
+    with pytest.raises(ValueError, match="got none"):
         plot_reliability([])
-    with pytest.raises(ValueError, match="Expected evaluations, but got a dict at place 1"):
+    with pytest.raises(ValueError, match="dict at index 1"):
         plot_reliability([ev, not_an_evaluation])
-    with pytest.raises(ValueError, match=r"Expected runs with the same options, but got .*15.* and .*10"):
+    with pytest.raises(ValueError, match=r"15.* and .*10"):
         plot_reliability([ev, random_evaluation(n_bins=10)])
-    with pytest.raises(ValueError, match=r"Expected runs with the same options, but got .*l1.* and .*l2"):
+    with pytest.raises(ValueError, match=r"l1.* and .*l2"):
         plot_reliability([ev, random_evaluation(norm="l2")])
-    with pytest.raises(ValueError, match="Expected bins of equal width for many runs, but got bins of equal mass"):
+    with pytest.raises(ValueError, match="binning='width'"):
         plot_reliability([random_evaluation(binning="mass")] * 2)
     assert plt.get_fignums() == []
 
 
 @pytest.mark.parametrize("views", ["edges", ("nodewise", "edges")])
-def test_unknown_view_is_refused(views: str | tuple[str, ...]) -> None:
-    with pytest.raises(ValueError, match=r"Expected views out of nodewise, .*, same_label, but got 'edges'"):
+def test_unknown_view_raises_value_error(views: str | tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="same_label, but got 'edges'"):
         plot_reliability(random_evaluation(), views=views)
 
 
-def test_no_view_is_refused() -> None:
-    with pytest.raises(ValueError, match="Expected at least one view, but got none"):
+def test_empty_views_raise_value_error() -> None:
+    with pytest.raises(ValueError, match="at least one view"):
         plot_reliability(random_evaluation(), views=())
 
 
-def test_axes_that_do_not_fit_are_refused() -> None:
+def test_wrong_number_or_type_of_axes_raises_value_error() -> None:
     ev, (_, grid) = random_evaluation(), plt.subplots(1, 3)
     not_axes: Any = "right"
-    with pytest.raises(ValueError, match=r"Expected as many axes as views, but got 1 for 4.*views='edgewise'"):
+    with pytest.raises(ValueError, match=r"1 axes for 4 views.*views='edgewise'"):
         plot_reliability(ev, ax=grid[0])
-    with pytest.raises(ValueError, match="Expected as many axes as views, but got 3 for 4"):
+    with pytest.raises(ValueError, match="3 axes for 4 views"):
         plot_reliability(ev, ax=grid)
-    with pytest.raises(ValueError, match="Expected matplotlib axes, but got a str at place 1"):
+    with pytest.raises(ValueError, match="str at index 1"):
         plot_reliability(ev, ax=[grid[0], not_axes], views=ew.VIEWS[:2])
     assert not any(ax.lines for ax in grid)

@@ -1,4 +1,4 @@
-"""The figure of risk-coverage curves: what is drawn is what was computed."""
+"""`plot_risk_coverage`: drawn curves match the computed ones."""
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -23,7 +23,7 @@ def random_curve(count, seed=0):
     return risk_coverage(confidence, g.random(count) < confidence)
 
 
-def test_the_area_under_the_drawn_steps_is_the_aurc():
+def test_area_under_the_drawn_steps_is_aurc():
     curve = random_curve(500)
     _, ax = plot_risk_coverage({"nodes": curve})
     line, best = ax.get_lines()
@@ -33,7 +33,7 @@ def test_the_area_under_the_drawn_steps_is_the_aurc():
     assert float(np.trapezoid(best.get_ydata(), best.get_xdata())) == pytest.approx(curve.best_aurc, abs=3e-3)
 
 
-def test_a_long_curve_is_thinned_but_keeps_its_shape():
+def test_long_curve_is_thinned_and_keeps_its_area():
     curve = random_curve(50_000)
     x, y = curve_points(curve)
     assert len(x) <= MAX_POINTS
@@ -41,7 +41,7 @@ def test_a_long_curve_is_thinned_but_keeps_its_shape():
     assert float(np.diff(x, prepend=0) @ y) == pytest.approx(curve.aurc, abs=1e-3)
 
 
-def test_nodes_edges_and_events_are_in_one_plot():
+def test_all_curves_are_in_one_axes():
     g = np.random.default_rng(1)
     probs, edges = g.dirichlet([1, 1, 1], size=40), g.integers(0, 40, size=(2, 60))
     curves = selective(probs, g.integers(0, 3, 40), edges)
@@ -49,20 +49,20 @@ def test_nodes_edges_and_events_are_in_one_plot():
     assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["nodes", "edges", "same"]
     assert ax.get_title(loc="left") == "A title"
     assert ax.get_xlim() == (0, 1)
-    own, mine = plt.subplots()
-    assert plot_risk_coverage(curves, ax=mine) == (own, mine)
-    assert fig is not own
+    other_fig, other_ax = plt.subplots()
+    assert plot_risk_coverage(curves, ax=other_ax) == (other_fig, other_ax)
+    assert fig is not other_fig
 
 
-def test_one_curve_and_an_empty_one():
+def test_single_curve_and_empty_curve():
     _, ax = plot_risk_coverage(random_curve(10))
     assert ax.get_legend().get_texts()[0].get_text().startswith("all: AURC")
     _, ax = plot_risk_coverage({"edges": risk_coverage(np.empty(0), np.empty(0, bool))})
     assert ax.get_legend().get_texts()[0].get_text() == "edges: none"
 
 
-def test_what_is_no_curve_is_refused():
-    with pytest.raises(ValueError, match="Expected risk-coverage curves, but got dict"):
+def test_invalid_curves_raise_value_error():
+    with pytest.raises(ValueError, match="got dict"):
         plot_risk_coverage({"nodes": 0.5})
-    with pytest.raises(ValueError, match="Expected risk-coverage curves, but got list"):
+    with pytest.raises(ValueError, match="got list"):
         plot_risk_coverage([random_curve(3)])

@@ -1,4 +1,4 @@
-"""Building blocks of self-contained HTML pages: they need no network and no server."""
+"""Self-contained HTML pages that need no network and no server."""
 
 from edgewise.pages.html_page import render_page, write_page
 

@@ -1,4 +1,4 @@
-"""Render a page as one HTML file: a layout, a base style and drawing tools, to which a page adds its own."""
+"""Rendering of self-contained HTML pages from a template, with a shared layout, style and drawing functions."""
 
 import json
 from base64 import b64encode
@@ -27,23 +27,23 @@ def render_page(
     filters: Mapping[str, Callable[..., object]] = NO_FILTERS,
     **values: object,
 ) -> str:
-    """Render a page that loads nothing: style, script and data are all in it, and nothing else may run.
+    """Render a page with inline style, script and data. Its content security policy blocks everything else.
 
     Parameters
     ----------
     template
         Jinja source that extends "layout.html.j2" and fills its blocks header, main and footer. Values are escaped.
     title
-        The title of the window.
+        The document title.
     style, script
-        Added after base.css and base.js, which give a look in light and dark, on phones and in print, and the tools
-        ``page`` to draw with. Without a script of its own a page has none at all.
+        Appended to base.css (light, dark, narrow and print styles) and base.js (drawing functions in ``page``). If
+        ``script`` is empty, the page has no script at all.
     data
-        What the script reads as JSON, from the element with the id "data"; only finite numbers.
+        JSON for the script, in the element with the id "data". Numbers must be finite.
     filters
-        Functions that the template calls by name.
+        Jinja filters by name.
     values
-        What the template shows.
+        Variables of the template.
 
     Examples
     --------
@@ -72,23 +72,23 @@ def render_page(
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write a page whole or not at all."""
+    """Write a page atomically."""
     replace_file(path, lambda file: file.write_text(html, encoding="utf-8", newline="\n"))
 
 
 def page_part(name: str, package: str = PACKAGE, folder: str = FOLDER) -> str:
-    """Read a style, a script or a template that a package has in a folder."""
+    """Read a style sheet, script or template from a folder of a package."""
     return (files(package) / folder / name).read_text(encoding="utf-8")
 
 
 def content_security_policy(style: str, script: str = "") -> str:
-    """Allow a page its own inline style and script and nothing else, wherever from."""
+    """Return a policy that allows only this inline style and script, by hash, and data: images."""
     scripts = f"script-src {_hash(script)}; " if script else ""
     return f"default-src 'none'; style-src {_hash(style)}; {scripts}img-src data:; base-uri 'none'"
 
 
 def embedded_json(document: Mapping[str, object]) -> str:
-    r"""Write JSON in which no text can end the element around it.
+    r"""Encode JSON without the characters <, > and &, so that no text can close the element around it.
 
     >>> print(embedded_json({"name": "</script>"}))
     {"name":"\u003c/script\u003e"}
@@ -102,9 +102,7 @@ def _hash(text: str) -> str:
 
 
 def _inline(element: str, text: str) -> str:
-    """Refuse text that would end its element, after which the rest of it would be read as HTML."""
+    """Raise ValueError if the text contains the closing tag of its element."""
     if f"</{element}" in text.lower():
-        raise ValueError(
-            f"Expected a {element} that can stand in a page, but it has '</{element}'. Write it as '<\\/{element}'."
-        )
+        raise ValueError(f"Expected a {element} without '</{element}', but found it. Write it as '<\\/{element}'.")
     return text

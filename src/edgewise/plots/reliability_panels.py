@@ -1,4 +1,4 @@
-"""The numbers of a reliability diagram, one panel per view; reliability.py draws them."""
+"""The numbers of reliability diagrams, one panel per view."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ SAME_LABEL = "same_label"
 
 @dataclass(frozen=True)
 class Panel:
-    """The numbers of one view: runs in rows, bins in columns, NaN where a bin of a run is empty."""
+    """The numbers of one view. Arrays have shape (runs, bins), with NaN where a bin of a run is empty."""
 
     view: str
     norm: str
@@ -38,46 +38,46 @@ class Panel:
         correct_sum: NDArray[np.int64],
         ece: Floats,
     ) -> "Panel":
-        """Make the panel of runs, in rows, whose bins hold these counts and sums."""
+        """Create a panel from counts and sums (runs, bins)."""
         filled = np.where(count > 0, count, np.nan)
         return Panel(view, norm, boundaries, count, confidence_sum / filled, correct_sum / filled, ece)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no run has anything to show."""
+        """Whether no run has any element."""
         return not self.count.any()
 
     @property
     def num_filled(self) -> NDArray[np.int64]:
-        """In how many runs each bin is filled."""
+        """The number of runs in which each bin is not empty."""
         return np.asarray((self.count > 0).sum(axis=0), dtype=np.int64)
 
     @property
     def mean_line(self) -> tuple[Floats, Floats]:
-        """Mean confidence and mean accuracy of each bin over the runs in which it is filled; NaN in no run.
+        """Mean confidence and mean accuracy of each bin over the runs in which it is not empty; NaN without any.
 
-        Not the bin's center: against the mean confidence, the distance to the diagonal is the mean of the runs' gaps,
-        the very gaps the calibration error adds up.
+        The mean confidence is used instead of the bin center, so that the distance to the diagonal is the mean of the
+        gaps that the calibration error sums.
         """
         return mean_and_std(self.confidence)[0], mean_and_std(self.accuracy)[0]
 
     @property
     def band(self) -> tuple[Floats, Floats]:
-        """Mean ± population std of each bin's accuracy over the runs in which it is filled; NaN in no run."""
+        """Mean ± population std of the accuracy over the runs in which a bin is not empty; NaN without any."""
         mean, std = mean_and_std(self.accuracy)
         return mean - std, mean + std
 
     @property
     def mean_count(self) -> Floats:
-        """Elements in each bin: the mean over the runs."""
+        """The mean number of elements per bin over the runs."""
         return np.asarray(self.count.mean(axis=0))
 
     @property
-    def share(self) -> Floats:
-        """Share of the elements in each bin: the mean over the runs that have elements at all."""
+    def fraction(self) -> Floats:
+        """The fraction of elements in each bin: the mean over the runs that have elements."""
         total = self.count.sum(axis=1)
-        some = total > 0
-        return np.asarray((self.count[some] / total[some, None]).mean(axis=0))
+        nonempty = total > 0
+        return np.asarray((self.count[nonempty] / total[nonempty, None]).mean(axis=0))
 
 
 def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -> list[Panel]:
@@ -101,10 +101,10 @@ def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -
 def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
     reliabilities = [of_run.reliability for of_run in scores]
     boundaries = reliabilities[0].boundaries.numpy()
-    # Ties leave bins of equal mass without width. Nothing lies in them, and they are no gap in the line either.
-    wide = np.diff(boundaries) > 0
+    # Ties make equal-mass bins of zero width. They are empty, and must not break the line.
+    has_width = np.diff(boundaries) > 0
     count, confidence_sum, correct_sum = (
-        np.stack([getattr(reliability, name).numpy() for reliability in reliabilities])[:, wide]
+        np.stack([getattr(reliability, name).numpy() for reliability in reliabilities])[:, has_width]
         for name in ("count", "confidence_sum", "correct_sum")
     )
     ece = np.array([of_run.ece for of_run in scores])
@@ -113,9 +113,9 @@ def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
     """Compute mean and population std over the runs that have a value."""
-    # Masked arrays, because np.nanmean warns of a bin that is empty in all runs.
-    known = np.ma.masked_invalid(values)
-    mean, std = np.ma.asarray(known.mean(axis=0)), np.ma.asarray(known.std(axis=0))
+    # Masked arrays, because np.nanmean warns about bins that are empty in all runs.
+    masked = np.ma.masked_invalid(values)
+    mean, std = np.ma.asarray(masked.mean(axis=0)), np.ma.asarray(masked.std(axis=0))
     return np.asarray(mean.filled(np.nan)), np.asarray(std.filled(np.nan))
 
 
@@ -124,28 +124,27 @@ def _scores(run: Evaluation, view: str) -> Scores:
         return run[view]
     if run.same_label is None:
         raise ValueError(
-            "Expected evaluations that score the event of the same label, but got one that does not. "
-            "Call evaluate(..., same_label=True)."
+            "Expected evaluations with same_label scores, but got one without. Call evaluate(..., same_label=True)."
         )
     return run.same_label
 
 
 def _check_runs(evaluations: Runs) -> list[Evaluation]:
     if not isinstance(evaluations, Evaluation | Iterable):
-        raise ValueError(f"Expected what ew.evaluate returns, or a list of it, but got a {type(evaluations).__name__}.")
+        raise ValueError(f"Expected an Evaluation or a list of them, but got a {type(evaluations).__name__}.")
     runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
     if not runs:
         raise ValueError("Expected at least one evaluation, but got none.")
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         if not isinstance(run, Evaluation):
-            raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at place {place}.")
+            raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at index {index}.")
     options = runs[0].options
     for run in runs:
         if run.options != options:
             raise ValueError(f"Expected runs with the same options, but got {options} and {run.options}.")
     if len(runs) > 1 and options["binning"] == "mass":
         raise ValueError(
-            "Expected bins of equal width for many runs, but got bins of equal mass, which differ from run to run. "
+            "Expected equal-width bins for several runs, but got equal-mass bins, which differ from run to run. "
             "Use binning='width', or plot one run at a time."
         )
     return runs

@@ -1,4 +1,4 @@
-"""Risk-coverage curves: the points of a curve, and all curves drawn in one call; saving is the caller's."""
+"""Plot of risk-coverage curves."""
 
 from collections.abc import Mapping
 
@@ -16,29 +16,29 @@ Points = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
 COLORS = (BLUE, ORANGE, SKY, GRAY, GREEN, PURPLE)
 MAX_POINTS = 2000
-MIN_COVERAGE = 0.05  # risks of fewer elements jump, and do not set the scale
+MIN_SCALED_COVERAGE = 0.05  # the risk of fewer elements is noisy, so it does not set the y limit
 
 
 def plot_risk_coverage(
     curves: Selective | Mapping[str, RiskCoverage] | RiskCoverage, *, ax: Axes | None = None, title: str | None = None
 ) -> tuple[Figure, Axes]:
-    """Draw risk against coverage, all curves in one plot, and dotted what the best order of each would give.
+    """Plot risk against coverage, all curves in one axes, with the optimal curve of each dotted.
 
-    Risks of the first few elements jump; where they are far above all later ones they are cut off.
+    The y axis is scaled to coverages of at least 5%. Higher risks at lower coverages are cut off.
 
     Parameters
     ----------
     curves
-        What `selective` returns, curves by name, or one curve.
+        The result of `selective`, curves by name, or one curve.
     ax
-        Axes to draw in; by default those of a new figure.
+        Axes to draw in. By default those of a new figure.
     title
-        Stands above the axes.
+        The title of the axes.
 
     Returns
     -------
     tuple[Figure, Axes]
-        The figure, and its axes.
+        The figure and its axes.
 
     Examples
     --------
@@ -62,8 +62,8 @@ def plot_risk_coverage(
             continue
         ax.plot(coverage, risk, color=color, drawstyle="steps-pre", label=_label(name, curve))
         ax.plot(*best_points(curve), color=color, linewidth=1.0, linestyle=":")
-        highest = max(highest, float(risk[coverage >= MIN_COVERAGE].max()))
-    ax.set(xlabel="coverage: share that is decided", ylabel="risk: share of errors in it", xlim=(0, 1))
+        highest = max(highest, float(risk[coverage >= MIN_SCALED_COVERAGE].max()))
+    ax.set(xlabel="coverage", ylabel="risk (error rate)", xlim=(0, 1))
     ax.set_ylim(0, min(1.0, 1.2 * highest) if highest else 1.0)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(PercentFormatter(1.0))
@@ -80,7 +80,8 @@ def _named(curves: Selective | Mapping[str, RiskCoverage] | RiskCoverage) -> Map
         named = {"all": named}
     if not isinstance(named, Mapping) or not all(isinstance(curve, RiskCoverage) for curve in named.values()):
         raise ValueError(
-            f"Expected risk-coverage curves, but got {type(curves).__name__}. Make them by selective or risk_coverage."
+            f"Expected risk-coverage curves, but got {type(curves).__name__}. Compute them with selective or "
+            "risk_coverage."
         )
     return named
 
@@ -90,7 +91,7 @@ def _label(name: str, curve: RiskCoverage) -> str:
 
 
 def curve_points(curve: RiskCoverage) -> Points:
-    """Return the points of a curve; of very many only some, spread over the coverage."""
+    """Return (coverage, risk) of a curve, thinned to at most `MAX_POINTS` evenly spaced coverages."""
     coverage, risk = curve.coverage, curve.risk
     if len(coverage) <= MAX_POINTS:
         return coverage, risk
@@ -99,7 +100,7 @@ def curve_points(curve: RiskCoverage) -> Points:
 
 
 def best_points(curve: RiskCoverage) -> Points:
-    """Return the curve of an order in which all errors come last: no risk up to them, then 1 - right / selected."""
-    right = 1.0 - curve.full_risk
-    coverage = np.linspace(right, 1.0, 200)
-    return np.append(0.0, coverage), np.append(0.0, 1.0 - right / np.maximum(coverage, 1e-12))
+    """Return the optimal curve, with all errors last: risk 0 up to the accuracy, then 1 - accuracy / coverage."""
+    accuracy = 1.0 - curve.full_risk
+    coverage = np.linspace(accuracy, 1.0, 200)
+    return np.append(0.0, coverage), np.append(0.0, 1.0 - accuracy / np.maximum(coverage, 1e-12))

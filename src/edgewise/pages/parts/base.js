@@ -1,6 +1,6 @@
 "use strict";
-// The tools of any page: to find and make elements, to write numbers, and to draw fields of axes with marks in them,
-// through which a person goes by pointer, finger and keys. Tables that are too wide scroll by keys too.
+// Functions shared by all pages: create elements, format numbers, and draw SVG plots that can be navigated by pointer,
+// touch and keyboard. Tables that are too wide can be scrolled with the keyboard.
 const page = (() => {
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const byId = (id) => document.getElementById(id);
@@ -34,13 +34,13 @@ const page = (() => {
   const text = (x, y, words, anchor = "middle") =>
     draw("text", { x: round(x), y: round(y), "text-anchor": anchor }, words);
   const title = (x, y, words) => fill(text(x, y, words), { class: "title" });
-  const standing = (x, y, words) => fill(title(0, 0, words), { transform: `translate(${x} ${round(y)}) rotate(-90)` });
+  const verticalTitle = (x, y, words) => fill(title(0, 0, words), { transform: `translate(${x} ${round(y)}) rotate(-90)` });
   const line = (kind, x1, y1, x2, y2) =>
     draw("line", { class: kind, x1: round(x1), y1: round(y1), x2: round(x2), y2: round(y2) });
   const stroke = (...points) => draw("polyline", { class: "stroke", points: series(points) });
   const polygon = (...corners) => draw("polygon", { points: series(corners) });
 
-  // A shape for each marker, for eyes and printers that see no color.
+  // A shape per marker, so that rows differ without color.
   const shapes = {
     o: (x, y, r) => draw("circle", { cx: round(x), cy: round(y), r }),
     s: (x, y, r) => polygon([x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r]),
@@ -58,42 +58,42 @@ const page = (() => {
     return polygon(...corners.map(([r, angle]) => [x + r * Math.sin(angle), y - r * Math.cos(angle)]));
   };
 
-  // A field of axes from 0 to max in both directions, as wide as its place: its letters are as large as the page's.
-  function newField(place, { widest, steepness, highest, beneath, max, step, write }) {
-    const width = Math.max(260, Math.min(widest, place.clientWidth || widest));
+  // Axes from 0 to max in both directions, as wide as the container, so that text has the size of the page.
+  function newPlot(place, { maxWidth, aspect, maxHeight, extraHeight, max, step, write }) {
+    const width = Math.max(260, Math.min(maxWidth, place.clientWidth || maxWidth));
     const [left, top] = [46, 12];
     const across = width - left - 10;
-    const up = Math.round(Math.min(steepness * across, highest));
-    const low = top + up + beneath; // the line beneath which the numbers stand
-    const field = { width, left, top, across, up, low };
-    field.x = (value) => left + (across * value) / max;
-    field.y = (value) => top + up * (1 - value / max);
-    field.picture = draw("svg", { viewBox: `0 0 ${width} ${low + 46}`, role: "slider", tabindex: 0 });
+    const up = Math.round(Math.min(aspect * across, maxHeight));
+    const low = top + up + extraHeight; // y of the axis; tick labels are below it
+    const plot = { width, left, top, across, up, low };
+    plot.x = (value) => left + (across * value) / max;
+    plot.y = (value) => top + up * (1 - value / max);
+    plot.picture = draw("svg", { viewBox: `0 0 ${width} ${low + 46}`, role: "slider", tabindex: 0 });
     for (let n = 0; n * step < max + step / 2; n += 1) {
-      const [x, y, words] = [field.x(n * step), field.y(n * step), write(n * step)];
-      field.picture.append(line("grid", x, top, x, top + up), line("grid", left, y, left + across, y));
-      field.picture.append(text(left - 8, y + 4, words, "end"), text(x, low + 16, words));
+      const [x, y, words] = [plot.x(n * step), plot.y(n * step), write(n * step)];
+      plot.picture.append(line("grid", x, top, x, top + up), line("grid", left, y, left + across, y));
+      plot.picture.append(text(left - 8, y + 4, words, "end"), text(x, low + 16, words));
     }
-    field.picture.append(line("diagonal", field.x(0), field.y(0), field.x(max), field.y(max)));
-    return field;
+    plot.picture.append(line("diagonal", plot.x(0), plot.y(0), plot.x(max), plot.y(max)));
+    return plot;
   }
 
-  function nameAxes({ picture, left, across, top, up, low }, across_name, up_name) {
-    picture.append(title(left + across / 2, low + 38, across_name), standing(11, top + up / 2, up_name));
+  function labelAxes({ picture, left, across, top, up, low }, xLabel, yLabel) {
+    picture.append(title(left + across / 2, low + 38, xLabel), verticalTitle(11, top + up / 2, yLabel));
   }
 
-  // Where a pointer is, in the units of the drawing.
-  function pointed({ picture, width }, event) {
+  // Pointer position in the units of the drawing.
+  function pointerPosition({ picture, width }, event) {
     const box = picture.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top].map((value) => (value * width) / box.width);
   }
 
-  // Lets a person go through the places of a drawing: by pointer and finger; by arrow keys, Home, End and Escape.
-  function movable(field, { count, current, at, go }) {
-    const { picture } = field;
+  // Navigation between the positions of a drawing by pointer and touch, and by arrow keys, Home, End and Escape.
+  function makeNavigable(plot, { count, current, at, go }) {
+    const { picture } = plot;
     for (const kind of ["pointermove", "pointerdown"]) {
       picture.addEventListener(kind, (event) => {
-        const next = at(...pointed(field, event));
+        const next = at(...pointerPosition(plot, event));
         if (next !== null && next !== current()) go(next);
       });
     }
@@ -112,14 +112,14 @@ const page = (() => {
     });
   }
 
-  // A new drawing takes the focus of the old one with it.
+  // Replace a drawing and keep the keyboard focus.
   function show(place, picture) {
     const focused = place.contains(document.activeElement);
     place.replaceChildren(picture);
     if (focused) picture.focus({ preventScroll: true });
   }
 
-  // Whoever has no mouse must be able to scroll a table that is too wide.
+  // Make tables that overflow focusable, so that the keyboard can scroll them.
   const widths = new ResizeObserver((entries) => {
     for (const { target } of entries) {
       if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
@@ -136,6 +136,6 @@ const page = (() => {
 
   const elements = { all, byId, readData, make, draw, fill, goTo, show };
   const numbers = { fixed, signed, round, nearest };
-  const drawing = { text, title, standing, line, stroke, shapes, newField, nameAxes, movable };
+  const drawing = { text, title, verticalTitle, line, stroke, shapes, newPlot, labelAxes, makeNavigable };
   return { ...elements, ...numbers, ...drawing };
 })();

@@ -1,11 +1,11 @@
-// Without this script the page is whole but for its diagrams: all tables of both readings are there, in their order.
-// Here they get sorted and filtered, diagrams get drawn, and what is chosen is kept in the address.
+// Sorts and filters the tables, draws the diagrams, and keeps the selection in the URL fragment. Without this script
+// the page shows all tables of both readings, without diagrams.
 (() => {
   const { all, byId, make, draw, fill, goTo, show, fixed, signed, round, nearest } = page;
-  const { text, title, standing, line, stroke, shapes, newField, nameAxes, movable } = page;
+  const { text, title, verticalTitle, line, stroke, shapes, newPlot, labelAxes, makeNavigable } = page;
   const data = page.readData();
 
-  // ---- What is chosen -------------------------------------------------------------------------------------------
+  // ---- Selection ------------------------------------------------------------------------------------------------
 
   const datasets = Object.keys(data.datasets);
   const readings = Object.keys(data.readings);
@@ -28,16 +28,16 @@
 
   function readAddress() {
     const text = location.hash.slice(1);
-    if (text && !text.includes("=")) return; // a link into the page
+    if (text && !text.includes("=")) return; // a link to a section
     const given = new URLSearchParams(text);
     const pick = (name, among, fallback) => (among.includes(given.get(name)) ? given.get(name) : fallback);
-    const usual = initial();
-    state.reading = pick("reading", readings, usual.reading);
-    state.dataset = pick("dataset", datasets, usual.dataset);
-    state.chart = pick("chart", datasets, usual.chart);
-    state.view = pick("view", views, usual.view);
-    state.calibrator = pick("calibrator", calibrators, usual.calibrator);
-    const models = given.has("models") ? given.get("models").split(",") : usual.models;
+    const defaults = initial();
+    state.reading = pick("reading", readings, defaults.reading);
+    state.dataset = pick("dataset", datasets, defaults.dataset);
+    state.chart = pick("chart", datasets, defaults.chart);
+    state.view = pick("view", views, defaults.view);
+    state.calibrator = pick("calibrator", calibrators, defaults.calibrator);
+    const models = given.has("models") ? given.get("models").split(",") : defaults.models;
     state.models = drawable.filter((row) => models.includes(row));
     state.sort = {};
     for (const part of (given.get("sort") || "").split(",")) {
@@ -47,12 +47,12 @@
   }
 
   function writeAddress() {
-    const usual = initial();
+    const defaults = initial();
     const given = new URLSearchParams();
     for (const name of ["reading", "dataset", "chart", "view", "calibrator"]) {
-      if (state[name] !== usual[name]) given.set(name, state[name]);
+      if (state[name] !== defaults[name]) given.set(name, state[name]);
     }
-    if (state.models.join() !== usual.models.join()) given.set("models", state.models.join(","));
+    if (state.models.join() !== defaults.models.join()) given.set("models", state.models.join(","));
     const sorted = Object.entries(state.sort).map(([table, { key, direction }]) => `${table}:${key}:${direction}`);
     if (sorted.length) given.set("sort", sorted.join(","));
     const text = given.toString().replaceAll("%2C", ",").replaceAll("%3A", ":");
@@ -123,7 +123,7 @@
     }
   }
 
-  // What has no number goes last, whichever way the others are sorted.
+  // Cells without a number sort last in both directions.
   function comparison(place, direction) {
     const sign = direction === "ascending" ? 1 : -1;
     return (a, b) => {
@@ -135,7 +135,7 @@
     };
   }
 
-  // Links into the page leave what is chosen in the address.
+  // Links to sections keep the selection in the URL.
   for (const link of all('nav a[href^="#"], a.skip, a[href="#record"]')) {
     link.addEventListener("click", (event) => {
       event.preventDefault();
@@ -143,7 +143,7 @@
     });
   }
 
-  // The name of a calibrator shows what it does: its diagram over that of the model as it was.
+  // A calibrator link shows its diagram over that of the uncalibrated model.
   for (const link of all("a.overlay")) {
     link.addEventListener("click", (event) => {
       const { dataset, base, row, calibrator } = link.dataset;
@@ -197,9 +197,9 @@
 
   // ---- Reliability ----------------------------------------------------------------------------------------------
 
-  const strip = 78; // the height of the bars
-  const usualBins = 15;
-  let bin = null; // the chosen one, from 0
+  const stripHeight = 78; // of the histogram
+  const defaultBins = 15;
+  let bin = null; // index of the selected bin
 
   const isEvent = () => state.view === "same_label";
   const total = (bins) => bins.count.reduce((sum, count) => sum + count, 0);
@@ -209,19 +209,19 @@
     const shown = chosenRows()
       .map((row) => ({ row, bins: sourceOf(row).views[state.view] }))
       .filter(({ bins }) => bins && total(bins));
-    const numBins = shown.length ? shown[0].bins.count.length : usualBins;
+    const numBins = shown.length ? shown[0].bins.count.length : defaultBins;
     const place = byId("diagram");
-    const size = { widest: 720, steepness: 0.78, highest: 470, beneath: strip + 22 };
-    const field = newField(place, { ...size, max: 1, step: 0.2, write: (tick) => tick.toFixed(1) });
-    const { picture, left, across, top, low, x } = field;
-    nameAxes(field, isEvent() ? "probability of the same label" : "confidence", isEvent() ? "frequency" : "accuracy");
+    const size = { maxWidth: 720, aspect: 0.78, maxHeight: 470, extraHeight: stripHeight + 22 };
+    const plot = newPlot(place, { ...size, max: 1, step: 0.2, write: (tick) => tick.toFixed(1) });
+    const { picture, left, across, top, low, x } = plot;
+    labelAxes(plot, isEvent() ? "probability of the same label" : "confidence", isEvent() ? "frequency" : "accuracy");
     const chosen = draw("rect", { class: "chosen", y: top, width: round(across / numBins), height: low - top });
     picture.prepend(chosen);
-    drawBars(field, shown, numBins);
-    for (const one of shown) picture.append(drawLine(field, one, shown.length === 1));
+    drawBars(plot, shown, numBins);
+    for (const one of shown) picture.append(drawLine(plot, one, shown.length === 1));
     if (!shown.length) {
-      const words = chosenRows().length ? "Nothing to score in this view" : "Tick a model to draw it";
-      picture.append(title(left + across / 2, top + field.up / 2 - 20, words));
+      const words = chosenRows().length ? "Nothing to score in this view" : "Select a model to draw it";
+      picture.append(title(left + across / 2, top + plot.up / 2 - 20, words));
     }
     caption(shown);
 
@@ -229,46 +229,46 @@
     const go = (next) => {
       bin = next === null ? null : places[next];
       fill(chosen, { visibility: bin === null ? "hidden" : "visible", x: round(x((bin || 0) / numBins)) });
-      tellBin(shown, numBins, picture);
+      showBin(shown, numBins, picture);
     };
     const at = (px) => {
       const c = (px - left) / across;
       return places.length && c > -0.02 && c < 1.02 ? places.indexOf(nearest(places, Math.floor(numBins * c))) : null;
     };
     const current = () => (places.includes(bin) ? places.indexOf(bin) : null);
-    movable(field, { count: places.length, current, at, go });
+    makeNavigable(plot, { count: places.length, current, at, go });
     fill(picture, { "aria-label": "Bin of the reliability diagram", "aria-valuemin": 1, "aria-valuemax": numBins });
     show(place, picture);
     go(current());
   }
 
   function drawBars({ picture, left, across, low, x }, shown, numBins) {
-    const shares = shown.map(({ bins }) => bins.count.map((count) => count / total(bins)));
-    const highest = Math.max(...shares.flat(), 0);
+    const fractions = shown.map(({ bins }) => bins.count.map((count) => count / total(bins)));
+    const highest = Math.max(...fractions.flat(), 0);
     const slot = (0.84 * across) / numBins / shown.length;
     shown.forEach(({ row, bins }, order) => {
       const group = draw("g", { "data-model": row });
       for (const k of filled(bins)) {
-        const tall = Math.max(1, (strip * shares[order][k]) / highest);
+        const height = Math.max(1, (stripHeight * fractions[order][k]) / highest);
         const from = x((k + 0.08) / numBins) + order * slot;
-        const box = { x: round(from), y: round(low - tall), width: round(0.88 * slot), height: round(tall) };
-        group.append(draw("rect", { class: "share", ...box }));
+        const box = { x: round(from), y: round(low - height), width: round(0.88 * slot), height: round(height) };
+        group.append(draw("rect", { class: "fraction", ...box }));
       }
       picture.append(group);
     });
-    picture.append(line("frame", left, low, left + across, low), standing(11, low - strip / 2, "share"));
-    if (shown.length) picture.append(text(left - 8, low - strip + 9, `${Math.round(100 * highest)}%`, "end"));
+    picture.append(line("frame", left, low, left + across, low), verticalTitle(11, low - stripHeight / 2, "fraction"));
+    if (shown.length) picture.append(text(left - 8, low - stripHeight + 9, `${Math.round(100 * highest)}%`, "end"));
   }
 
-  function drawLine({ x, y }, { row, bins }, isAlone) {
+  function drawLine({ x, y }, { row, bins }, withGaps) {
     const group = draw("g", { class: "model", "data-model": row });
     const at = (k) => [x(bins.confidence[k]), y(bins.accuracy[k])];
     for (const k of filled(bins)) {
       const perfect = [x(bins.confidence[k]), y(bins.confidence[k])];
-      if (isAlone) group.append(line("gap", ...perfect, ...at(k)));
+      if (withGaps) group.append(line("gap", ...perfect, ...at(k)));
     }
     for (const k of filled(bins)) {
-      // A stroke across an empty bin would claim what no element shows.
+      // No line across empty bins, which have no accuracy.
       if (bins.count[k + 1]) group.append(stroke(at(k), at(k + 1)));
     }
     for (const k of filled(bins)) {
@@ -281,31 +281,31 @@
   function caption(shown) {
     const names = [data.datasets[state.chart].label, data.views[state.view], data.readings[state.reading].label];
     const hasHollow = shown.some(({ bins }) => bins.filled.some((runs) => runs && runs < bins.runs));
-    const hollow = hasHollow ? " Hollow marks: bins that are empty in some runs." : "";
+    const hollow = hasHollow ? " Hollow markers: bins that are empty in some runs." : "";
     const runs = shown.map(({ row, bins }) => `${nameOf(row)} ${bins.runs}`).join(", ");
     const differ = new Set(shown.map(({ bins }) => bins.runs)).size > 1 ? ` Runs: ${runs}.` : "";
-    byId("diagram-caption").textContent = `${names.join(", ")}; bins added up over all runs.${differ}${hollow}`;
+    byId("diagram-caption").textContent = `${names.join(", ")}; bins summed over all runs.${differ}${hollow}`;
   }
 
-  function tellBin(shown, numBins, picture) {
+  function showBin(shown, numBins, picture) {
     const place = byId("bin");
     if (bin === null) {
       place.replaceChildren(make("p", { class: "hint" }, "Point at a bin to see its numbers."));
-      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin chosen" });
+      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin selected" });
       return;
     }
     const names = ["count", ...(isEvent() ? ["probability", "frequency"] : ["confidence", "accuracy"]), "gap"];
     const between = [limit(bin, numBins), bin ? "<" : "≤", names[1], "≤", limit(bin + 1, numBins)].join(" ");
     const limits = `Bin ${bin + 1} of ${numBins}: ${between}`;
     const rows = shown.map(({ row, bins }) => [nameOf(row), binNumbers(bins)]);
-    const note = "Gap: above the diagonal +, beneath it −. Counts are over all runs.";
+    const note = `Gap: ${names[2]} minus ${names[1]}. Counts are over all runs.`;
     place.replaceChildren(
       make("p", { class: "bin-limits" }, limits),
       table(["", ...names], rows),
       make("p", { class: "hint" }, note),
     );
-    const said = rows.map(([name, numbers]) => `${name}: ${numbers.map((one, i) => `${names[i]} ${one}`).join(", ")}`);
-    fill(picture, { "aria-valuenow": bin + 1, "aria-valuetext": [limits, ...said].join(". ") });
+    const parts = rows.map(([name, numbers]) => `${name}: ${numbers.map((one, i) => `${names[i]} ${one}`).join(", ")}`);
+    fill(picture, { "aria-valuenow": bin + 1, "aria-valuetext": [limits, ...parts].join(". ") });
   }
 
   const limit = (k, numBins) => (k === 0 || k === numBins ? String(k / numBins) : (k / numBins).toFixed(4));
@@ -328,12 +328,12 @@
 
   // ---- Run by run -----------------------------------------------------------------------------------------------
 
-  // Places of the errors in the line of a run: split, fold, init, then nodewise, edgewise, agree, disagree.
+  // Indices into the list of a run: split, fold, init, then the ECE of nodewise, edgewise, agree, disagree.
   const scatters = {
     "nodes-edges": { across: 3, up: 4, names: ["node ECE", "edge ECE"] },
     "agree-disagree": { across: 6, up: 5, names: ["disagree ECE", "agree ECE"] },
   };
-  const near = 28; // how far from a mark a pointer may be
+  const pointerRadius = 28; // maximal distance between pointer and mark
 
   function drawScatter(id) {
     const { names } = scatters[id];
@@ -342,9 +342,9 @@
     const step = [0.01, 0.02, 0.05, 0.1].find((one) => largest / one <= 6) || 0.2;
     const max = step * Math.ceil(largest / step);
     const write = (tick) => fixed(100 * tick, 0);
-    const field = newField(byId(id), { widest: 480, steepness: 1, highest: 480, beneath: 0, max, step, write });
-    const { picture, x, y } = field;
-    nameAxes(field, ...names.map((name) => `${name}, percent`));
+    const plot = newPlot(byId(id), { maxWidth: 480, aspect: 1, maxHeight: 480, extraHeight: 0, max, step, write });
+    const { picture, x, y } = plot;
+    labelAxes(plot, ...names.map((name) => `${name}, percent`));
     for (const row of chosenRows()) {
       const ofRow = runs.filter((one) => one.row === row);
       const marks = ofRow.map((one) => mark(row, x(one.x), y(one.y), 3.6, { class: "run" }));
@@ -360,16 +360,16 @@
       const one = next === null ? null : runs[next];
       fill(ring, one ? { visibility: "visible", cx: round(x(one.x)), cy: round(y(one.y)) } : { visibility: "hidden" });
       const hint = runs.length ? "Point at a mark to see its run." : "No runs to draw.";
-      readout.textContent = one ? tellRun(names, one) : hint;
+      readout.textContent = one ? describeRun(names, one) : hint;
       readout.classList.toggle("hint", !one);
       fill(picture, { "aria-valuenow": one ? next + 1 : 1, "aria-valuetext": readout.textContent });
     };
     const at = (px, py) => {
       const away = runs.map((one) => Math.hypot(x(one.x) - px, y(one.y) - py));
       const least = Math.min(...away);
-      return least < near ? away.indexOf(least) : null;
+      return least < pointerRadius ? away.indexOf(least) : null;
     };
-    movable(field, { count: runs.length, current: () => run, at, go });
+    makeNavigable(plot, { count: runs.length, current: () => run, at, go });
     const last = Math.max(1, runs.length);
     fill(picture, { "aria-label": `Run, by ${names[0]}`, "aria-valuemin": 1, "aria-valuemax": last });
     show(byId(id), picture);
@@ -382,20 +382,20 @@
     return placed.filter(({ x, y }) => x !== null && y !== null).sort((a, b) => a.x - b.x);
   }
 
-  function tellRun([across, up], { row, run: [split, fold, init], x, y }) {
+  function describeRun([across, up], { row, run: [split, fold, init], x, y }) {
     const which = `${nameOf(row)}, split ${split}, fold ${fold}, init ${init}`;
     return `${which}: ${across} ${percent(x)}, ${up} ${percent(y)}`;
   }
 
-  // ---- Begin ----------------------------------------------------------------------------------------------------
+  // ---- Start ----------------------------------------------------------------------------------------------------
 
-  function begin() {
+  function start() {
     readAddress();
     showTables();
     drawAll();
   }
-  begin();
-  window.addEventListener("hashchange", begin);
+  start();
+  window.addEventListener("hashchange", start);
   const drawn = new Map();
   const resized = new ResizeObserver((entries) => {
     const changed = entries.filter(({ target }) => drawn.get(target) !== target.clientWidth);
