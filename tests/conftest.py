@@ -1,10 +1,15 @@
 """Settings of all tests: shapes in signatures are checked, properties are repeatable, compiled functions are cached."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
+
+from helpers.processes import SESSION_VARIABLE, leftover_processes, wait_until
 
 # Modules whose signatures are checked at run time. Modules that validate their own input are left out, because the
 # checker would raise before they do. Compiled functions cannot be wrapped.
@@ -36,3 +41,16 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     cache = os.environ.get("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
     os.environ["NUMBA_CACHE_DIR"] = str(Path(cache, worker))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_leftover_processes() -> Iterator[None]:
+    """Fail if the tests of this session leave a process running."""
+    os.environ[SESSION_VARIABLE] = session = uuid4().hex
+    yield
+    if not wait_until(lambda: not leftover_processes(session)):
+        left = leftover_processes(session)
+        commands = [process.as_dict(["pid", "cmdline"]) for process in left]
+        for process in left:
+            process.kill()
+        pytest.fail(f"Tests left {len(left)} processes running: {commands}")

@@ -506,7 +506,7 @@ def on_a_terminal(monkeypatch: pytest.MonkeyPatch, progress_after: float) -> Ter
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(cli_options, "PROGRESS_AFTER", progress_after)
+    monkeypatch.setattr(cli_options, "PROGRESS_DELAY_SECONDS", progress_after)
     return terminal
 
 

@@ -1,4 +1,4 @@
-"""The command edgewise, which is python -m edgewise too."""
+"""Entry point of the command edgewise and of python -m edgewise."""
 
 import os
 import signal
@@ -8,8 +8,8 @@ import sys
 def main() -> None:
     """Run the command.
 
-    Ctrl-C before it has begun ends the process at once and in silence, as there is nothing to clean up. After an
-    interruption the process ends without the interpreter's own farewell, which would wait for threads.
+    Ctrl-C during the first imports ends the process silently, as there is nothing to clean up. After an interruption
+    the process exits without the interpreter's shutdown, which would wait for threads.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -23,7 +23,7 @@ def main() -> None:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (AttributeError, OSError, ValueError):  # closed, or nobody reads
+            except (AttributeError, OSError, ValueError):  # closed
                 continue
         os._exit(end.code)
 

@@ -16,11 +16,11 @@ from types import CodeType, FrameType
 
 import pytest
 
-from edgewise.cli.app import Signals, complain, complain_of
+from edgewise.cli.app import Signals, print_error, print_exception
 from edgewise.sweep.run_table import write_run_table
 from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
 from helpers.fake_results import fake_results
-from helpers.forked_commands import command, left_over, read_to_the_end
+from helpers.forked_commands import command, temporary_files, read_to_end
 from helpers.one_thread import one_thread
 from test_cli import run
 
@@ -116,7 +116,7 @@ def test_at_any_call_of_a_function(args_in: Callable[[Path], list[object]], tmp_
             else:
                 assert (ended.code, ended.stderr.lstrip("\n")) == (code, INTERRUPTED), which
             assert out.read_bytes() in (old, old[:-1]), which  # the old one or the new one, and whole
-            assert left_over(tmp_path) == []
+            assert temporary_files(tmp_path) == []
 
 
 def signal_in(code: CodeType, number: signal.Signals) -> Callable[[], None]:
@@ -134,7 +134,7 @@ def signal_in(code: CodeType, number: signal.Signals) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("number", CODES)
-@pytest.mark.parametrize("function", [complain_of, complain, Signals.__exit__])
+@pytest.mark.parametrize("function", [print_exception, print_error, Signals.__exit__])
 def test_while_an_error_is_told(function: Callable[..., object], number: signal.Signals, tmp_path: Path) -> None:
     args = [*evaluate(tmp_path), "--bins", 0]
     before = command(*args)
@@ -185,7 +185,7 @@ def test_in_the_middle_of_writing(
     ended = command(*args, before=interrupted_within(what, number))
     assert (ended.code, ended.stderr.lstrip("\n")) == (CODES[number], INTERRUPTED)
     assert (tmp_path / "out.json").read_text() == (tmp_path / "out.png").read_text() == "old"
-    assert left_over(tmp_path) == []
+    assert temporary_files(tmp_path) == []
     assert list(tmp_path.glob("to/*")) == []
 
 
@@ -203,7 +203,7 @@ def test_a_second_signal_while_tidying_up(tmp_path: Path) -> None:
 
     ended = command(*evaluate(tmp_path), before=begin)
     assert (ended.code, ended.stderr.lstrip("\n")) == (130, INTERRUPTED)
-    assert left_over(tmp_path) == []
+    assert temporary_files(tmp_path) == []
 
 
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def on_a_terminal(script: str, *args: object, **environment: str) -> tuple[int, 
     env = {**os.environ, "TERM": "xterm", **environment}
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=theirs, env=env) as process:
         os.close(theirs)
-        (said,) = read_to_the_end(process.pid, ours)
+        (said,) = read_to_end(process.pid, ours)
     return process.returncode, said.replace(b"\r\n", b"\n")
 
 
@@ -326,7 +326,7 @@ def test_a_progress_bar_goes_and_the_cursor_comes_back(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
 
         is_shown, Progress.start = Event(), start_and_tell
-        options.PROGRESS_AFTER, metrics.evaluate = 0, interrupt
+        options.PROGRESS_DELAY_SECONDS, metrics.evaluate = 0, interrupt
         main()
     """
     code, said = on_a_terminal(script, *evaluate(tmp_path))
@@ -349,7 +349,7 @@ def test_a_terminal_is_told_that_a_third_signal_ends_it(tmp_path: Path) -> None:
             finally:
                 signal.raise_signal(signal.SIGINT)
 
-        options.PROGRESS_AFTER, metrics.evaluate = 600, interrupt_twice
+        options.PROGRESS_DELAY_SECONDS, metrics.evaluate = 600, interrupt_twice
         main()
     """
     code, said = on_a_terminal(script, *evaluate(tmp_path))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.command_inputs import PROBS, calibrate_args, evaluate_args, predict_args
-from helpers.forked_commands import command, left_over
+from helpers.forked_commands import command, temporary_files
 from helpers.one_thread import one_thread
 from test_cli import assert_refused, run
 
@@ -111,7 +111,7 @@ def test_a_full_disk_is_told_and_leaves_the_old_file(name: str, room: int, tmp_p
     assert ended.stderr.startswith(f"edgewise: Expected to write {tmp_path / name}, but got: ")
     assert "File too large" in ended.stderr and ended.stderr.count("\n") == 1
     assert (tmp_path / name).read_text() == "old"
-    assert left_over(tmp_path) == []
+    assert temporary_files(tmp_path) == []
     assert re.search("convergence|nodewise|temperature", ended.stdout)  # a full disk does not cost the answer
 
 

@@ -1,4 +1,4 @@
-"""Runs that nobody did, for tests of the store."""
+"""Fake runs, for tests of the store."""
 
 import math
 
@@ -9,8 +9,8 @@ from edgewise.sweep.store import TaskRow
 VERSIONS = {"edgewise": "0.1.0", "python": "3.11.7", "torch": "2.13.0"}
 
 
-def run_of(init: int, model: str = "gcn", fold: int = 0) -> Run:
-    """Make a run whose scores tell its initialization; nothing disagrees, and one NLL is infinite."""
+def make_run(init: int, model: str = "gcn", fold: int = 0) -> Run:
+    """Return a run whose scores depend on ``init``. The view disagree is empty, and one NLL is infinite."""
     bins = Bins([init, 3], [0.1 * init, 2.5], [init, 2])
     scored = ViewResult(10 + init, 0.5 + init / 1000, 1 / (1 + init), 0.1, 0.01 * init, bins)
     empty = ViewResult(0, math.nan, math.nan, math.nan, math.nan, Bins([0, 0], [0.0, 0.0], [0, 0]))
@@ -20,5 +20,5 @@ def run_of(init: int, model: str = "gcn", fold: int = 0) -> Run:
     return Run(key, {"product": views, "other": views}, 1.5 + init, 100 + init, VERSIONS, "2026-01-02T03:04:05+00:00")
 
 
-def task_row(fingerprint: str = "0123456789abcdef", split: int = 0) -> TaskRow:
+def make_task(fingerprint: str = "0123456789abcdef", split: int = 0) -> TaskRow:
     return TaskRow("cora", split, fingerprint, 520, 2206, 24, 3, 0.75, 0.9, 0.8, math.nan)

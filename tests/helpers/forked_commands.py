@@ -1,4 +1,4 @@
-"""Commands in forks of this process: nothing need be imported again, and what is done to a fork stays there."""
+"""Functions and commands in forks of this process: nothing is imported again, and changes stay in the fork."""
 
 import os
 import selectors
@@ -14,56 +14,69 @@ from typing import NamedTuple
 
 from edgewise.__main__ import main
 
-DEADLINE = 600  # seconds, after which a command is taken to hang
+HANG_SECONDS = 600  # a command that runs longer is assumed to hang
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+    """Exit code and output of a fork."""
 
-    code: int  # below 0 if a signal ended it
+    code: int  # negative if a signal ended it
     stdout: str
     stderr: str
 
 
 def command(*args: object, before: Callable[[], object] = lambda: None) -> Ended:
-    """Run a command in a fork, after something was done to the fork."""
-    (out, out_there), (err, err_there) = os.pipe(), os.pipe()
+    """Run a command in a fork, after calling ``before`` there."""
+
+    def run() -> None:
+        before()
+        sys.argv = ["edgewise", *map(str, args)]
+        main()
+
+    return in_fork(run)
+
+
+def in_fork(function: Callable[[], object]) -> Ended:
+    """Call a function in a fork."""
+    (out, out_write), (err, err_write) = os.pipe(), os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: this process may have threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns if the process has threads
         pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            os.dup2(out_there, 1)
-            os.dup2(err_there, 2)
-            code = _code([str(arg) for arg in args], before)
-        finally:  # whatever happens, the fork is not the one to go on with the tests
+            os.dup2(out_write, 1)
+            os.dup2(err_write, 2)
+            code = _exit_code(function)
+        finally:  # the fork must never continue with the tests
             os._exit(code)
-    os.close(out_there)
-    os.close(err_there)
-    said = read_to_the_end(pid, out, err)
+    os.close(out_write)
+    os.close(err_write)
+    output = read_to_end(pid, out, err)
     _, status = os.waitpid(pid, 0)
-    return Ended(os.waitstatus_to_exitcode(status), *(part.decode(errors="replace") for part in said))
+    return Ended(os.waitstatus_to_exitcode(status), *(part.decode(errors="replace") for part in output))
 
 
-def _code(args: list[str], before: Callable[[], object]) -> int:
+def _exit_code(function: Callable[[], object]) -> int:
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
-    sys.unraisablehook = sys.__unraisablehook__  # pytest's own would wait for the end of the test
+    sys.unraisablehook = sys.__unraisablehook__  # pytest's hook would wait for the end of the test
+    code = 0
     try:
-        before()
-        sys.argv = ["edgewise", *args]
-        main()
+        function()
     except SystemExit as end:
-        return int(end.code or 0)
+        code = int(end.code or 0)
     except BaseException:
         traceback.print_exc()
-        sys.stderr.flush()
-    return 1
+        code = 1
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    return code
 
 
-def read_to_the_end(pid: int, *numbers: int) -> list[bytes]:
-    """Read what a process says until nobody has the other sides of the files any more; if it hangs, it is killed."""
-    said, end = dict.fromkeys(numbers, b""), time.monotonic() + DEADLINE
+def read_to_end(pid: int, *numbers: int) -> list[bytes]:
+    """Read file descriptors until they are closed. Kill the process if it hangs."""
+    output, end = dict.fromkeys(numbers, b""), time.monotonic() + HANG_SECONDS
     with selectors.DefaultSelector() as still_open:
         for number in numbers:
             still_open.register(number, selectors.EVENT_READ)
@@ -74,16 +87,16 @@ def read_to_the_end(pid: int, *numbers: int) -> list[bytes]:
                 break
             for key, _ in ready:
                 part = b""
-                with suppress(OSError):  # which is how Linux tells it of a terminal
+                with suppress(OSError):  # raised on Linux if a terminal is closed
                     part = os.read(key.fd, 65536)
-                said[key.fd] += part
+                output[key.fd] += part
                 if not part:
                     still_open.unregister(key.fd)
     for number in numbers:
         os.close(number)
-    return list(said.values())
+    return list(output.values())
 
 
-def left_over(folder: Path) -> list[Path]:
-    """Find what was begun and not put away."""
+def temporary_files(folder: Path) -> list[Path]:
+    """Return temporary files that were not removed."""
     return [path for path in folder.rglob("*") if path.name.endswith(".tmp")]

@@ -1,4 +1,4 @@
-"""Workers without processes, for tests of what happens to outcomes."""
+"""Workers that run jobs in this process."""
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
@@ -8,9 +8,10 @@ from edgewise.workers.outcomes import attempt
 
 
 class InProcessWorkers:
-    """Does one job after the other here."""
+    """Workers that run one job after another in this process."""
 
-    count = 1
+    def __init__(self, count: int = 1):
+        self.count = count
 
     def __str__(self) -> str:
         return "1 on this machine"

@@ -1,4 +1,4 @@
-"""What has to be the same wherever and whenever a run is done."""
+"""Exact comparison of runs."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -7,7 +7,7 @@ from edgewise.sweep.runs import Run, RunKey
 
 
 def numbers(runs: Iterable[Run]) -> dict[RunKey, str]:
-    """Give all of each run but its time, as text: in it NaN is like NaN, and every float is exact."""
+    """Return each run without its times as text, in which NaN equals NaN and floats are exact."""
     runs = list(runs)
     assert all(isinstance(run, Run) for run in runs)
     assert len({run.key for run in runs}) == len(runs)

@@ -1,13 +1,13 @@
-"""What workers of tests are asked to do; a job says which."""
+"""Jobs for the workers of tests."""
 
 import os
 import signal
-import time
+from threading import Event
 from typing import NamedTuple
 
 
 class Report(NamedTuple):
-    """Where a job was done."""
+    """The process that ran a job."""
 
     pid: int
     cache_folder: str | None
@@ -15,7 +15,7 @@ class Report(NamedTuple):
 
 
 def work(job: object) -> object:
-    """Do as a job says, and return what is asked for."""
+    """Run a job: square an integer, or behave as the name of the job says."""
     import torch
 
     match job:
@@ -28,9 +28,17 @@ def work(job: object) -> object:
         case "exit":
             os._exit(3)
         case "hang":
-            time.sleep(600)
+            Event().wait()
         case "unpicklable":
             return lambda: None
         case int():
             return job * job
     return None
+
+
+def cache_statistics(job: object) -> tuple[int, int]:
+    """Call a compiled function, and return how often it was loaded from the cache and how often compiled."""
+    from compiled_example import double
+
+    assert double(21) == 42
+    return sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values())

@@ -9,6 +9,7 @@ from edgewise.sweep.runs import Run
 from edgewise.sweep.sources import Sources
 from edgewise.workers import Finished, LocalProcesses
 from helpers.one_thread import one_thread
+from helpers.quick_recipes import QUICK_RECIPES
 from helpers.tiny_datasets import write_planetoid
 
 __all__ = ["one_thread"]
@@ -20,23 +21,33 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_planetoid(tmp_path_factory.mktemp("planetoid"))
 
 
-PLAN = Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3, recipes=RECIPES)
-
-
 @pytest.fixture(scope="session")
 def plan() -> Plan:
-    """Runs of about a third of a second."""
-    return PLAN
+    """Twelve runs that each take a few hundredths of a second."""
+    return Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=1, recipes=QUICK_RECIPES)
 
 
 @pytest.fixture(scope="session")
-def runner(root: Path) -> Runner:
-    return Runner(Sources(str(root)), PLAN.splits, RECIPES)
+def runner(root: Path, plan: Plan) -> Runner:
+    return Runner(Sources(str(root)), plan.splits, plan.recipes)
 
 
 @pytest.fixture(scope="session")
-def undisturbed(runner: Runner) -> list[Run]:
-    """Do the runs of the plan in two worker processes, and nothing happens."""
-    outcomes = list(LocalProcesses(2).execute(runner, PLAN.runs()))
+def finished_runs(runner: Runner, plan: Plan) -> list[Run]:
+    """All runs of the plan, run in this process."""
+    return [runner(key) for key in plan.runs()]
+
+
+@pytest.fixture(scope="session")
+def full_plan() -> Plan:
+    """Runs with the hyper-parameters of the paper, for commands and clusters. Each takes about a third of a second."""
+    return Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3, recipes=RECIPES)
+
+
+@pytest.fixture(scope="session")
+def full_runs(root: Path, full_plan: Plan) -> list[Run]:
+    """All runs of the full plan, run in two worker processes without interruption."""
+    runner = Runner(Sources(str(root)), full_plan.splits, full_plan.recipes)
+    outcomes = list(LocalProcesses(2).execute(runner, full_plan.runs()))
     assert all(isinstance(outcome, Finished) for outcome in outcomes)
     return [outcome.result for outcome in outcomes]

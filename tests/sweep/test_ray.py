@@ -140,7 +140,7 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
         from edgewise.sweep.run import run_sweep
         from edgewise.sweep.sources import Sources
         from edgewise.workers import RayCluster
-        from edgewise.workers.cluster import OF_OUR_OWN_CLUSTER
+        from edgewise.workers.cluster import LOCAL_CLUSTER_VARIABLES
         from helpers.run_numbers import numbers
         from helpers.processes import is_alive
 
@@ -165,7 +165,7 @@ def test_a_local_cluster_listens_to_nobody_else_and_leaves_nothing(
         plan = Plan(("cora",), ("gcn",), splits=2, folds=1, inits=1)
         found = run_sweep(plan, Path(sys.argv[2]), Sources("."), workers, lambda _: look).runs
         told = {str(key): text for key, text in numbers(found).items()}
-        left = [name for name in OF_OUR_OWN_CLUSTER if name in os.environ]
+        left = [name for name in LOCAL_CLUSTER_VARIABLES if name in os.environ]
         print(json.dumps([told, sorted(hosts), pids, left]))
     """
     with script(tmp_path, text, root, tmp_path / "out", without=SETTINGS) as process:

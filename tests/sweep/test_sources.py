@@ -63,5 +63,5 @@ def test_data_that_cannot_be_loaded_is_told(check: EnvironmentCheck, keys: list[
 def test_folders_are_named_in_full_for_workers_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
-    assert Sources("data").with_full_paths() == Sources(str(tmp_path / "data"))
-    assert Sources().with_full_paths() == Sources()
+    assert Sources("data").with_absolute_paths() == Sources(str(tmp_path / "data"))
+    assert Sources().with_absolute_paths() == Sources()

@@ -1,9 +1,8 @@
-"""What a cluster says without one; real clusters are in tests/sweep/test_ray.py."""
+"""Ray workers without a cluster. Tests with real clusters are in tests/sweep/test_ray.py."""
 
 import pickle
 import socket
 import sys
-import time
 
 import pytest
 
@@ -13,56 +12,54 @@ from helpers.worker_jobs import work
 JOBS = [1, 2, 3]
 
 
-def test_nothing_to_do_needs_no_cluster() -> None:
+def test_no_jobs_need_no_cluster() -> None:
     assert list(RayCluster("127.0.0.1:1").execute(work, [])) == []
 
 
-def test_without_ray_the_way_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not there
-    with pytest.raises(ValueError, match=r'Expected Ray for --ray, .*not installed: pip install "edgewise\[ray\]"'):
+def test_missing_ray_raises_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    with pytest.raises(ValueError, match=r'pip install "edgewise\[ray\]"'):
         next(RayCluster("local").execute(work, JOBS))
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_an_address_where_nobody_answers_is_told_at_once(scheme: str) -> None:
+def test_address_without_a_cluster_raises(scheme: str) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
-    with socket.socket() as taken:  # but nobody listens
+    with socket.socket() as taken:  # but it does not listen
         taken.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
-        start = time.monotonic()
-        with pytest.raises(ValueError, match=rf"Ray cluster at --ray {address}, but got: .*refused.*ray start --head"):
+        with pytest.raises(ValueError, match=rf"{address}.*refused.*ray start --head"):
             next(RayCluster(address).execute(work, JOBS))
-    assert time.monotonic() - start < 600
 
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", ":6379", "127.0.0.1:port", "ray://", "ray://host"])
-def test_what_is_no_address_is_told(address: str) -> None:
+def test_invalid_address_raises(address: str) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
-    with pytest.raises(ValueError, match=r"Expected local, auto, HOST:PORT or ray://HOST:PORT for --ray, but got"):
+    with pytest.raises(ValueError, match=r"HOST:PORT .* for --ray"):
         next(RayCluster(address).execute(work, JOBS))
 
 
-# --- what is done on a node, and what comes of it ---
+# --- tasks on a node, and their outcomes ---
 
 
 @pytest.fixture
-def on_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave this process's cache where it is."""
+def keep_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not change the cache folder of this process."""
     monkeypatch.setattr(cluster, "claim_for_this_process", lambda: None)
 
 
-def no_odd_jobs(jobs: list[int]) -> str:
+def refuse_odd_jobs(jobs: list[int]) -> str:
     return next((f"Expected even jobs, but got {job}." for job in jobs if job % 2), "")
 
 
-@pytest.mark.usefixtures("on_a_node")
-def test_a_node_does_what_it_has_no_objection_to() -> None:
+@pytest.mark.usefixtures("keep_cache_folder")
+def test_node_runs_only_jobs_that_pass_the_check() -> None:
     assert cluster._attempt_on_node(pickle.dumps((work, None, 3))) == Finished(3, 9)
-    assert cluster._attempt_on_node(pickle.dumps((work, no_odd_jobs, 4))) == Finished(4, 16)
-    objection = cluster._attempt_on_node(pickle.dumps((work, no_odd_jobs, 3)))
-    assert objection == cluster._Objection("Expected even jobs, but got 3.")
-    assert cluster._objection_of_node(pickle.dumps((no_odd_jobs, [2, 4]))) == ""
-    assert cluster._objection_of_node(pickle.dumps((no_odd_jobs, [2, 5]))) == "Expected even jobs, but got 5."
+    assert cluster._attempt_on_node(pickle.dumps((work, refuse_odd_jobs, 4))) == Finished(4, 16)
+    refusal = cluster._attempt_on_node(pickle.dumps((work, refuse_odd_jobs, 3)))
+    assert refusal == cluster._Refusal("Expected even jobs, but got 3.")
+    assert cluster._check_on_node(pickle.dumps((refuse_odd_jobs, [2, 4]))) == ""
+    assert cluster._check_on_node(pickle.dumps((refuse_odd_jobs, [2, 5]))) == "Expected even jobs, but got 5."
 
 
 @pytest.fixture
@@ -70,31 +67,27 @@ def ray() -> object:
     return pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
 
 
-def test_a_job_that_was_lost_too_often_is_told(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_whose_worker_died_too_often_fails(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(reference: object) -> None:
         raise ray.exceptions.WorkerCrashedError
 
     monkeypatch.setattr(ray, "get", lost)
     failure = cluster._outcome(object(), 1)
     assert isinstance(failure, Failure) and failure.job == 1
-    assert failure.error.startswith("The job was lost 6 times, each time with its worker: The worker died unexpectedly")
+    assert "6 times" in failure.error and "The worker died unexpectedly" in failure.error
 
 
-def test_a_job_that_comes_to_no_end_is_told(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_that_the_cluster_cannot_finish_fails(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(reference: object) -> None:
         raise ray.exceptions.ObjectLostError("ab" * 14, None, "")
 
     monkeypatch.setattr(ray, "get", broken)
     failure = cluster._outcome(object(), 1)
     assert isinstance(failure, Failure)
-    assert failure.error.startswith("The job came to no end on the cluster: ")
+    assert "have been lost" in failure.error
 
 
-def test_a_node_that_objects_in_the_middle_ends_all_and_fails_no_job(
-    ray: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray, "get", lambda reference: cluster._Objection("Expected torch 2 on every node."))
-    with pytest.raises(
-        ValueError, match=r"Expected torch 2 on every node\. What is finished is safe; then start again"
-    ):
+def test_refusal_by_a_node_stops_the_sweep_and_fails_no_job(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "get", lambda reference: cluster._Refusal("Expected torch 2 on every node."))
+    with pytest.raises(ValueError, match=r"Expected torch 2 on every node\..*again to continue"):
         cluster._outcome(object(), 1)

@@ -1,4 +1,4 @@
-"""No two living workers share a folder of compiled loops, and the next command finds what they compiled."""
+"""Running workers never share a cache folder, and later workers reuse what earlier ones compiled."""
 
 import sys
 from pathlib import Path
@@ -6,18 +6,19 @@ from pathlib import Path
 import pytest
 
 from edgewise.workers import LocalProcesses
-from edgewise.workers.compiled_cache import VARIABLE, claim_cache_folder, inherited_by_children
+from edgewise.workers.compiled_cache import CACHE_VARIABLE, claim_cache_folder, inherited_by_children
 from helpers.processes import script
-from helpers.worker_jobs import work
+from helpers.worker_jobs import cache_statistics, work
 
 
 @pytest.fixture(autouse=True)
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "numba"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "numba"))
     return tmp_path / "numba"
 
 
-def test_each_worker_has_a_folder_and_names_are_those_of_the_last_command(caches: Path) -> None:
+@pytest.mark.usefixtures("stub_torch")
+def test_each_worker_has_its_own_folder_and_folder_names_are_reused(caches: Path) -> None:
     expected = {str(caches / "worker-0"), str(caches / "worker-1")}
     for _ in range(2):
         outcomes = list(LocalProcesses(2).execute(work, ["where"] * 8))
@@ -27,7 +28,7 @@ def test_each_worker_has_a_folder_and_names_are_those_of_the_last_command(caches
         )
 
 
-def test_a_folder_is_taken_until_it_is_released(caches: Path) -> None:
+def test_folder_is_locked_until_it_is_released(caches: Path) -> None:
     first, second = claim_cache_folder(), claim_cache_folder()
     assert first and second
     assert (first.path, second.path) == (caches / "worker-0", caches / "worker-1")
@@ -38,9 +39,7 @@ def test_a_folder_is_taken_until_it_is_released(caches: Path) -> None:
     second.release()
 
 
-def test_another_command_takes_other_folders_and_gives_them_back_when_it_is_killed(
-    caches: Path, tmp_path: Path
-) -> None:
+def test_folder_of_another_process_is_skipped_until_that_process_is_killed(caches: Path, tmp_path: Path) -> None:
     text = """
         from edgewise.workers.compiled_cache import claim_cache_folder
         folder = claim_cache_folder()
@@ -50,61 +49,41 @@ def test_another_command_takes_other_folders_and_gives_them_back_when_it_is_kill
     with script(tmp_path, text) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == str(caches / "worker-0")
-        beside = claim_cache_folder()
-        assert beside and beside.path == caches / "worker-1"
-        beside.release()
+        next_folder = claim_cache_folder()
+        assert next_folder and next_folder.path == caches / "worker-1"
+        next_folder.release()
         process.kill()
         process.wait()
-    after = claim_cache_folder()
-    assert after and after.path == caches / "worker-0"
-    after.release()
+    folder = claim_cache_folder()
+    assert folder and folder.path == caches / "worker-0"
+    folder.release()
 
 
-def test_without_a_place_to_write_numba_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_is_claimed_if_none_can_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "below"))
     assert claim_cache_folder() is None
     with inherited_by_children(None):
         pass
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has its folder for caches elsewhere")
-def test_without_a_wish_of_the_user_it_is_below_the_usual_folder_for_caches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(VARIABLE)
+@pytest.mark.skipif(sys.platform == "win32", reason="uses another cache folder")
+def test_default_folder_is_in_the_cache_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = claim_cache_folder()
     assert folder and folder.path == tmp_path / "edgewise" / "numba" / "worker-0"
     folder.release()
 
 
-COMPILE = """
-    from edgewise.workers import LocalProcesses
-
-    def hits(job):
-        from compiled_example import double
-        assert double(21) == 42
-        return sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values())
-
-    if __name__ == "__main__":
-        for outcome in LocalProcesses(1).execute(hits, [1]):
-            print(outcome.result)
-"""
-
-
-def test_what_a_worker_compiled_the_next_command_loads(
+@pytest.mark.usefixtures("stub_torch")
+def test_compiled_functions_are_loaded_by_the_next_worker(
     caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "compiled_example.py").write_text(
-        "from edgewise.kernels.dispatch import compiled\n\n@compiled\ndef double(x):\n    return 2 * x\n"
+        "from numba import njit\n\n@njit(cache=True)\ndef double(x):\n    return 2 * x\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
-    found = []
-    for _ in range(2):
-        with script(tmp_path, COMPILE) as process:
-            out, errors = process.communicate(timeout=600)
-            assert process.returncode == 0, errors
-            found.append(out.strip())
-    assert found == ["(0, 1)", "(1, 0)"]
+    monkeypatch.syspath_prepend(tmp_path)  # inherited by workers
+    hits_and_misses = [outcome.result for _ in range(2) for outcome in LocalProcesses(1).execute(cache_statistics, [1])]
+    assert hits_and_misses == [(0, 1), (1, 0)]
     assert list((caches / "worker-0").rglob("compiled_example.double-*.nbc"))

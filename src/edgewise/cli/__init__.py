@@ -1,7 +1,7 @@
-"""The command line: each command parses, calls one function, and prints.
+"""The command line. Each command parses its options, calls one function, and prints the result.
 
-Help must come at once: what imports torch, pyarrow, rich or matplotlib is imported by the function that needs it.
-A command's file is loaded when the command is called or help lists it.
+Help must be fast, so modules that import torch, pyarrow, rich or matplotlib are imported in the functions that need
+them. The file of a command is imported when the command is called or listed in the help.
 """
 
 from edgewise.cli.app import app

@@ -1,4 +1,4 @@
-"""The application: which commands there are, how they fail, and how Ctrl-C ends them."""
+"""The command-line application: list of commands, error messages, exit codes and signals."""
 
 import os
 import signal
@@ -18,33 +18,35 @@ from typer.main import get_command
 
 from edgewise.version import versions
 
-# In the order of help. Each has its file here, whose `app` holds the one command.
+# In the order of the help. Each command is the `app` of the file of the same name in this folder.
 COMMANDS = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")
 
 SOME_RUNS_FAILED, FAILED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-CLOSED_PIPE = 141  # what a shell gives where SIGPIPE ended a command
+CLOSED_PIPE = 141  # exit code that a shell reports for a command ended by SIGPIPE
 SHOW_CURSOR = "\x1b[?25h"
 
 
 class _Commands(TyperGroup):
-    """Loads a command when it is asked for, and makes one line and an exit code of whatever ends it."""
+    """Group of commands that imports a command on demand, and turns errors into one line and an exit code."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands: Any = dict.fromkeys(COMMANDS)  # typer looks here for names that are nearly right
+        self.commands: Any = dict.fromkeys(COMMANDS)  # typer suggests similar names from here
 
     def list_commands(self, context: Any) -> list[str]:
-        """Return the commands in the order in which people need them."""
+        """Return the commands in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, context: Any, name: str) -> Any:
-        """Load one command, and nothing that only others need."""
+        """Import the module of one command and return the command, or None if the name is unknown."""
         return get_command(import_module(f"edgewise.cli.{name}").app) if name in COMMANDS else None
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run a command and leave with its exit code."""
+        """Run a command and exit with its code."""
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(errors="replace")  # what a terminal cannot show must not cost the answer
+            sys.stdout.reconfigure(
+                errors="replace"
+            )  # print the result even if it has characters that the terminal cannot show
         code, signals = 0, Signals()
         try:
             with signals:
@@ -55,39 +57,38 @@ class _Commands(TyperGroup):
                         raise
                     code = CLOSED_PIPE
                 except Exception as error:
-                    if not signals.exit_code:  # else it is what an interrupted library made of the signal
-                        code = complain_of(error)
+                    if not signals.exit_code:  # else a library raised it because of the signal
+                        code = print_exception(error)
         except KeyboardInterrupt:
             code = INTERRUPTED
         code = signals.exit_code or code
         if code in (INTERRUPTED, TERMINATED):
-            _leave_terminal()
-            complain("Interrupted.")
+            _show_cursor()
+            print_error("Interrupted.")
         sys.exit(code)
 
 
-def _leave_terminal() -> None:
-    """Show the cursor again, in case a display was cut off while it came or went."""
+def _show_cursor() -> None:
+    """Show the cursor again, in case a live display was interrupted."""
     with suppress(OSError, ValueError):
         if sys.stderr is not None and sys.stderr.isatty():
             sys.stderr.write(SHOW_CURSOR)
 
 
 class Signals:
-    """While entered, the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread.
+    """Context in which the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread.
 
-    Commands clean up by ``with`` and ``finally``, so a second signal, which would cut that off, is ignored. A third one
-    ends the process at once, whatever it is doing. Signals that were ignored before, as in the background of a shell,
-    stay ignored.
+    A second signal is ignored, so that it does not interrupt the cleanup in ``with`` and ``finally``. A third one ends
+    the process immediately. Signals that were ignored before, as in background jobs of a shell, stay ignored.
     """
 
     def __init__(self) -> None:
-        self.exit_code = 0  # 128 + the first signal
+        self.exit_code = 0  # 128 + number of the first signal; 0 if there was none
         self._num_received = 0
         self._handlers_before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
+        if threading.current_thread() is threading.main_thread():  # other threads cannot set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._handlers_before[number] = signal.signal(number, self._receive)
@@ -104,13 +105,13 @@ class Signals:
             raise KeyboardInterrupt
         if self._num_received == 2:
             if os.isatty(2):
-                os.write(2, b"\nedgewise: Cleaning up. Once more ends it at once.\n")
+                os.write(2, b"\nedgewise: Cleaning up. Interrupt again to exit immediately.\n")
             return
-        _leave_terminal()
+        _show_cursor()
         os._exit(128 + number)
 
 
-# Plain help: in 80 columns typer's boxes leave twenty for the text.
+# Plain help, because in 80 columns the boxes of typer leave only twenty for the text.
 app = typer.Typer(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
@@ -120,7 +121,7 @@ app = typer.Typer(
 
 
 def new_command() -> typer.Typer:
-    """Return an application for the one command of a file."""
+    """Return a typer application for a single command."""
     return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -134,8 +135,8 @@ Examples:
 """
 
 
-def _print_versions(wanted: bool) -> None:
-    if wanted:
+def _print_versions(requested: bool) -> None:
+    if requested:
         typer.echo("\n".join(f"{name} {version}" for name, version in versions().items()))
         raise typer.Exit
 
@@ -146,46 +147,52 @@ def _start(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_versions, is_eager=True, help="Show versions, of libraries too, and exit."
+            "--version",
+            callback=_print_versions,
+            is_eager=True,
+            help="Show the versions of edgewise and its libraries, and exit.",
         ),
     ] = False,
 ) -> None:
-    """Tell how right a node classifier's probabilities are, for nodes and for pairs of neighbors."""
+    """Evaluate and calibrate the probabilities of node classifiers, for nodes and for pairs of neighbors."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
 
-def complain(message: str) -> int:
-    """Print one line about what is wrong, and return the exit code."""
-    with suppress(OSError):  # nobody listens, but the exit code still tells
+def print_error(message: str) -> int:
+    """Print an error message in one line to stderr, and return the exit code."""
+    with suppress(OSError):  # stderr is closed; the exit code still reports the error
         typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
     return FAILED
 
 
-def complain_of(error: Exception) -> int:
-    """Print what the user can fix, and return the exit code; raise the rest, which is a mistake of ours."""
+def print_exception(error: Exception) -> int:
+    """Print an error that the user can fix, and return the exit code. Raise other errors, which are bugs."""
     if isinstance(error, typer.Abort):
         return INTERRUPTED
     if isinstance(error, OSError) and error.strerror:
-        what = f"use {error.filename}" if error.filename else "write the output"
-        return complain(f"Expected to {what}, but got: {error.strerror}.")
+        action = f"use {error.filename}" if error.filename else "write the output"
+        return print_error(f"Expected to {action}, but got: {error.strerror}.")
     if isinstance(error, ValueError | OSError):
-        return complain(str(error))
-    # torch has no error of its own for a lack of memory.
+        return print_error(str(error))
+    # torch raises a RuntimeError if memory runs out.
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
-        return complain("Expected more memory than there is. Bins of equal mass and resamples take the most.")
-    # What typer raises for a wrong option has no public class in some of its versions, but this method in all.
+        return print_error(
+            "Expected more memory than is available. Use a machine with more memory; evaluate needs the least with "
+            "--binning width and without --resamples."
+        )
+    # Errors of typer have no public class in some versions, but all have this method.
     if not hasattr(error, "format_message"):
         raise error
     context = getattr(error, "ctx", None)
-    message = error.format_message().replace(": Value error, ", ": ")  # which some versions of typer say of a choice
+    message = error.format_message().replace(": Value error, ", ": ")  # added by some versions of typer
     stop = "" if message.endswith((".", "?")) else "."
-    return complain(message + stop + (f" See '{context.command_path} --help'." if context else ""))
+    return print_error(message + stop + (f" See '{context.command_path} --help'." if context else ""))
 
 
 @contextmanager
-def complaints_name(**files: Path | None) -> Iterator[None]:
-    """Say which file is which when something is wrong with what is in them."""
+def name_files_in_errors(**files: Path | None) -> Iterator[None]:
+    """Append the names of the input files to a ValueError about their contents."""
     try:
         yield
     except ValueError as error:

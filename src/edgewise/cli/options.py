@@ -1,4 +1,4 @@
-"""Options that several commands read in the same way."""
+"""Parsing, completion, progress bars and input files shared by open_option commands."""
 
 import re
 import sys
@@ -12,79 +12,81 @@ from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
 
-from edgewise.cli.app import complaints_name
+from edgewise.cli.app import name_files_in_errors
 
 if TYPE_CHECKING:
     from edgewise.posterior import Posterior
 
 
-NAME = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # of a class
-SEVERAL = ("--calibrators", "--datasets", "--events", "--models")
-SEVERAL_OPEN = "edgewise.several_open"  # the option of these that further values would belong to
+NAME_PATTERN = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # class attribute
+MULTIPLE_VALUE_OPTIONS = ("--calibrators", "--datasets", "--events", "--models")
+OPEN_OPTION_KEY = "edgewise.open_option"  # in the context: the option that a further value would belong to
 
 
-class SeveralValues(TyperCommand):
-    """Takes several values after some options, by commas or by spaces."""
+class MultipleValues(TyperCommand):
+    """Command whose options take several values, separated by commas or spaces."""
 
     def parse_args(self, context: Any, args: list[str]) -> list[str]:
-        """Repeat the option before each further value."""
+        """Repeat the option before each of its values."""
         out: list[str] = []
-        several = ""
+        open_option = ""
         for arg in args:
             if arg.startswith("-"):
-                several = arg.split("=")[0] if arg.split("=")[0] in SEVERAL else ""
-            elif several and out[-1] != several:
-                out.append(several)
+                open_option = arg.split("=")[0] if arg.split("=")[0] in MULTIPLE_VALUE_OPTIONS else ""
+            elif open_option and out[-1] != open_option:
+                out.append(open_option)
             out.append(arg)
-        context.meta[SEVERAL_OPEN] = several
+        context.meta[OPEN_OPTION_KEY] = open_option
         return super().parse_args(context, out)
 
     def shell_complete(self, context: Any, incomplete: str) -> Any:
-        """Complete further values of such an option too."""
-        if (option := context.meta.get(SEVERAL_OPEN)) and not incomplete.startswith("-"):
+        """Complete all values of such an option, not only the first."""
+        if (option := context.meta.get(OPEN_OPTION_KEY)) and not incomplete.startswith("-"):
             return next(param.shell_complete(context, incomplete) for param in self.params if option in param.opts)
         return super().shell_complete(context, incomplete)
 
 
-def completes(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Complete a name, also after others and a comma; names are asked for when a shell asks for them."""
+def complete_from(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return a completion function for names, also after a comma. ``names`` is called only on completion."""
 
     def complete(incomplete: str) -> list[str]:
-        before, comma, begun = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in names() if name.startswith(begun.lower())]
+        before, comma, prefix = incomplete.rpartition(",")
+        return [f"{before}{comma}{name}" for name in names() if name.startswith(prefix.lower())]
 
     return complete
 
 
 def names_in(package: str) -> tuple[str, ...]:
-    """Return what models or calibrators are called, sorted.
+    """Return the sorted names of the classes in ``"models"`` or ``"calibration"``.
 
-    Their files are read as text: help must not wait until torch is imported.
+    Files are searched as text, because importing them would import torch, and help must be fast.
 
     >>> {"gat", "gcn"} <= set(names_in("models"))
     True
     """
     files = (file for file in resources.files("edgewise").joinpath(package).iterdir() if file.name.endswith(".py"))
-    return tuple(sorted(name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))))
+    return tuple(sorted(name for file in files for name in NAME_PATTERN.findall(file.read_text(encoding="utf-8"))))
 
 
-def listed(names: list[str] | None) -> tuple[str, ...]:
-    """Take apart what was given by commas."""
-    return tuple(name for several in names or () for name in several.lower().split(",") if name)
+def split_names(names: list[str] | None) -> tuple[str, ...]:
+    """Split comma-separated names, in lower case."""
+    return tuple(name for value in names or () for name in value.lower().split(",") if name)
 
 
-def as_given(paths: Mapping[str, Path | None]) -> dict[str, str | None]:
-    """Give paths as they were typed."""
+def paths_as_text(paths: Mapping[str, Path | None]) -> dict[str, str | None]:
+    """Convert paths to text as they were typed."""
     return {name: str(path) if path else None for name, path in paths.items()}
 
 
-Report = Callable[[int, int], None]  # how many are done, of how many
-PROGRESS_AFTER = 1.0  # seconds; what is done sooner needs no bar
+ReportProgress = Callable[[int, int], None]  # called with the numbers of finished and of all elements
+PROGRESS_DELAY_SECONDS = 1.0  # shorter work shows no bar
 
 
 @contextmanager
-def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") -> Iterator[Report | None]:
-    """Show on a terminal how far long work is; every pass over the edges starts the bar anew."""
+def progress_bar(
+    initial: str = "preparing", description: str = "scoring {:,} edges"
+) -> Iterator[ReportProgress | None]:
+    """Show a progress bar if stderr is a terminal. It restarts with every pass over the edges."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return
@@ -93,42 +95,42 @@ def progress_bar(at_first: str = "preparing", then: str = "scoring {:,} edges") 
 
     columns, console = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()), Console(stderr=True)
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    task = bar.add_task(at_first, total=None)
+    task = bar.add_task(initial, total=None)
 
     def report(done: int, total: int) -> None:
-        # After a pass nobody knows how much is left; without a total the bar moves to and fro until the next one.
+        # After a pass, the remaining work is unknown. Without a total, the bar pulses until the next pass.
         bar.tasks[0].total = total if done < total else None
-        bar.update(task, description=then.format(total), completed=done)
+        bar.update(task, description=description.format(total), completed=done)
 
-    over = Event()
+    finished = Event()
 
     def show() -> None:
-        if not over.wait(PROGRESS_AFTER):
+        if not finished.wait(PROGRESS_DELAY_SECONDS):
             with bar:
-                over.wait()
+                finished.wait()
 
-    shower = Thread(target=show, daemon=True)  # takes the bar away too, so Ctrl-C leaves none behind
+    thread = Thread(target=show, daemon=True)  # also removes the bar, so that none is left after Ctrl-C
     try:
-        shower.start()
+        thread.start()
         yield report
     finally:
-        over.set()
-        if shower.is_alive():  # not if starting it was interrupted
-            shower.join()
+        finished.set()
+        if thread.is_alive():  # false if its start was interrupted
+            thread.join()
 
 
 def read_belief(path: Path) -> "Posterior":
-    """Read the posterior in a file: of probabilities, of a posterior, of a fitted model or of a fitted calibrator."""
+    """Read a posterior from a file of probabilities, a posterior, a fitted model or a fitted calibrator."""
     from edgewise.files import inputs
     from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
         probs = inputs.read_probs(path)
-        with complaints_name(probs=path):
+        with name_files_in_errors(probs=path):
             return as_posterior(probs)
-    with complaints_name(probs=path), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Inference of")  # commands print it themselves
-        if (format_name := _format_of(path)).startswith("edgewise fitted"):
+    with name_files_in_errors(probs=path), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Inference of")  # printed by `convergence_warnings`
+        if (format_name := _format_name(path)).startswith("edgewise fitted"):
             from edgewise.models import Fitted
 
             return Fitted.load(path).posterior()
@@ -140,19 +142,19 @@ def read_belief(path: Path) -> "Posterior":
 
 
 def convergence_warnings(*beliefs: object) -> list[str]:
-    """Return a line for each posterior whose inference did not converge, as predict prints it below its table."""
-    found = [getattr(belief, "convergence", None) for belief in beliefs]
-    return [f"convergence: {ended.advice}" for ended in dict.fromkeys(found) if ended is not None and not ended]
+    """Return one line per posterior whose inference did not converge."""
+    reports = dict.fromkeys(getattr(belief, "convergence", None) for belief in beliefs)
+    return [f"convergence: {report.advice}" for report in reports if report is not None and not report]
 
 
-def _format_of(path: Path) -> str:
-    """Return what a safetensors file says that it holds."""
+def _format_name(path: Path) -> str:
+    """Return the format name in the metadata of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():  # a pipe would be waited for
+    if not path.is_file():  # reading a pipe would block
         return ""
     try:
         with safe_open(path, framework="pt") as file:
             return str((file.metadata() or {}).get("format"))
-    except (SafetensorError, OSError):  # said in words by whoever reads it
+    except (SafetensorError, OSError):  # `Posterior.load` reports it
         return ""

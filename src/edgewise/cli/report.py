@@ -1,4 +1,4 @@
-"""edgewise report."""
+"""The command edgewise report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,44 +24,46 @@ Examples:
 app = new_command()
 
 
-@app.command(short_help="Show the results of reproduce.", epilog=REPORT_EXAMPLES)
+@app.command(short_help="Report the results of reproduce.", epilog=REPORT_EXAMPLES)
 def report(
-    results: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],  # the text says it in plainer words
+    results: Annotated[list[Path], typer.Argument(metavar="DIR", hidden=True)],  # described in the docstring
     to: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to write tables, figures and the page; else to the one DIR."),
+        typer.Option(
+            metavar="DIR", help="Output folder of tables, figures and the page. Default: DIR, if there is one."
+        ),
     ] = None,
     export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write all runs as one compressed .parquet table too.")
+        Path | None, typer.Option(metavar="FILE", help="Also write all runs to a compressed .parquet table.")
     ] = None,
 ) -> None:
-    """Print the tables beside the published ones; write them as Markdown, LaTeX and CSV, with figures and a page.
+    """Print the tables next to the published ones, and write them as Markdown, LaTeX and CSV, with figures and a page.
 
-    A DIR is the folder of a reproduce, or a .parquet table that was exported; several are reported as one.
+    A DIR is the --out folder of reproduce, or an exported .parquet table. Several are reported together.
     """
     check_outputs({"--export": export}, {str(path): path for path in results})
     if export and export.suffix != ".parquet":
         raise ValueError(f"Expected --export to end in .parquet, but got {export}.")
     first, *others = results
     if others and to is None:
-        raise ValueError(f"Expected --to with {len(results)} sources, but got none. Name a folder to write to.")
+        raise ValueError(f"Expected --to with {len(results)} sources, but got none. Pass an output folder.")
     if to is not None:
         make_folder(to, "--to")
-    found = show_report(first, to or (first if first.is_dir() else first.parent), others)
+    reported = show_report(first, to or (first if first.is_dir() else first.parent), others)
     if export:
         from edgewise.sweep.run_table import write_run_table
 
-        write_run_table(export, found.runs, found.tasks, found.commands, found.failures)
+        write_run_table(export, reported.runs, reported.tasks, reported.commands, reported.failures)
         from edgewise.sweep.progress import format_count
 
-        typer.echo(f"Wrote {format_count(len(found.runs), 'run')} to {export}.")
+        typer.echo(f"Wrote {format_count(len(reported.runs), 'run')} to {export}.")
 
 
 def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Results":
-    """Print the tables of a store or an exported table, perhaps with others, and write everything to a folder."""
+    """Print the tables of one or more stores or exported tables, and write the report to a folder."""
     import matplotlib as mpl
 
-    mpl.use("Agg")  # no screen is needed
+    mpl.use("Agg")  # works without a display
     from edgewise.paper.report import report_text, time_line, write_report
     from edgewise.paper.results import read_sources
 

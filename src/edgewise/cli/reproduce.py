@@ -1,4 +1,4 @@
-"""edgewise reproduce."""
+"""The command edgewise reproduce."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import SOME_RUNS_FAILED, complain, new_command
-from edgewise.cli.options import SeveralValues, as_given, completes, listed, names_in
+from edgewise.cli.app import SOME_RUNS_FAILED, new_command, print_error
+from edgewise.cli.options import MultipleValues, complete_from, names_in, paths_as_text, split_names
 from edgewise.cli.report import show_report
 from edgewise.files.output import make_folder
 from edgewise.paper.readings import CALIBRATED_MODELS, MODELS
@@ -41,87 +41,88 @@ def _known_datasets() -> Sequence[str]:
 app = new_command()
 
 
-@app.command(cls=SeveralValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)
+@app.command(cls=MultipleValues, short_help="Run the paper's experiments.", epilog=REPRODUCE_EXAMPLES)
 def reproduce(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of results.sqlite; what is there is not done again.")
+        Path, typer.Option(metavar="DIR", help="Folder of results.sqlite. Runs that are finished there are skipped.")
     ],
     datasets: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help="Some of cora, citeseer, pubmed (else these three); with --data-root texas, wisconsin, cornell, "
-            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions; "
-            "synthetic-H for a homophily H, such as synthetic-0.3.",
-            autocompletion=completes(_known_datasets),
+            help="Default: cora, citeseer, pubmed. With --data-root also texas, wisconsin, cornell, "
+            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions. "
+            "synthetic-H has homophily H, such as synthetic-0.3.",
+            autocompletion=complete_from(_known_datasets),
         ),
     ] = None,
     models: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Some of {', '.join(MODELS)} (else these four), {', '.join(OTHER_MODELS)}.",
-            autocompletion=completes(lambda: (*MODELS, *OTHER_MODELS)),
+            help=f"Default: {', '.join(MODELS)}. Also {', '.join(OTHER_MODELS)}.",
+            autocompletion=complete_from(lambda: (*MODELS, *OTHER_MODELS)),
         ),
     ] = None,
     calibrators: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} by {', '.join(CALIBRATORS)}, or all.",
-            autocompletion=completes(lambda: (*CALIBRATORS, "all")),
+            help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} with {', '.join(CALIBRATORS)}, or all.",
+            autocompletion=complete_from(lambda: (*CALIBRATORS, "all")),
         ),
     ] = None,
     splits: Annotated[
-        int | None, typer.Option(metavar="N", help="How many random splits; else 5, with --quick 1.")
+        int | None, typer.Option(metavar="N", help="Number of random splits. Default: 5, with --quick 1.")
     ] = None,
-    folds: Annotated[int, typer.Option(metavar="N", help="How many of a split's three folds.")] = 3,
+    folds: Annotated[int, typer.Option(metavar="N", help="Number of folds per split, at most 3.")] = 3,
     inits: Annotated[
-        int | None, typer.Option(metavar="N", help="How many initializations on each fold; else 5, with --quick 1.")
+        int | None, typer.Option(metavar="N", help="Number of initializations per fold. Default: 5, with --quick 1.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes, one core each; else one for each core.")
+        int | None, typer.Option(metavar="N", min=1, help="Number of worker processes. Default: one per core.")
     ] = None,
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Run as tasks of a Ray cluster: its address, auto, or local.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run on a Ray cluster: its address, auto, or local.")
     ] = None,
     data_root: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of raw files as PyG keeps them (Cora/raw/ind.cora.*, texas/raw/*, …), which downloads those "
-            "that are missing; else bundled data.",
+            help="Folder of raw files in the layout of PyG (Cora/raw/ind.cora.*, texas/raw/*, …). Missing files are "
+            "downloaded. Default: bundled data.",
         ),
     ] = None,
     splits_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of published splits cora/*.npz; else drawn by seed 0.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with published splits cora/*.npz. Default: random, seed 0."),
     ] = None,
     fitted: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep trained models there, and train none that is: to calibrate later."),
+        typer.Option(metavar="DIR", help="Folder to save fitted models, and to load them from instead of training."),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One split and one initialization: minutes, not hours.")
+        bool, typer.Option("--quick", help="One split and one initialization. Takes minutes instead of hours.")
     ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell which runs there are, and the time left.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs and the estimated time.")] = False,
 ) -> None:
-    """Run the experiments of the paper, or what is missing of them, and report."""
+    """Run the experiments of the paper that are not finished yet, and report all results."""
     from edgewise.paper.published import DATASETS
     from edgewise.paper.recipes import paper_plan
     from edgewise.sweep.sources import Sources
     from edgewise.workers import LocalProcesses, RayCluster, available_cores
 
     if ray and workers:
-        raise ValueError("Expected --workers or --ray, but got both. Leave --workers out: Ray uses all its cores.")
+        raise ValueError("Expected --workers or --ray, but got both. Omit --workers: Ray uses all its cores.")
     if ray and fitted:
-        raise ValueError("Expected --fitted or --ray, but got both. Leave --fitted out: nodes of Ray share no folder.")
-    usual = 1 if quick else 5
-    sizes = usual if splits is None else splits, folds, usual if inits is None else inits
-    plan = paper_plan(listed(datasets) or DATASETS, listed(models) or MODELS, *sizes, listed(calibrators))
-    given = as_given({"data_root": data_root, "splits_dir": splits_dir})
-    sources = Sources(given["data_root"], given["splits_dir"])
+        raise ValueError("Expected --fitted or --ray, but got both. Omit --fitted: nodes of a cluster share no folder.")
+    default = 1 if quick else 5
+    sizes = default if splits is None else splits, folds, default if inits is None else inits
+    plan = paper_plan(
+        split_names(datasets) or DATASETS, split_names(models) or MODELS, *sizes, split_names(calibrators)
+    )
+    folders = paths_as_text({"data_root": data_root, "splits_dir": splits_dir})
+    sources = Sources(folders["data_root"], folders["splits_dir"])
     pool = RayCluster(ray) if ray else LocalProcesses(workers or available_cores())
     if dry_run:
         from edgewise.sweep.progress import plan_text
@@ -137,32 +138,32 @@ def reproduce(
     typer.echo()
     show_report(out, out)
     for key, error in failures.items():
-        complain(f"{key} failed: {error.strip().splitlines()[-1]}")
+        print_error(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:
         from edgewise.sweep.progress import format_count
 
         runs = format_count(len(failures), "run")
-        complain(f"{runs} failed; the errors are in {out / 'results.sqlite'}. Start again to try once more.")
+        print_error(f"{runs} failed. The errors are in {out / 'results.sqlite'}. Run the command again to retry.")
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
 def _run(
     plan: "Plan", out: Path, sources: "Sources", workers: "Workers", fitted: Path | None
 ) -> "Mapping[RunKey, str]":
-    """Do the missing runs, and show how far they are; give those that failed."""
+    """Run what is missing and display the progress. Return the errors of failed runs."""
     from rich.console import Console
 
     from edgewise.sweep.progress import SweepDisplay, plan_text
     from edgewise.sweep.run import run_sweep
 
     try:
-        with ExitStack() as while_running:
+        with ExitStack() as stack:
 
             def begin(progress: "Progress") -> Callable[["JobOutcome[RunKey, Run]"], None]:
                 typer.echo(plan_text(progress) + "\n")
-                return while_running.enter_context(SweepDisplay(progress, Console()).shown()).show
+                return stack.enter_context(SweepDisplay(progress, Console()).shown()).show
 
             return run_sweep(plan, out, sources, workers, begin, fitted).failures
-    except KeyboardInterrupt:  # told when the display is gone, which would write over it
-        complain("Finished runs are safe; start the same command again to go on.")
+    except KeyboardInterrupt:  # printed after the live display has ended, which would overwrite it
+        print_error("Finished runs are saved. Run the same command again to continue.")
         raise

@@ -1,4 +1,4 @@
-"""Results in one SQLite file of a folder: one process writes, others may read meanwhile, and a kill costs nothing."""
+"""SQLite file of results: one process writes, others may read at the same time, and committed rows survive a kill."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,25 +10,25 @@ from typing import Any, ClassVar, Self
 from edgewise.version import __version__
 
 FORMAT_VERSION = 1
-APPLICATION_ID = 0x65646765  # "edge": tells our files from other SQLite files
-SECONDS_TO_WAIT = 60.0  # for a writer to end its transaction
+APPLICATION_ID = 0x65646765  # "edge" in ASCII; marks SQLite files that edgewise wrote
+LOCK_TIMEOUT_SECONDS = 60.0  # how long to wait for another transaction to end
 
 
 class StoreError(ValueError):
-    """What is wrong with a store, and the way out."""
+    """A results file that cannot be used. The message says why, and how to fix it."""
 
 
 class ResultFile:
-    """Reads results, and writes them if it was opened by `writing`. A context manager: it closes its file.
+    """Results in an SQLite file, opened with `reading` or `writing`. As a context manager, it closes the file.
 
-    A subclass names its file, its tables and the command that fills them, and has methods for its rows. The table
-    ``about`` is in all.
+    A subclass defines the file name, the tables, the command that fills them, and methods to read and add rows. Every
+    file has a table ``about``.
     """
 
     file_name: ClassVar[str]
     schema: ClassVar[str]
-    command: ClassVar[str]  # which writes it
-    contents: ClassVar[str]  # what is finished one by one, in the plural
+    command: ClassVar[str]  # that writes the file, such as "edgewise reproduce"
+    contents: ClassVar[str]  # name of the rows in messages, such as "runs"
 
     def __init__(self, folder: Path, connection: sqlite3.Connection):
         self.folder, self._connection = folder, connection
@@ -40,20 +40,20 @@ class ResultFile:
 
     @classmethod
     def exists(cls, folder: Path) -> bool:
-        """Tell whether a folder has results."""
+        """Return whether a folder has results."""
         path = folder / cls.file_name
         return path.is_file() and path.stat().st_size > 0
 
     @classmethod
     def reading(cls, folder: Path) -> Self:
-        """Open the results of a folder to read them; another process may be writing."""
+        """Open the results of a folder for reading. Another process may be writing."""
         if not cls.exists(folder):
             raise cls._no_results(folder)
         path = folder / cls.file_name
-        with cls._explained(path):
-            store = cls(folder, _connection_to_read(path))
+        with cls._explain_errors(path):
+            store = cls(folder, _open_read_only(path))
             try:
-                if store._is_blank():
+                if store._is_empty():
                     raise cls._no_results(folder)
                 store._check()
             except BaseException:
@@ -64,23 +64,26 @@ class ResultFile:
     @classmethod
     @contextmanager
     def writing(cls, folder: Path) -> Iterator[Self]:
-        """Open the results of a folder to add to them, or begin new ones; refused while another process does."""
+        """Open the results of a folder for writing, and create them if needed.
+
+        Raise StoreError if another process is writing.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            what = "is a file" if folder.is_file() else f"cannot be made: {error.strerror}"
-            raise StoreError(f"Expected --out to be a folder, but {folder} {what}. Name another --out.") from error
+            reason = "is a file" if folder.is_file() else f"cannot be created: {error.strerror}"
+            raise StoreError(f"Expected --out to be a folder, but {folder} {reason}. Choose another --out.") from error
         path = folder / cls.file_name
-        with cls._only_writer(folder), cls._explained(path):
-            if cls.exists(folder):  # as a reader first: a writer's first look would tidy up what may be damaged
-                with closing(_connection_to_read(path)) as connection:
+        with cls._write_lock(folder), cls._explain_errors(path):
+            if cls.exists(folder):  # check read-only first: opening for writing would change a damaged file
+                with closing(_open_read_only(path)) as connection:
                     reader = cls(folder, connection)
-                    if not reader._is_blank():
+                    if not reader._is_empty():
                         reader._check()
-            store = cls(folder, sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None))
+            store = cls(folder, sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None))
             try:
-                if store._is_blank():  # new, or all that is left of one whose writer was killed at once
-                    store._begin()
+                if store._is_empty():  # new, or its writer was killed before it created the tables
+                    store._create_tables()
                 store._connection.execute("PRAGMA synchronous=FULL")
                 yield store
             finally:
@@ -100,14 +103,14 @@ class ResultFile:
 
     @property
     def written_by(self) -> str:
-        """The version of edgewise that began the file."""
+        """The version of edgewise that created the file."""
         ((value,),) = self._rows("SELECT value FROM about WHERE name = 'edgewise'")
         return str(value)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """See one moment of the file in all that is read within, whatever is written meanwhile."""
-        with self._explained(self.path):
+        """Make all reads within this context see the same state, whatever is written meanwhile."""
+        with self._explain_errors(self.path):
             self._connection.execute("BEGIN")
         try:
             yield
@@ -116,8 +119,8 @@ class ResultFile:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Write all that is written within, or nothing."""
-        with self._explained(self.path):
+        """Commit all writes within this context together, or none if there is an error."""
+        with self._explain_errors(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -128,20 +131,20 @@ class ResultFile:
                 raise
 
     def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        with self._explained(self.path):
+        with self._explain_errors(self.path):
             return self._connection.execute(query).fetchall()
 
-    def _is_blank(self) -> bool:
+    def _is_empty(self) -> bool:
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return int(tables) == 0
 
-    def _begin(self) -> None:
+    def _create_tables(self) -> None:
         execute = self._connection.execute
-        (mode,) = execute("PRAGMA journal_mode=WAL").fetchone()  # so that one may read while another writes
+        (mode,) = execute("PRAGMA journal_mode=WAL").fetchone()  # lets others read while one process writes
         if mode != "wal":
             raise StoreError(
-                f"Expected a disk for --out that SQLite can share between processes, but {self.folder} is on none: a "
-                "network drive, perhaps. Name an --out on a local disk."
+                f"Expected --out on a disk where SQLite supports write-ahead logging, but {self.folder} is not: it may "
+                "be on a network drive. Choose an --out on a local disk."
             )
         with self._transaction():
             execute("CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
@@ -158,12 +161,12 @@ class ResultFile:
         if application != APPLICATION_ID:
             raise StoreError(
                 f"Expected results of edgewise, but {self.path} is another program's SQLite file. "
-                "Nothing was changed; name another folder."
+                "Nothing was changed. Choose another folder."
             )
         if version != FORMAT_VERSION:
             raise StoreError(
-                f"Expected a store of version {FORMAT_VERSION}, but {self.path} has version {version}: another "
-                "edgewise wrote it. Nothing was changed; use that edgewise, or name another folder."
+                f"Expected a store of version {FORMAT_VERSION}, but {self.path} has version {version}. Nothing "
+                "was changed. Use the edgewise that wrote it, or choose another folder."
             )
         problems = [line for (line,) in execute("PRAGMA quick_check(1)") if line != "ok"]
         if problems:
@@ -172,18 +175,21 @@ class ResultFile:
     @classmethod
     def _no_results(cls, folder: Path) -> StoreError:
         return StoreError(
-            f"Expected results in {folder}, but there are none in {cls.file_name}. "
-            f"Make some: {cls.command} --out {folder}"
+            f"Expected results in {folder}, but there are none in {cls.file_name}. Create them with: "
+            f"{cls.command} --out {folder}"
         )
 
     @classmethod
     @contextmanager
-    def _only_writer(cls, folder: Path) -> Iterator[None]:
-        """Hold a lock that ends with the process, however it ends: SQLite's own, on a file beside the results."""
+    def _write_lock(cls, folder: Path) -> Iterator[None]:
+        """Hold an exclusive SQLite lock on a file next to the results.
+
+        The system releases it when the process ends, even by a kill.
+        """
         path = (folder / cls.file_name).with_suffix(".lock")
 
         def not_writable(error: sqlite3.Error) -> StoreError:
-            return StoreError(f"Expected to write {path.name} in {folder}, but got: {error}. Name another --out.")
+            return StoreError(f"Expected to write {path.name} in {folder}, but got: {error}. Choose another --out.")
 
         try:
             lock = sqlite3.connect(path, timeout=0, isolation_level=None)
@@ -198,54 +204,54 @@ class ResultFile:
                     raise not_writable(error) from error
                 raise StoreError(
                     f"Expected to be the only writer in {folder}, but another {cls.command} is writing there. "
-                    "Wait for it, or name another --out."
+                    "Wait until it ends, or choose another --out."
                 ) from error
             yield
 
     @classmethod
     @contextmanager
-    def _explained(cls, path: Path) -> Iterator[None]:
-        """Say in words what SQLite says in codes."""
+    def _explain_errors(cls, path: Path) -> Iterator[None]:
+        """Convert errors of SQLite to a StoreError that says how to fix them."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:
             text = str(error)
             if "full" in text:
                 explanation = (
-                    f"The disk is full: {path} could not grow. Finished {cls.contents} are safe; free some space and "
-                    "start again, and only what is missing is done."
+                    f"Expected space to write {path}, but the disk is full. Finished {cls.contents} are saved. Free "
+                    "some space and run the command again to continue."
                 )
             elif type(error) is sqlite3.DatabaseError or "decode" in text:
                 explanation = damage_message(path, text)
             else:
                 explanation = (
-                    f"Expected to use {path}, but got: {text}. Finished {cls.contents} are safe; see to the disk and "
-                    "start again."
+                    f"Expected to use {path}, but got: {text}. Finished {cls.contents} are saved. Check the disk and "
+                    "run the command again."
                 )
             raise StoreError(explanation) from error
 
 
-def damage_message(path: Path, what: str) -> str:
-    """Say that a file is damaged, and what to do."""
+def damage_message(path: Path, reason: str) -> str:
+    """Return the message for a damaged file."""
     return (
-        f"Expected a whole store, but {path} is damaged: {what}. Nothing was changed. Put a copy of it in its place, "
-        f"or move {path.name} with its -wal and -shm away to start anew."
+        f"Expected a valid store, but {path} is damaged: {reason}. Nothing was changed. Restore it from a copy, or "
+        f"move {path.name} with its -wal and -shm files away to start over."
     )
 
 
-def _connection_to_read(path: Path) -> sqlite3.Connection:
-    """Open without a right to write, so that not even the log of a killed writer is touched."""
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    """Open read-only, so that not even the log of a killed writer is changed."""
     address = path.resolve().as_uri()
-    connection = sqlite3.connect(f"{address}?mode=ro", timeout=SECONDS_TO_WAIT, isolation_level=None, uri=True)
+    connection = sqlite3.connect(f"{address}?mode=ro", timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None, uri=True)
     try:
         connection.execute("PRAGMA schema_version")
     except sqlite3.OperationalError as error:
         connection.close()
         log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:  # not all of it is in the file itself
+        if log.exists() and log.stat().st_size:  # some rows are only in the log
             raise StoreError(
-                f"Expected a folder where {path.name} can be read together with its -wal, but got: {error}. "
-                "Copy the folder to where you can write, and read it there."
+                f"Expected to read {path.name} together with its -wal file, but got: {error}. "
+                "Copy the folder to a place where you may write, and read it there."
             ) from error
         return sqlite3.connect(f"{address}?immutable=1", uri=True, isolation_level=None)
     except sqlite3.Error:

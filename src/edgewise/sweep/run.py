@@ -1,4 +1,4 @@
-"""Runs: one is trained, predicted and scored; those of a plan go into a store, if it does not have them yet."""
+"""Running a sweep: train, predict and score every missing run, and write it to the store."""
 
 import json
 from collections.abc import Callable
@@ -25,10 +25,10 @@ from edgewise.workers import Failure, JobOutcome, Workers
 
 @dataclass(frozen=True)
 class Runner:
-    """What workers call with the key of a run. It can be pickled.
+    """The picklable function that workers call with the key of a run.
 
-    With a folder ``fitted``, models that were trained before are taken from there, and others kept; the seconds of a
-    run still are those that training took.
+    With a folder ``fitted``, models that were trained before are loaded from there and others are saved there. The
+    seconds of a run include the training time even if the model was loaded.
     """
 
     sources: Sources
@@ -38,20 +38,23 @@ class Runner:
     fitted: str | None = None
 
     def __call__(self, key: RunKey) -> Run:
-        """Train as the key says, and score every prediction on the test nodes."""
+        """Train the model of the key, and score its predictions on the test nodes."""
         named = calibrators_of(key.hyperparameters)
         calibrators = tuple(name for name in self.calibrators if name in named)
         if key.hyperparameters != hyperparameters(key.model, self.recipes, calibrators):
-            raise ValueError(f"Expected the hyper-parameters of this version, but got others for {key}.")
+            raise ValueError(
+                f"Expected the hyper-parameters of this version, but got others for {key}. Use the edgewise that "
+                "created the key."
+            )
         graph = load_once(self.sources, key.dataset, self.n_splits)
         data, split = graph.data, graph.splits[key.split, key.fold]
-        started, saved, epochs = perf_counter(), 0.0, 0
+        started, skipped_seconds, epochs = perf_counter(), 0.0, 0
         predictions: dict[str, Prediction] = {}
         for training in trainings_of(key.model, self.recipes):
             began = perf_counter()
             fitted = self._fitted(training.model, key, graph)
             if self.fitted is not None:
-                saved += max(0.0, fitted.history.seconds - (perf_counter() - began))
+                skipped_seconds += max(0.0, fitted.history.seconds - (perf_counter() - began))
             epochs += fitted.history.epochs
             beliefs: dict[str, Any] = {name: predict() for name, predict in training.predictions(fitted).items()}
             if isinstance(fitted, FittedClassifier):
@@ -60,12 +63,12 @@ class Runner:
             for name, belief in beliefs.items():
                 scored = evaluate(belief, data.y, data.edge_index, mask=split.test, same_label=True)
                 predictions[name] = as_prediction(scored)
-        seconds = perf_counter() - started + saved
+        seconds = perf_counter() - started + skipped_seconds
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         return Run(key, predictions, seconds, epochs, versions(), finished)
 
     def _fitted(self, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Fitted:
-        """Load a trained model, or train it."""
+        """Load the fitted model if it was saved, else train it."""
         path = None if self.fitted is None else fitted_path(Path(self.fitted), model, key, graph)
         if path is not None and path.exists():
             return Fitted.load(path)
@@ -77,17 +80,17 @@ class Runner:
 
 
 def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Path:
-    """Name the file of a trained model, with a hash of all that its numbers depend on.
+    """Return the path of a fitted model.
 
-    These are hyper-parameters, graph, split, seed and versions.
+    The name ends with a hash of everything the model depends on: hyper-parameters, graph, split, seed and versions.
     """
-    numbers_depend_on = [model.name, asdict(model), graph.fingerprint(key.split), key.fold, key.seed, versions()]
-    digest = sha256(json.dumps(numbers_depend_on, sort_keys=True).encode()).hexdigest()[:12]
+    dependencies = [model.name, asdict(model), graph.fingerprint(key.split), key.fold, key.seed, versions()]
+    digest = sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()[:12]
     return folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
 
 
 def read_progress(plan: Plan, folder: Path, workers: int | None) -> Progress:
-    """Tell what `run_sweep` would do; nothing is written."""
+    """Return the progress that `run_sweep` would start from, without writing."""
     runs: list[Run] = []
     if Store.exists(folder):
         with Store.reading(folder) as store:
@@ -103,10 +106,10 @@ def run_sweep(
     begin: Callable[[Progress], Callable[[JobOutcome[RunKey, Run]], object]],
     fitted: Path | None = None,
 ) -> Progress:
-    """Do the runs of a plan that a folder does not have yet; each is written when it ends.
+    """Run what is missing of a plan in a folder, and write each run when it ends.
 
-    ``begin`` gets what there is to do, and returns what is called with each outcome. In the folder ``fitted`` trained
-    models are kept and looked for.
+    ``begin`` is called once with the progress, and returns the function to call with each outcome. Fitted models are
+    loaded from and saved to the folder ``fitted``.
     """
     with Store.writing(folder) as store:
         store.check_resumable(plan.runs(), versions())
@@ -114,11 +117,13 @@ def run_sweep(
         store.check_tasks(tasks)
         progress = _progress(plan, store.runs(), workers.count)
         on_outcome = begin(progress)
-        there = sources.with_full_paths()
-        runner = Runner(there, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
-        check = EnvironmentCheck.of_this_machine(there, plan.splits, tasks)
+        absolute = sources.with_absolute_paths()
+        runner = Runner(absolute, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
+        check = EnvironmentCheck.of_this_machine(absolute, plan.splits, tasks)
         store.begin_command(f"{plan}; {sources}", str(workers))
-        with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # a full disk ends the workers too
+        with closing(
+            workers.execute(runner, progress.missing, check)
+        ) as outcomes:  # closing stops the workers, also if writing fails
             for outcome in outcomes:
                 if isinstance(outcome, Failure):
                     store.add_failure(outcome.job, outcome.error)
@@ -131,6 +136,6 @@ def run_sweep(
 
 
 def _progress(plan: Plan, runs: list[Run], workers: int | None) -> Progress:
-    wanted = plan.runs()
-    among = set(wanted)
-    return Progress(wanted, [run for run in runs if run.key in among], workers)
+    requested = plan.runs()
+    keys = set(requested)
+    return Progress(requested, [run for run in runs if run.key in keys], workers)

@@ -1,4 +1,4 @@
-"""Runs as one compressed table: a row for each run, prediction and view, to keep or to read with pandas."""
+"""Parquet table of runs, with one row per run, prediction and view."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,11 @@ from edgewise.sweep.runs import Bins, OtherVersionError, Prediction, Run, RunKey
 from edgewise.sweep.store import CommandRow, TaskRow
 
 FORMAT = b"edgewise runs 1"
-OF_KEY = ("dataset", "model", "hyperparameters", "split", "fold", "init")
+KEY_COLUMNS = ("dataset", "model", "hyperparameters", "split", "fold", "init")
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in OF_KEY[:3]),
-        *((name, pa.int32()) for name in OF_KEY[3:]),
+        *((name, pa.string()) for name in KEY_COLUMNS[:3]),
+        *((name, pa.int32()) for name in KEY_COLUMNS[3:]),
         ("seed", pa.int64()),
         ("seconds", pa.float64()),
         ("epochs", pa.int32()),
@@ -44,7 +44,7 @@ def write_run_table(
     commands: Sequence[CommandRow],
     failures: Mapping[RunKey, str],
 ) -> None:
-    """Write runs as Parquet; graphs, splits, commands and failures go into its metadata."""
+    """Write runs to a Parquet file, with graphs, splits, commands and failures in its metadata."""
     rows = [
         {
             **asdict(run.key),
@@ -65,62 +65,66 @@ def write_run_table(
         for name, prediction in run.predictions.items()
         for view, result in prediction.items()
     ]
-    about = {
+    metadata = {
         b"format": FORMAT,
         b"tasks": json.dumps([asdict(task) for task in tasks]).encode(),
         b"commands": json.dumps([asdict(command) for command in commands]).encode(),
         b"failures": json.dumps([{**asdict(key), "error": error} for key, error in failures.items()]).encode(),
     }
-    table = pa.Table.from_pylist(rows, SCHEMA.with_metadata(about))
+    table = pa.Table.from_pylist(rows, SCHEMA.with_metadata(metadata))
     replace_file(path, lambda file: pq.write_table(table, file, compression="zstd", compression_level=19))
 
 
 def read_run_table(path: Path) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
-    """Read what `write_run_table` wrote."""
+    """Read the runs, graphs and splits, commands and failures that `write_run_table` wrote."""
     if not path.is_file():
-        raise ValueError(f"Expected a table of runs, but there is no file {path}. Check the path.")
+        raise ValueError(f"Expected a table of runs, but {path} does not exist. Check the path.")
     try:
         table = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(f"Expected a table of runs, but {path} cannot be read: {error}.") from error
-    about = table.schema.metadata or {}
-    if about.get(b"format") != FORMAT:
-        raise ValueError(f"Expected a table that edgewise report --export wrote, but {path} is another.")
+        raise ValueError(f"Expected a table of runs, but {path} cannot be read: {error}. Export it again.") from error
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"format") != FORMAT:
+        raise ValueError(
+            f"Expected a table of runs, but {path} is another table. Write one with edgewise report --export."
+        )
     try:
-        return _contents(table.to_pylist(), about)
+        return _parse_table(table.to_pylist(), metadata)
     except OtherVersionError as error:
         raise ValueError(
-            f"Expected runs with all scores of this edgewise, but those in {path} have {error}: another version wrote "
-            "them. Use that edgewise, or run them again."
+            f"Expected runs with all scores of this edgewise, but those in {path} have {error}. Use the edgewise that "
+            "wrote them, or run them again."
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
-        raise ValueError(f"Expected a whole table of runs, but {path} is damaged: {error}. Export it again.") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or changed by others
+        raise ValueError(f"Expected a valid table of runs, but {path} is damaged: {error}. Export it again.") from error
 
 
-def _contents(
-    rows: list[dict[str, Any]], about: Mapping[bytes, bytes]
+def _parse_table(
+    rows: list[dict[str, Any]], metadata: Mapping[bytes, bytes]
 ) -> tuple[list[Run], list[TaskRow], list[CommandRow], dict[RunKey, str]]:
     check_scores((row["view"], row) for row in rows)
-    runs = [_run(list(of_run)) for _, of_run in groupby(rows, key=lambda row: [row[name] for name in OF_KEY])]
-    tasks = [TaskRow(**task) for task in json.loads(about[b"tasks"])]
-    commands = [CommandRow(**command) for command in json.loads(about[b"commands"])]
-    failures = {RunKey(**{n: row[n] for n in OF_KEY}): row["error"] for row in json.loads(about[b"failures"])}
+    runs = [
+        _parse_run(list(of_run)) for _, of_run in groupby(rows, key=lambda row: [row[name] for name in KEY_COLUMNS])
+    ]
+    tasks = [TaskRow(**task) for task in json.loads(metadata[b"tasks"])]
+    commands = [CommandRow(**command) for command in json.loads(metadata[b"commands"])]
+    failures = {RunKey(**{n: row[n] for n in KEY_COLUMNS}): row["error"] for row in json.loads(metadata[b"failures"])}
     return runs, tasks, commands, failures
 
 
-def _run(rows: list[dict[str, Any]]) -> Run:
+def _parse_run(rows: list[dict[str, Any]]) -> Run:
     first = rows[0]
     predictions = {
-        str(name): _prediction(list(of_prediction))
+        str(name): _parse_prediction(list(of_prediction))
         for name, of_prediction in groupby(rows, key=lambda row: row["prediction"])
     }
-    key = RunKey(**{name: first[name] for name in OF_KEY})
+    key = RunKey(**{name: first[name] for name in KEY_COLUMNS})
     return Run(
         key, predictions, first["seconds"], first["epochs"], json.loads(str(first["versions"])), str(first["finished"])
     )
 
 
-def _prediction(rows: list[dict[str, Any]]) -> Prediction:
+def _parse_prediction(rows: list[dict[str, Any]]) -> Prediction:
     return {
         str(row["view"]): ViewResult(
             **{name: row[name] for name in ("count", *METRICS)},

@@ -1,4 +1,4 @@
-"""A run as data: its key, and what came out."""
+"""Runs as data: keys and scores, and their JSON form."""
 
 import json
 import math
@@ -10,14 +10,14 @@ from edgewise.metrics.scores import METRICS, Scores
 from edgewise.metrics.sums import VIEWS
 
 SAME_LABEL = "same_label"
-INFINITE = "9e999"  # strict JSON has no infinity, but this number is; SQLite reads it so too
+JSON_INFINITY = "9e999"  # strict JSON has no infinity, but Python and SQLite read this number as infinity
 
 
 @dataclass(frozen=True, order=True)
 class RunKey:
-    """Which run: on one kind of machine the same key gives the same numbers, with any number of workers.
+    """Key of a run. On one kind of machine, a key determines all scores, with any number of workers.
 
-    ``hyperparameters`` are all of the model's, as JSON: another learning rate is another run.
+    ``hyperparameters`` has all hyper-parameters of the model as JSON, so another learning rate is another run.
     """
 
     dataset: str
@@ -29,12 +29,12 @@ class RunKey:
 
     @property
     def seed(self) -> int:
-        """The seed of the fit: no two runs of a model share one."""
+        """The seed of the fit, different for all runs of a model on a dataset."""
         return 1_000_000 * self.split + 1_000 * self.fold + self.init
 
     @property
     def cell(self) -> tuple[str, str]:
-        """The cell of the paper's tables that the run counts for: dataset and model."""
+        """Dataset and model, which is a cell of the paper's tables."""
         return self.dataset, self.model
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class RunKey:
 
 @dataclass(frozen=True)
 class Bins:
-    """What a reliability diagram shows: count, Σ confidence and Σ correct of each bin of equal width."""
+    """Bins of a reliability diagram: count, Σ confidence and Σ correct per bin of equal width."""
 
     count: list[int]
     confidence_sum: list[float]
@@ -52,9 +52,9 @@ class Bins:
 
 @dataclass(frozen=True)
 class ViewResult:
-    """The scores of one view; all but the count are NaN where there was nothing to score.
+    """Scores of one view. All but the count are NaN if the view is empty.
 
-    For the event "both ends have the same label" the accuracy is how often it happened.
+    For the event "same label", the accuracy is the frequency of the event.
     """
 
     count: int
@@ -70,12 +70,12 @@ class ViewResult:
         return float(getattr(self, metric))
 
 
-Prediction = Mapping[str, ViewResult]  # by view; and by "same_label"
+Prediction = Mapping[str, ViewResult]  # by view, and "same_label"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: every prediction that its training gave, scored on the test nodes."""
+    """A finished run: the scores of all predictions on the test nodes."""
 
     key: RunKey
     predictions: Mapping[str, Prediction]
@@ -91,7 +91,7 @@ class Run:
 
 
 def as_prediction(evaluation: Evaluation) -> Prediction:
-    """Take from an evaluation what is stored of it."""
+    """Convert an evaluation to the scores that are stored."""
     views = {view: _result(evaluation[view], evaluation[view].accuracy) for view in VIEWS}
     event = evaluation.same_label
     return views if event is None else {**views, SAME_LABEL: _result(event, event.frequency)}
@@ -104,59 +104,60 @@ def _result(scores: Scores, accuracy: float) -> ViewResult:
 
 
 def predictions_to_json(predictions: Mapping[str, Prediction]) -> str:
-    """Write predictions as JSON: null for the scores of an empty set, 9e999, which is infinite, for infinity."""
+    """Convert predictions to JSON, with null for NaN and 9e999 for infinity."""
     document = {
-        name: {view: _finite(asdict(result)) for view, result in prediction.items()}
+        name: {view: _replace_non_finite(asdict(result)) for view, result in prediction.items()}
         for name, prediction in predictions.items()
     }
-    return json.dumps(document, separators=(",", ":"), allow_nan=False).replace(f'"{INFINITE}"', INFINITE)
+    return json.dumps(document, separators=(",", ":"), allow_nan=False).replace(f'"{JSON_INFINITY}"', JSON_INFINITY)
 
 
 def predictions_from_json(text: str) -> dict[str, Prediction]:
-    """Read what `predictions_to_json` wrote."""
+    """Convert JSON of `predictions_to_json` back to predictions."""
     document = json.loads(text)
     check_scores((view, plain) for prediction in document.values() for view, plain in prediction.items())
     return {
-        name: {view: _from_plain(plain) for view, plain in prediction.items()} for name, prediction in document.items()
+        name: {view: _view_result(plain) for view, plain in prediction.items()} for name, prediction in document.items()
     }
 
 
 class OtherVersionError(ValueError):
-    """Results lack what this version scores: another wrote them."""
+    """Results of another version, which lack views or scores of this one."""
 
-    def __init__(self, lacking: Collection[str]):
-        super().__init__(f"no {' and no '.join(lacking)}")
+    def __init__(self, missing: Collection[str]):
+        super().__init__(f"no {' and no '.join(missing)}")
 
 
 def check_scores(scored: Iterable[tuple[str, Collection[str]]]) -> None:
-    """Refuse results, given as views with the names of their scores, if a view or a score of this version is in none.
+    """Raise OtherVersionError if a view or score of this version is in none of the results.
 
-    What only some of them lack is no matter of versions.
+    ``scored`` has pairs of a view and the names of its scores. If only some of them lack a score, another check
+    reports it.
     """
-    listed = list(scored)
-    views, names = {view for view, _ in listed}, {name for _, of_view in listed for name in of_view}
-    lacking = [view for view in (*VIEWS, SAME_LABEL) if view not in views] if views & {*VIEWS} else []
-    lacking += [metric for metric in METRICS if metric not in names] if names else []
-    if lacking:
-        raise OtherVersionError(lacking)
+    scored = list(scored)
+    views, names = {view for view, _ in scored}, {name for _, of_view in scored for name in of_view}
+    missing = [view for view in (*VIEWS, SAME_LABEL) if view not in views] if views & {*VIEWS} else []
+    missing += [metric for metric in METRICS if metric not in names] if names else []
+    if missing:
+        raise OtherVersionError(missing)
 
 
-def _finite(plain: dict[str, object]) -> dict[str, object]:
+def _replace_non_finite(plain: dict[str, object]) -> dict[str, object]:
     out: dict[str, object] = {}
     for name, value in plain.items():
         if isinstance(value, float) and not math.isfinite(value):
-            value = INFINITE if math.isinf(value) else None
+            value = JSON_INFINITY if math.isinf(value) else None
         out[name] = value
     return out
 
 
-def _from_plain(plain: dict[str, object]) -> ViewResult:
+def _view_result(plain: dict[str, object]) -> ViewResult:
     bins = plain["bins"]
     if not isinstance(bins, dict) or not isinstance(plain["count"], int):
-        raise ValueError("Expected the scores of a view with its bins.")
-    scores = {metric: _float(plain[metric]) for metric in METRICS}
+        raise ValueError("Expected the scores of a view with its bins, but got others.")
+    scores = {metric: _parse_float(plain[metric]) for metric in METRICS}
     return ViewResult(count=plain["count"], bins=Bins(**bins), **scores)
 
 
-def _float(value: object) -> float:
+def _parse_float(value: object) -> float:
     return math.nan if value is None else float(str(value))

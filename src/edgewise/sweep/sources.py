@@ -44,7 +44,7 @@ class Sources:
         data = self.graph(dataset)
         return GraphWithSplits(dataset, data, self._splits_by_number(dataset, data, n_splits))
 
-    def with_full_paths(self) -> "Sources":
+    def with_absolute_paths(self) -> "Sources":
         """Return a copy with absolute paths, for workers that start in another folder."""
         folders = (Path(path).expanduser().resolve() if path else None for path in (self.data_root, self.splits_dir))
         data_root, splits_dir = (str(folder) if folder else None for folder in folders)
@@ -191,7 +191,9 @@ NUM_NODES, NUM_CLASSES = 2000, 4
 AVERAGE_DEGREE = 4.0  # similar to Cora
 NUM_FEATURES, FEATURE_NOISE = 16, 1.0  # the features alone determine the class of about 60% of the nodes
 GRAPH_SEED = 0  # splits and initializations have their own seeds
-SYNTHETIC_GRAPH_DESCRIPTION = f"{NUM_NODES:,} nodes in {NUM_CLASSES} classes, {AVERAGE_DEGREE:g} edges per node, and {NUM_FEATURES} normal features"
+SYNTHETIC_GRAPH_DESCRIPTION = (
+    f"{NUM_NODES:,} nodes in {NUM_CLASSES} classes, average degree {AVERAGE_DEGREE:g}, {NUM_FEATURES} normal features"
+)
 
 
 def homophily_of_name(name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""The results of runs: each finished run is one row of one transaction in results.sqlite."""
+"""Store of runs: every finished run is one row of results.sqlite, written in one transaction."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from edgewise.sweep.runs import OtherVersionError, Run, RunKey, predictions_from
 
 FILE_NAME = "results.sqlite"
 
-# `scores` is what one would plot: a row for each run, prediction, view and metric.
+# The view `scores` is for plotting: one row per run, prediction, view and metric.
 SCHEMA = """
 CREATE TABLE commands (
   started TEXT NOT NULL, sources TEXT NOT NULL, workers TEXT NOT NULL, runs INTEGER NOT NULL, seconds REAL NOT NULL
@@ -46,12 +46,12 @@ CREATE VIEW scores AS
        json_each(view.value) AS metric
   WHERE metric.key <> 'bins';
 """
-KEY = "dataset, model, hyperparameters, split, fold, init"
+KEY_COLUMNS = "dataset, model, hyperparameters, split, fold, init"
 
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A graph with one of its splits, whose test set has these statistics."""
+    """A graph and a split: fingerprint, sizes, and statistics of the test set."""
 
     dataset: str
     split: int
@@ -68,7 +68,7 @@ class TaskRow:
 
 @dataclass(frozen=True)
 class CommandRow:
-    """One command that added runs: when, on what, with what, how many, and in which time."""
+    """A command that added runs: start time, data sources, workers, number of runs, and seconds."""
 
     started: str
     sources: str
@@ -78,7 +78,7 @@ class CommandRow:
 
 
 class Store(ResultFile):
-    """Runs, those that failed, the graphs they are about, and the commands that added them."""
+    """Finished and failed runs, their graphs and splits, and the commands that added them."""
 
     file_name = FILE_NAME
     schema = SCHEMA
@@ -90,63 +90,63 @@ class Store(ResultFile):
         self._command: int | None = None
         self._clock = perf_counter()
 
-    def check_resumable(self, wanted: Iterable[RunKey], versions: Mapping[str, str]) -> None:
-        """Refuse to mix runs whose numbers may differ: of other versions, or of other hyper-parameters.
+    def check_resumable(self, requested: Iterable[RunKey], versions: Mapping[str, str]) -> None:
+        """Raise StoreError if stored runs have other package versions or hyper-parameters than the requested ones.
 
-        A version that runs do not name, since the edgewise that made them did not record it, is not compared.
+        A version that stored runs do not record is not compared.
         """
         self._check_version("edgewise", self.written_by, versions["edgewise"])
         for (text,) in self._rows("SELECT DISTINCT versions FROM runs"):
             for name, version in json.loads(text).items():
                 if name != "python":
                     self._check_version(name, version, versions.get(name, version))
-        hyperparameters = {key.cell: key.hyperparameters for key in wanted}
+        hyperparameters = {key.cell: key.hyperparameters for key in requested}
         for key in self.finished():
             if hyperparameters.get(key.cell, key.hyperparameters) != key.hyperparameters:
                 raise StoreError(
-                    f"Expected runs of {' '.join(key.cell)} with the hyper-parameters of this edgewise, but some in "
-                    f"{self.path} have others, or other calibrators. Nothing was changed; name another --out."
+                    f"Expected runs of {' '.join(key.cell)} with the requested hyper-parameters and calibrators, but "
+                    f"some in {self.path} have others. Nothing was changed. Choose another --out."
                 )
 
     def _check_version(self, name: str, written: str, here: str) -> None:
         if written != here:
             raise StoreError(
                 f"Expected a store of {name} {here}, but {self.path} has runs of {name} {written}, whose numbers may "
-                f"differ. Nothing was changed; use {name} {written}, or name another --out."
+                f"differ. Nothing was changed. Use {name} {written}, or choose another --out."
             )
 
     def check_tasks(self, tasks: Iterable[TaskRow]) -> None:
-        """Refuse runs on another graph or other splits than those that are here; note what is new."""
-        known = {(task.dataset, task.split): task.fingerprint for task in self.tasks()}
+        """Add new graphs and splits. Raise StoreError if a stored one has another fingerprint."""
+        stored = {(task.dataset, task.split): task.fingerprint for task in self.tasks()}
         new = []
         for task in tasks:
-            if known.get((task.dataset, task.split), task.fingerprint) != task.fingerprint:
+            if stored.get((task.dataset, task.split), task.fingerprint) != task.fingerprint:
                 raise StoreError(
-                    f"Expected the {task.dataset} whose runs are in {self.path}, but its graph or split {task.split} "
-                    "is another. Nothing was changed; use the same --data-root and --splits-dir, or name another --out."
+                    f"Expected the {task.dataset} of the runs in {self.path}, but its graph or split {task.split} "
+                    "differs. Nothing was changed. Use the same --data-root and --splits-dir, or choose another --out."
                 )
-            if (task.dataset, task.split) not in known:
+            if (task.dataset, task.split) not in stored:
                 new.append(astuple(task))
         with self._transaction():
             self._connection.executemany(f"INSERT INTO tasks VALUES ({', '.join('?' * len(fields(TaskRow)))})", new)
 
     def tasks(self) -> list[TaskRow]:
-        """Return what is known of the graphs and splits, in the order of their names."""
-        return [TaskRow(*map(_or_nan, row)) for row in self._rows("SELECT * FROM tasks ORDER BY dataset, split")]
+        """Return the graphs and splits, sorted by name."""
+        return [TaskRow(*map(_none_to_nan, row)) for row in self._rows("SELECT * FROM tasks ORDER BY dataset, split")]
 
     def begin_command(self, sources: str, workers: str) -> None:
-        """Note that a command begins to add runs; its time is counted up with each of them."""
+        """Add a row for a command that starts. Its runs and seconds are updated by `add`."""
         started = datetime.now(UTC).isoformat(timespec="seconds")
         with self._transaction():
             row = self._connection.execute("INSERT INTO commands VALUES (?, ?, ?, 0, 0.0)", (started, sources, workers))
         self._command, self._clock = row.lastrowid, perf_counter()
 
     def commands(self) -> list[CommandRow]:
-        """Return all commands that wrote here, in their order."""
+        """Return all commands that added runs, oldest first."""
         return [CommandRow(*row) for row in self._rows("SELECT * FROM commands ORDER BY rowid")]
 
     def add(self, run: Run) -> None:
-        """Write a finished run in one transaction; an earlier failure of it is forgotten."""
+        """Write a finished run and delete an earlier failure of it, in one transaction."""
         key = run.key
         row = (
             *_columns(key),
@@ -155,14 +155,14 @@ class Store(ResultFile):
         )
         with self._transaction():
             self._connection.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
-            self._connection.execute(f"DELETE FROM failures WHERE ({KEY}) = (?, ?, ?, ?, ?, ?)", _columns(key))
+            self._connection.execute(f"DELETE FROM failures WHERE ({KEY_COLUMNS}) = (?, ?, ?, ?, ?, ?)", _columns(key))
             self._connection.execute(
                 "UPDATE commands SET runs = runs + 1, seconds = ? WHERE rowid = ?",
                 (perf_counter() - self._clock, self._command),
             )
 
     def add_failure(self, key: RunKey, error: str) -> None:
-        """Note that a run failed; it is tried again the next time."""
+        """Write the error of a failed run, which is run again by the next command."""
         with self._transaction():
             self._connection.execute(
                 "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", (*_columns(key), error)
@@ -170,12 +170,12 @@ class Store(ResultFile):
 
     def finished(self) -> set[RunKey]:
         """Return the keys of all finished runs."""
-        return {RunKey(*row) for row in self._rows(f"SELECT {KEY} FROM runs")}
+        return {RunKey(*row) for row in self._rows(f"SELECT {KEY_COLUMNS} FROM runs")}
 
     def runs(self) -> list[Run]:
-        """Return all finished runs, in the order of their keys."""
-        columns = f"{KEY}, predictions, seconds, epochs, versions, finished"
-        return [self._run(row) for row in self._rows(f"SELECT {columns} FROM runs ORDER BY {KEY}")]
+        """Return all finished runs, sorted by key."""
+        columns = f"{KEY_COLUMNS}, predictions, seconds, epochs, versions, finished"
+        return [self._run(row) for row in self._rows(f"SELECT {columns} FROM runs ORDER BY {KEY_COLUMNS}")]
 
     def _run(self, row: tuple[Any, ...]) -> Run:
         key = RunKey(*row[:6])
@@ -183,15 +183,15 @@ class Store(ResultFile):
             return Run(key, predictions_from_json(row[6]), row[7], row[8], json.loads(row[9]), row[10])
         except OtherVersionError as error:
             raise StoreError(
-                f"Expected runs with all scores of this edgewise, but those in {self.path} have {error}: another "
-                "version wrote them. Nothing was changed; use that edgewise, or run them again in another folder."
+                f"Expected runs with all scores of this edgewise, but those in {self.path} have {error}. Nothing was "
+                "changed. Use the edgewise that wrote them, or run them again in another folder."
             ) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:  # it is not what we wrote
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or changed by others
             raise StoreError(damage_message(self.path, f"the scores of {key} cannot be read")) from error
 
     def failures(self) -> dict[RunKey, str]:
-        """Return the runs that failed and have not been finished since, with their errors."""
-        rows = self._rows(f"SELECT {KEY}, error FROM failures ORDER BY {KEY}")
+        """Return the errors of runs that failed and have not finished since."""
+        rows = self._rows(f"SELECT {KEY_COLUMNS}, error FROM failures ORDER BY {KEY_COLUMNS}")
         return {RunKey(*row[:6]): row[6] for row in rows}
 
 
@@ -199,5 +199,5 @@ def _columns(key: RunKey) -> tuple[str, str, str, int, int, int]:
     return key.dataset, key.model, key.hyperparameters, key.split, key.fold, key.init
 
 
-def _or_nan(value: Any) -> Any:
+def _none_to_nan(value: Any) -> Any:
     return math.nan if value is None else value

@@ -1,4 +1,4 @@
-"""Many independent jobs: one function, in processes of this machine or on a Ray cluster, outcomes to one consumer."""
+"""Workers that call one function on many jobs, in local processes or on a Ray cluster."""
 
 from edgewise.workers.cluster import RayCluster
 from edgewise.workers.outcomes import Failure, Finished, JobOutcome, NodeCheck, Workers

@@ -1,4 +1,4 @@
-"""Jobs as tasks of a Ray cluster."""
+"""Workers as tasks on a Ray cluster."""
 
 import logging
 import os
@@ -18,32 +18,33 @@ if TYPE_CHECKING:
     import ray
 
 
-RETRIES = 5  # of a job whose worker or node died; an error of the job itself is an outcome
-SECONDS_TO_CONNECT = 10.0
-SECONDS_TO_ANSWER = 180.0  # of a node that has to start Python and to load data
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ADDRESSES = "local, auto, HOST:PORT or ray://HOST:PORT"
+MAX_RETRIES = 5  # of a job whose worker or node died; an exception in the job is not retried
+CONNECT_TIMEOUT_SECONDS = 30.0
+NODE_CHECK_TIMEOUT_SECONDS = 600.0  # a node starts Python and loads the data
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+ADDRESS_FORMATS = "local, auto, HOST:PORT or ray://HOST:PORT"
 
-# Ray listens on 127.0.0.1 and nowhere else if it finds the first of these when it is imported, whatever its name says.
-# A token of our own keeps others out, and Ray from leaving one in the home folder.
-OF_OUR_OWN_CLUSTER = {
+# Environment variables for a cluster that we start. If Ray finds the first one when it is imported, it listens on
+# 127.0.0.1 only, in spite of the name. The token keeps others out, and Ray from writing a token to the home folder.
+LOCAL_CLUSTER_VARIABLES = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": token_hex(32),
 }
-OF_ANOTHER_CLUSTER = {"RAY_gcs_server_port_wait_time_s": "1"}  # one attempt to connect, of half a minute, not twenty
+# Environment variables for a running cluster: one attempt to connect, of half a minute, instead of twenty.
+RUNNING_CLUSTER_VARIABLES = {"RAY_gcs_server_port_wait_time_s": "1"}
 
 
 @dataclass(frozen=True)
 class RayCluster:
-    """A Ray cluster by its address: "local" is one of this machine, started and stopped; "auto" one that runs here.
+    """A Ray cluster by address: "local" starts and stops one on this machine, "auto" finds a running one.
 
-    A job whose worker or node dies is done again elsewhere. Nodes must have the same packages as this machine.
+    A job whose worker or node dies is retried elsewhere. Nodes must have the same packages as this machine.
     """
 
     address: str
-    count: None = None  # only the cluster knows how many cores it has
+    count: None = None  # the number of cores is unknown and may change
 
     def __str__(self) -> str:
         return f"ray {self.address}"
@@ -51,10 +52,10 @@ class RayCluster:
     def execute(
         self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
     ) -> Generator[JobOutcome[Job, Result], None, None]:
-        """Call a function on each job, and yield outcomes as they come; see `Workers`.
+        """Call a function on each job and yield outcomes, see `Workers`.
 
-        All jobs are handed over at once: they are small, and a cluster that grows on demand sees the demand. Each node
-        is asked by ``check`` about all jobs before any runs, and about each job that it gets: it may have joined later.
+        All jobs are submitted at once: they are small, and a cluster that scales on demand sees the demand. ``check``
+        is called on each node with all jobs before any runs, and again with each job, as nodes may join later.
         """
         if not jobs:
             return
@@ -64,21 +65,23 @@ class RayCluster:
 
             if check is not None:
                 _check_nodes(cloudpickle.dumps((check, list(jobs))))
-            run = ray.remote(num_cpus=1, max_retries=RETRIES)(_attempt_on_node)
+            run = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_attempt_on_node)
             running = {run.remote(cloudpickle.dumps((function, check, job))): job for job in jobs}
             while running:
                 for ended in ray.wait(list(running))[0]:
                     yield _outcome(ended, running.pop(ended))
 
     def check_address(self) -> None:
-        """Refuse an address where no cluster is; knock before Ray does, which takes minutes to give up."""
+        """Raise ValueError if no cluster answers at the address. Ray itself would try for minutes."""
         address = self.address
-        with _environment(_variables(address)):  # Ray may be imported here for the first time
+        with _default_environment(
+            _variables(address)
+        ):  # Ray may be imported here for the first time, and reads them then
             try:
                 import ray.util
             except ImportError as error:
                 raise ValueError(
-                    'Expected Ray for --ray, but it is not installed: pip install "edgewise[ray]"'
+                    'Expected Ray for --ray, but it is not installed. Install it: pip install "edgewise[ray]"'
                 ) from error
         if address in ("local", "auto"):
             return
@@ -86,28 +89,28 @@ class RayCluster:
         host, _, port = address.removeprefix("ray://").rpartition(":")
         host = host.strip("[]")
         if not host or not port.isdecimal():
-            raise ValueError(f"Expected {ADDRESSES} for --ray, but got {address!r}.")
-        if host in LOOPBACK and not is_client:
+            raise ValueError(f"Expected {ADDRESS_FORMATS} for --ray, but got {address!r}.")
+        if host in LOOPBACK_HOSTS and not is_client:
             host = ray.util.get_node_ip_address()  # Ray does the same
         try:
-            socket.create_connection((host, int(port)), timeout=SECONDS_TO_CONNECT).close()
+            socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_SECONDS).close()
         except (OSError, OverflowError) as error:
-            raise _no_cluster(address, f"{host} port {port}: {error}") from error
+            raise _no_cluster_error(address, f"{host} port {port}: {error}") from error
 
 
 @contextmanager
 def _connected(address: str) -> Iterator[None]:
-    """Connect to a cluster, or start one, and leave or stop it in the end."""
-    with _environment(_variables(address)):
+    """Connect to a cluster or start one, and disconnect or stop it afterwards."""
+    with _default_environment(_variables(address)):
         RayCluster(address).check_address()
         import ray
 
-        dashboard = False if address == "local" else None  # None: as it is
+        dashboard = False if address == "local" else None  # None: do not change it
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
-        except Exception as error:  # it raises anything
+        except Exception as error:  # ray.init raises many types
             ray.shutdown()
-            raise _no_cluster(address, str(error)) from error
+            raise _no_cluster_error(address, str(error)) from error
         try:
             yield
         finally:
@@ -115,12 +118,12 @@ def _connected(address: str) -> Iterator[None]:
 
 
 def _variables(address: str) -> Mapping[str, str]:
-    return OF_OUR_OWN_CLUSTER if address == "local" else OF_ANOTHER_CLUSTER
+    return LOCAL_CLUSTER_VARIABLES if address == "local" else RUNNING_CLUSTER_VARIABLES
 
 
 @contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for a while, but for those that are set."""
+def _default_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables within this context, except those that are set already."""
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:
@@ -130,77 +133,82 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _no_cluster(address: str, reason: str) -> ValueError:
+def _no_cluster_error(address: str, reason: str) -> ValueError:
     return ValueError(
-        f"Expected a Ray cluster at --ray {address}, but got: {reason.rstrip('.')}. Start one by 'ray start --head', "
-        "or use --ray local, or leave --ray out. For a cluster that asks for a token set RAY_AUTH_MODE=token."
+        f"Expected a Ray cluster at --ray {address}, but got: {reason.rstrip('.')}. Start one with 'ray start --head', "
+        "or use --ray local, or omit --ray. If the cluster requires a token, set RAY_AUTH_MODE=token."
     )
 
 
-def _check_nodes(question: bytes) -> None:
-    """Refuse a cluster with a node that must not do these jobs, before any runs."""
+def _check_nodes(check_and_jobs: bytes) -> None:
+    """Raise ValueError if a node must not run these jobs."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    look = ray.remote(num_cpus=0)(_objection_of_node)
+    check_task = ray.remote(num_cpus=0)(_check_on_node)
     nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     answers = [
-        look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(question)
+        check_task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(
+            check_and_jobs
+        )
         for node in nodes
     ]
-    ready = set(ray.wait(answers, num_returns=len(answers), timeout=SECONDS_TO_ANSWER)[0]) if answers else set()
+    ready = (
+        set(ray.wait(answers, num_returns=len(answers), timeout=NODE_CHECK_TIMEOUT_SECONDS)[0]) if answers else set()
+    )
     for node, answer in zip(nodes, answers, strict=True):
         name = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         if answer not in ready:
-            raise ValueError(f"Expected an answer of node {name}, but none came in {SECONDS_TO_ANSWER:.0f} seconds.")
+            raise ValueError(
+                f"Expected an answer of node {name}, but got none in {NODE_CHECK_TIMEOUT_SECONDS:.0f} seconds. "
+                "Check the node."
+            )
         try:
-            objection = ray.get(answer)
+            reason = ray.get(answer)
         except ray.exceptions.RayError as error:
-            # Most often it has no edgewise, and cannot even read the question.
+            # Most often edgewise is not installed there, so the arguments cannot be unpickled.
             raise ValueError(
                 f"Expected edgewise {__version__} on node {name}, but got: {_last_line(error)}. "
                 'Install it there: pip install "edgewise[ray]"'
             ) from error
-        if objection:
-            raise ValueError(f"{objection} Nothing was run.")
+        if reason:
+            raise ValueError(f"{reason} Nothing was run.")
 
 
 @dataclass(frozen=True)
-class _Objection:
-    """Why a node must not do a job."""
+class _Refusal:
+    """The reason why a node must not run a job."""
 
     reason: str
 
 
-# What is done on nodes comes as bytes: to read it imports compiled loops, after their folder was chosen.
+# Arguments arrive as bytes, because unpickling imports compiled functions, whose cache folder must be chosen first.
 
 
-def _objection_of_node(question: bytes) -> str:
+def _check_on_node(check_and_jobs: bytes) -> str:
     claim_for_this_process()
-    check, jobs = pickle.loads(question)
+    check, jobs = pickle.loads(check_and_jobs)
     return str(check(jobs))
 
 
-def _attempt_on_node(task: bytes) -> JobOutcome[Any, Any] | _Objection:
+def _attempt_on_node(task: bytes) -> JobOutcome[Any, Any] | _Refusal:
     claim_for_this_process()
     function, check, job = pickle.loads(task)
-    objection = check([job]) if check is not None else ""
-    return _Objection(objection) if objection else attempt(function, job)
+    reason = check([job]) if check is not None else ""
+    return _Refusal(reason) if reason else attempt(function, job)
 
 
 def _outcome(ended: "ray.ObjectRef[Any]", job: Job) -> JobOutcome[Job, Any]:
     import ray
 
     try:
-        outcome: JobOutcome[Job, Any] | _Objection = ray.get(ended)
+        outcome: JobOutcome[Job, Any] | _Refusal = ray.get(ended)
     except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
-        return Failure(job, f"The job was lost {RETRIES + 1} times, each time with its worker: {_last_line(error)}.")
+        return Failure(job, f"The worker of this job died {MAX_RETRIES + 1} times: {_last_line(error)}.")
     except ray.exceptions.RayError as error:
-        return Failure(job, f"The job came to no end on the cluster: {_last_line(error)}.")
-    if isinstance(outcome, _Objection):  # such a node is quick, and would refuse all that is left
-        raise ValueError(
-            f"{outcome.reason} What is finished is safe; then start again, and only what is missing is done."
-        )
+        return Failure(job, f"The cluster could not finish this job: {_last_line(error)}.")
+    if isinstance(outcome, _Refusal):  # the node would quickly fail all remaining jobs
+        raise ValueError(f"{outcome.reason} Finished jobs are saved. Fix this and run the command again to continue.")
     return outcome
 
 

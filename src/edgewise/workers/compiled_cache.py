@@ -1,8 +1,8 @@
-"""Where a worker keeps its compiled loops.
+"""Cache folders for the compiled functions of workers.
 
-Numba numbers the files of its cache without a lock: two processes that compile one loop at once may mix up the files of
-two compilations. So no two workers that live at the same time share a folder. Folders have stable names, worker-0,
-worker-1 and so on, hence the loops of a command are there for the next one.
+Numba numbers the files of its cache without a lock, so two processes that compile the same function at the same time
+may mix up their files. Hence no two running workers share a folder. The folders have fixed names, worker-0, worker-1
+and so on, so that the next command finds the functions that this one compiled.
 """
 
 import os
@@ -15,24 +15,24 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-VARIABLE = "NUMBA_CACHE_DIR"  # read by Numba when it is imported
+CACHE_VARIABLE = "NUMBA_CACHE_DIR"  # environment variable that Numba reads when it is imported
 LOCK_NAME = "taken.lock"
 
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A folder that belongs to one worker until it is released, or this process ends."""
+    """A folder locked for one worker until it is released or this process ends."""
 
     path: Path
     _lock: IO[bytes]
 
     def release(self) -> None:
-        """Let another worker have the folder."""
+        """Unlock the folder."""
         self._lock.close()
 
 
 def claim_cache_folder() -> CacheFolder | None:
-    """Take the first folder that no living worker has, of this or any other command; None where none can be made."""
+    """Lock the first folder that no running worker uses. Return None if no folder can be created."""
     for number in count():
         folder = _root() / f"worker-{number}"
         try:
@@ -40,22 +40,22 @@ def claim_cache_folder() -> CacheFolder | None:
             lock = (folder / LOCK_NAME).open("ab")
         except OSError:
             return None
-        if _take(lock):
+        if _acquire(lock):
             return CacheFolder(folder, lock)
         lock.close()
     raise AssertionError("count() does not end")
 
 
 def _root() -> Path:
-    """Return the folder that the user named for Numba, or one below the usual folder for caches."""
-    if named := os.environ.get(VARIABLE):
-        return Path(named)
-    usual = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
-    return (Path(usual) if usual else Path("~/.cache").expanduser()) / "edgewise" / "numba"
+    """Return the folder in NUMBA_CACHE_DIR, or else one in the user's cache folder."""
+    if configured := os.environ.get(CACHE_VARIABLE):
+        return Path(configured)
+    cache_home = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME")
+    return (Path(cache_home) if cache_home else Path("~/.cache").expanduser()) / "edgewise" / "numba"
 
 
-def _take(lock: IO[bytes]) -> bool:
-    """Lock a file until it is closed; tell whether no other process had locked it."""
+def _acquire(lock: IO[bytes]) -> bool:
+    """Lock a file until it is closed. Return False if another process has locked it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -67,30 +67,30 @@ def _take(lock: IO[bytes]) -> bool:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         return False
-    except OSError:  # a file system without locks: better a folder that may be shared than none
+    except OSError:  # the file system has no locks: use the folder although it may be shared
         return True
     return True
 
 
 @contextmanager
 def inherited_by_children(folder: CacheFolder | None) -> Iterator[None]:
-    """Let processes that are started meanwhile keep compiled loops in a folder."""
-    before = os.environ.get(VARIABLE)
+    """Set NUMBA_CACHE_DIR to a folder within this context, for processes that are started in it."""
+    before = os.environ.get(CACHE_VARIABLE)
     if folder is not None:
-        os.environ[VARIABLE] = str(folder.path)
+        os.environ[CACHE_VARIABLE] = str(folder.path)
     try:
         yield
     finally:
         if before is None:
-            os.environ.pop(VARIABLE, None)
+            os.environ.pop(CACHE_VARIABLE, None)
         else:
-            os.environ[VARIABLE] = before
+            os.environ[CACHE_VARIABLE] = before
 
 
 @cache
 def claim_for_this_process() -> CacheFolder | None:
-    """Keep what this process compiles in a folder of its own; only before Numba is imported this has an effect."""
+    """Lock a folder and set NUMBA_CACHE_DIR to it. Has an effect only before Numba is imported."""
     folder = claim_cache_folder()
     if folder is not None:
-        os.environ[VARIABLE] = str(folder.path)
+        os.environ[CACHE_VARIABLE] = str(folder.path)
     return folder

@@ -1,4 +1,4 @@
-"""What all workers have in common: a function, jobs, and an outcome of each job."""
+"""Interface of workers, and outcomes of jobs."""
 
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Finished(Generic[Job, Result]):
-    """A job with what its function returned."""
+    """A job and the value that the function returned."""
 
     job: Job
     result: Result
@@ -19,35 +19,35 @@ class Finished(Generic[Job, Result]):
 
 @dataclass(frozen=True)
 class Failure(Generic[Job]):
-    """A job that did not finish, and why: a traceback, or what happened to its worker."""
+    """A job that failed. ``error`` is a traceback, or says how the worker ended."""
 
     job: Job
     error: str
 
 
 JobOutcome = Finished[Job, Result] | Failure[Job]
-NodeCheck = Callable[[Sequence[Job]], str]  # why these jobs must not run on the machine that asks; "" if they may
+NodeCheck = Callable[[Sequence[Job]], str]  # run on a node: why it must not run these jobs, or ""
 
 
 class Workers(Protocol):
-    """Who does jobs. Both kinds, `LocalProcesses` and `RayCluster`, are used in the same way."""
+    """Interface of `LocalProcesses` and `RayCluster`."""
 
     @property
     def count(self) -> int | None:
-        """How many jobs run at a time; None where only a cluster knows."""
+        """The number of jobs that run at a time, or None if it is unknown, as on a cluster."""
 
     def execute(
         self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
     ) -> Generator[JobOutcome[Job, Result], None, None]:
-        """Call a function on each job, one core per job, and yield outcomes as they come.
+        """Call a function on each job, with one core per job, and yield outcomes in the order in which they end.
 
-        Closing the generator ends the workers. An error of the function is a `Failure`. The function, jobs and results
-        must be picklable. Machines other than this one are asked by ``check`` before they get any of the jobs.
+        Closing the generator stops the workers. An exception in the function becomes a `Failure`. The function, jobs
+        and results must be picklable. ``check`` is called on every other machine before it runs any of the jobs.
         """
 
 
 def attempt(function: Callable[[Job], Result], job: Job) -> JobOutcome[Job, Result]:
-    """Do a job in this process."""
+    """Run a job in this process."""
     import torch
 
     torch.set_num_threads(1)  # one core per job
