@@ -1,4 +1,4 @@
-"""Joints with given marginals and one coupling, by our messages and by a loop."""
+"""Edge joints with given marginals and one coupling, from messages and from a reference loop."""
 
 import numpy as np
 import torch
@@ -6,17 +6,17 @@ import torch
 from edgewise.inference.coupled_marginals import sinkhorn_messages
 
 
-def joints_from_messages(log_p, strength):
-    """Give q (edges, classes, classes) of messages."""
-    start, end = log_p - sinkhorn_messages(log_p, torch.tensor(strength, dtype=torch.float64))
-    raised = start.unsqueeze(2) + end.unsqueeze(1) + strength * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
-    return raised.flatten(1).softmax(1).view(raised.shape)
+def joints_from_messages(log_p, coupling):
+    """Compute the joints q (edges, classes, classes) from the messages of `sinkhorn_messages`."""
+    start, end = log_p - sinkhorn_messages(log_p, torch.tensor(coupling, dtype=torch.float64))
+    log_q = start.unsqueeze(2) + end.unsqueeze(1) + coupling * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
+    return log_q.flatten(1).softmax(1).view(log_q.shape)
 
 
-def sinkhorn_loop(p, r, strength, turns=20_000):
-    """Scale rows, then columns, until both sums are right, for one pair."""
-    q = np.exp(strength * np.eye(len(p)))
-    for _ in range(turns):
+def sinkhorn_loop(p, r, coupling, max_iterations=20_000):
+    """Scale rows and columns of one joint alternately until its marginals are p and r."""
+    q = np.exp(coupling * np.eye(len(p)))
+    for _ in range(max_iterations):
         q = q * (p / q.sum(1))[:, None]
         q = q * (r / q.sum(0))[None, :]
         if np.abs(q.sum(1) - p).max() < 1e-15:

@@ -1,37 +1,37 @@
-"""The compiled sweeps are those of the tensors."""
+"""Compiled sweeps of belief propagation against sweeps with tensors."""
 
 import numpy as np
 import pytest
 import torch
 
 from edgewise.inference import PairwiseMRF, exact_marginals, max_product, propagation, sum_product
-from edgewise.inference.fixed_point import Stopping
+from edgewise.inference.fixed_point import StoppingRule
 from edgewise.inference.messages import log_max, log_sum, node_totals
 from edgewise.inference.propagation import run_compiled, run_tensors
 from edgewise.kernels import message_loops
 from edgewise.kernels.message_loops import LANES
-from helpers.random_fields import Field, cycle, generator, random_field, random_graph
+from helpers.random_fields import MRFInputs, cycle, generator, random_graph, random_mrf_inputs
 
 RULES = {"sum": log_sum, "max": log_max}
-# A sweep adds C terms, with vector exponentials that are right to 2 ulp; a few sweeps carry that on.
-CLOSE = {torch.float32: 5e-5, torch.float64: 1e-12}
+# A sweep adds C terms with vectorized exponentials of 2 ulp error. The errors accumulate over a few sweeps.
+TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-12}
 
 
 def assert_equal_runs(mrf, rule, max_sweeps=5, damping=0.0, tolerance=0.0, close=None):
-    stopping = Stopping(max_sweeps, damping, tolerance)
-    got, verdict = run_compiled(mrf, RULES[rule], stopping)
-    expected, expected_verdict = run_tensors(mrf, RULES[rule], stopping)
-    loose = close or CLOSE[mrf.unary.dtype]
+    stopping = StoppingRule(max_sweeps, damping, tolerance)
+    got, convergence = run_compiled(mrf, RULES[rule], stopping)
+    expected, expected_convergence = run_tensors(mrf, RULES[rule], stopping)
+    atol = close or TOLERANCE[mrf.unary.dtype]
     assert got.dtype == expected.dtype and got.shape == expected.shape
-    torch.testing.assert_close(got, expected, rtol=loose, atol=loose)
-    if tolerance > 0:  # at 0 the last bit decides
-        assert verdict.converged == expected_verdict.converged
-    assert verdict.residual == pytest.approx(expected_verdict.residual, abs=2 * loose)
-    return verdict, expected_verdict
+    torch.testing.assert_close(got, expected, rtol=atol, atol=atol)
+    if tolerance > 0:  # with 0 the outcome depends on the last bit
+        assert convergence.converged == expected_convergence.converged
+    assert convergence.residual == pytest.approx(expected_convergence.residual, abs=2 * atol)
+    return convergence, expected_convergence
 
 
 def couplings(kind, num_edges, num_classes, g):
-    """A coupling (C, C) or (E, C, C), and scales."""
+    """Return couplings (C, C) or (E, C, C), and scales."""
     each = torch.randn(num_edges, num_classes, num_classes, generator=g, dtype=torch.float64)
     scale = torch.randn(num_edges, generator=g, dtype=torch.float64)
     return {
@@ -51,7 +51,7 @@ def couplings(kind, num_edges, num_classes, g):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("num_classes", [1, 2, 3, 10, 33])
 @pytest.mark.parametrize("rule", ["sum", "max"])
-def test_all_kinds_of_couplings(dtype, num_classes, rule):
+def test_compiled_sweeps_equal_tensors_for_all_kinds_of_couplings(dtype, num_classes, rule):
     g = generator(num_classes)
     num_nodes, num_edges = (40, 100) if num_classes < 33 else (8, 12)
     edge_index = random_graph(num_nodes, num_edges, g)
@@ -73,7 +73,7 @@ def test_all_kinds_of_couplings(dtype, num_classes, rule):
         pairwise, scale = couplings(kind, num_edges, num_classes, g)
         mrf = PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale, evidence={3: num_classes - 1})
         wide = "wide" in kind or "range" in kind
-        # Sums of ±1e4 are rounded to 1e-3 or 1e-12, at each of up to ten neighbors, in each sweep.
+        # Sums of ±1e4 have rounding errors of 1e-3 or 1e-12 for each of up to ten neighbors in each sweep.
         close = {torch.float32: 5e-2, torch.float64: 1e-9}[dtype] if wide else None
         for damping in (0.0, 0.4):
             assert_equal_runs(mrf, rule, max_sweeps=3, damping=damping, close=close)
@@ -81,74 +81,76 @@ def test_all_kinds_of_couplings(dtype, num_classes, rule):
 
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_hubs_of_more_than_64_neighbors(rule, dtype):
-    """Slots of a hub fill several rows of lanes; those of small nodes share one; some nodes have none."""
+def test_nodes_with_more_neighbors_than_lanes(rule, dtype):
+    """A hub fills several blocks of lanes, small nodes share a block, isolated nodes have none."""
     g = generator(5)
     for degrees in ([LANES - 1], [LANES], [LANES + 1], [200, 3, 130]):
         start = torch.repeat_interleave(torch.arange(len(degrees)), torch.tensor(degrees))
-        end = torch.arange(len(start)) + 2 * len(degrees)  # nodes in between are isolated
+        end = torch.arange(len(start)) + 2 * len(degrees)  # the nodes between are isolated
         edge_index = torch.cat([torch.stack([start, end]), torch.tensor([[500], [2 * len(degrees)]])], dim=1)
         num_nodes = 510
-        mrf = random_field(edge_index, num_nodes, 3, g, kind="per edge", dtype=dtype).mrf()
+        mrf = random_mrf_inputs(edge_index, num_nodes, 3, g, kind="per edge", dtype=dtype).mrf()
         assert_equal_runs(mrf, rule)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_convergence_is_judged_alike(dtype):
+def test_compiled_and_tensor_runs_report_the_same_convergence(dtype):
     g = generator(6)
-    mrf = random_field(random_graph(60, 120, g), 60, 3, g, strength=0.4, dtype=dtype).mrf()
+    mrf = random_mrf_inputs(random_graph(60, 120, g), 60, 3, g, coupling_std=0.4, dtype=dtype).mrf()
     small = {torch.float32: 1e-4, torch.float64: 1e-10}[dtype]
-    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=500, tolerance=small)
-    assert verdict.converged and abs(verdict.sweeps - expected.sweeps) <= 1 and verdict.advice == ""
-    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=4, tolerance=small)
-    assert not verdict.converged and verdict.sweeps == 4 and verdict.advice == expected.advice
+    convergence, expected = assert_equal_runs(mrf, "sum", max_sweeps=500, tolerance=small)
+    assert convergence.converged and abs(convergence.sweeps - expected.sweeps) <= 1 and convergence.advice == ""
+    convergence, expected = assert_equal_runs(mrf, "sum", max_sweeps=4, tolerance=small)
+    assert not convergence.converged and convergence.sweeps == 4 and convergence.advice == expected.advice
 
 
 @pytest.mark.parametrize("kind", ["shared", "per edge", "scaled"])
-def test_batches(kind):
+def test_compiled_sweeps_equal_tensors_for_batches(kind):
     g = generator(7)
-    mrf = random_field(random_graph(30, 60, g), 30, 3, g, kind=kind, batch=(4,), strength=0.3, num_known=3).mrf()
+    mrf = random_mrf_inputs(
+        random_graph(30, 60, g), 30, 3, g, kind=kind, batch=(4,), coupling_std=0.3, num_observed=3
+    ).mrf()
     assert_equal_runs(mrf, "sum")
-    verdict, expected = assert_equal_runs(mrf, "sum", max_sweeps=300, tolerance=1e-12, close=1e-11)
-    assert verdict.converged and verdict.sweeps == expected.sweeps
+    convergence, expected = assert_equal_runs(mrf, "sum", max_sweeps=300, tolerance=1e-12, close=1e-11)
+    assert convergence.converged and convergence.sweeps == expected.sweeps
 
 
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("damping", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_threads_change_no_bit(rule, damping, dtype):
+def test_messages_do_not_depend_on_the_number_of_threads(rule, damping, dtype):
     g = generator(8)
-    field = random_field(random_graph(301, 701, g), 301, 3, g, kind="scaled", dtype=dtype)
+    inputs = random_mrf_inputs(random_graph(301, 701, g), 301, 3, g, kind="scaled", dtype=dtype)
     before = torch.get_num_threads()
-    answers = []
+    results = []
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            answers.append(run_compiled(field.mrf(), RULES[rule], Stopping(20, damping, 0.0)))
+            results.append(run_compiled(inputs.mrf(), RULES[rule], StoppingRule(20, damping, 0.0)))
     finally:
         torch.set_num_threads(before)
-    for messages, verdict in answers[1:]:
-        assert torch.equal(messages, answers[0][0]) and verdict == answers[0][1]
+    for messages, convergence in results[1:]:
+        assert torch.equal(messages, results[0][0]) and convergence == results[0][1]
 
 
-def test_messages_are_finite_and_at_most_zero():
+def test_messages_are_finite_with_a_largest_entry_of_zero():
     g = generator(9)
-    field = random_field(random_graph(50, 120, g), 50, 4, g, kind="per edge", dtype=torch.float32)
-    field.pairwise.mul_(1e4)
-    messages, _ = run_compiled(field.mrf(), log_sum, Stopping(20, 0.0, 0.0))
+    inputs = random_mrf_inputs(random_graph(50, 120, g), 50, 4, g, kind="per edge", dtype=torch.float32)
+    inputs.pairwise.mul_(1e4)
+    messages, _ = run_compiled(inputs.mrf(), log_sum, StoppingRule(20, 0.0, 0.0))
     assert messages.isfinite().all() and (messages.amax(-1) == 0).all()
 
 
-def test_a_single_scaled_edge():
+def test_single_scaled_edge():
     unary = torch.tensor([[0.3, 0.0], [0.0, 1.0]], dtype=torch.float64)
     mrf = PairwiseMRF(unary, torch.tensor([[0], [1]]), torch.eye(2), edge_scale=torch.tensor([3.0]))
     assert_equal_runs(mrf, "sum")
 
 
-def test_the_cavity_of_a_hub_keeps_its_digits():
-    pulls = 3 * torch.randn(10_000, generator=generator(12))
+def test_cavity_of_a_hub_is_accurate():
+    potentials = 3 * torch.randn(10_000, generator=generator(12))
     unary = torch.zeros(20_001, 2)
-    unary[1:10_001, 0], unary[10_001:, 1] = pulls, pulls  # in balance
+    unary[1:10_001, 0], unary[10_001:, 1] = potentials, potentials  # the messages to the hub cancel
     edge_index = torch.stack([torch.zeros(20_000, dtype=torch.long), torch.arange(1, 20_001)])
     assert_equal_runs(PairwiseMRF(unary, edge_index, 2.0 * torch.eye(2)), "sum", max_sweeps=2)
 
@@ -160,11 +162,11 @@ def buffers(values):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_vector_exponentials(dtype):
+def test_vectorized_exp(dtype):
     lowest = {np.float32: -87.0, np.float64: -708.0}[dtype]
     grid = np.linspace(lowest, 0.0, 200_001)
     near = -np.logspace(-12, 2, 1000)[np.logspace(-12, 2, 1000) < -lowest]
-    positive = np.linspace(0, {np.float32: 30, np.float64: 300}[dtype], 10_001)  # of scaled couplings
+    positive = np.linspace(0, {np.float32: 30, np.float64: 300}[dtype], 10_001)  # as scaled couplings can be
     values = np.concatenate([grid, near, positive, [0.0]]).astype(dtype)
     expected = np.exp(values.astype(np.float64))
     got = values.copy()
@@ -175,15 +177,15 @@ def test_vector_exponentials(dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_vector_exponentials_of_what_underflows_are_tiny_but_positive(dtype):
+def test_vectorized_exp_of_underflowing_numbers_is_tiny_and_positive(dtype):
     values = np.array([-np.inf, -1e30, -1e4, -709.0, -np.inf, 0.0], dtype=dtype)
     message_loops._exp(values, *buffers(values), 5)
     assert (values[:5] > 0).all() and (values[:5] <= 4 * np.finfo(dtype).tiny).all()
-    assert values[5] == 0.0  # beyond num nothing is touched
+    assert values[5] == 0.0  # entries beyond num are unchanged
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_vector_logarithms(dtype):
+def test_vectorized_log(dtype):
     info = np.finfo(dtype)
     low, high = np.log10(float(info.tiny)) + 1e-3, np.log10(float(info.max)) - 1e-3
     wide = np.logspace(low, high, 100_001)
@@ -198,7 +200,7 @@ def test_vector_logarithms(dtype):
     assert got[len(wide) + len(around_one)] == 0.0
 
 
-def counted(monkeypatch):
+def record_compiled_runs(monkeypatch):
     calls = []
 
     def spy(*args):
@@ -209,10 +211,10 @@ def counted(monkeypatch):
     return calls
 
 
-def test_large_fields_take_the_compiled_path(monkeypatch):
-    calls = counted(monkeypatch)
+def test_large_mrfs_run_compiled(monkeypatch):
+    calls = record_compiled_runs(monkeypatch)
     g = generator(10)
-    large = random_field(random_graph(300, 11_000, g), 300, 2, g, strength=0.01, dtype=torch.float32)
+    large = random_mrf_inputs(random_graph(300, 11_000, g), 300, 2, g, coupling_std=0.01, dtype=torch.float32)
     compiled, convergence = sum_product(large.mrf())
     assert calls == [log_sum] and convergence.converged
     max_product(large.mrf())
@@ -222,45 +224,47 @@ def test_large_fields_take_the_compiled_path(monkeypatch):
     assert len(calls) == 2
 
 
-def test_small_fields_and_few_sweeps_do_not(monkeypatch):
-    calls = counted(monkeypatch)
+def test_small_mrfs_and_few_sweeps_run_with_tensors(monkeypatch):
+    calls = record_compiled_runs(monkeypatch)
     g = generator(10)
-    sum_product(random_field(cycle(20), 20, 3, g).mrf(), max_sweeps=100)
-    sum_product(random_field(random_graph(300, 11_000, g), 300, 2, g).mrf(), max_sweeps=2)
+    sum_product(random_mrf_inputs(cycle(20), 20, 3, g).mrf(), max_sweeps=100)
+    sum_product(random_mrf_inputs(random_graph(300, 11_000, g), 300, 2, g).mrf(), max_sweeps=2)
     assert calls == []
 
 
-def test_gradients_are_those_of_the_tensors(monkeypatch):
+def test_gradients_after_compiled_and_tensor_sweeps_are_equal(monkeypatch):
     g = generator(11)
-    field = random_field(random_graph(12, 20, g), 12, 3, g, strength=0.4)
+    inputs = random_mrf_inputs(random_graph(12, 20, g), 12, 3, g, coupling_std=0.4)
     gradients = []
     for work in (0, 1 << 62):
         monkeypatch.setattr(propagation, "MIN_COMPILED_WORK", work)
-        unary = field.unary.clone().requires_grad_()
-        node = sum_product(Field(unary, field.edge_index, field.pairwise).mrf())[0].node
+        unary = inputs.unary.clone().requires_grad_()
+        node = sum_product(MRFInputs(unary, inputs.edge_index, inputs.pairwise).mrf())[0].node
         gradients.append(torch.autograd.grad(node[:, 0].square().sum(), unary)[0])
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("strength", [14.0, 29.0, 31.0, 44.0, 60.0, 99.0])
+@pytest.mark.parametrize("coupling", [14.0, 29.0, 31.0, 44.0, 60.0, 99.0])
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_ranges_at_which_the_method_changes(strength, scaled, dtype):
-    """Fields that sit on the smallest entries of exp(T): just below and above where products would underflow."""
-    strength = strength if dtype == torch.float32 else 10 * strength
+def test_accuracy_near_the_range_where_the_method_changes(coupling, scaled, dtype):
+    """The likeliest labels have the smallest entries of exp(T), just below and above where products underflow."""
+    coupling = coupling if dtype == torch.float32 else 10 * coupling
     edge_index = torch.stack([torch.arange(40), torch.arange(1, 41)])
     unary = torch.zeros(41, 3, dtype=dtype)
-    unary[:, 0], unary[::3, 1] = 2 * strength, 3 * strength
-    pairwise = torch.full((3, 3), strength, dtype=dtype)
-    pairwise[0], pairwise[:, 0] = -strength, -strength / 2
+    unary[:, 0], unary[::3, 1] = 2 * coupling, 3 * coupling
+    pairwise = torch.full((3, 3), coupling, dtype=dtype)
+    pairwise[0], pairwise[:, 0] = -coupling, -coupling / 2
     scale = torch.linspace(-1, 1, 40, dtype=dtype) if scaled else None
     assert_equal_runs(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), "sum", max_sweeps=5)
-    exact = in_float64(unary, edge_index, pairwise, scale)
-    got = run_compiled(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), log_sum, Stopping(60, 0.0, 0.0))[0]
-    believed = node_totals(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), got).softmax(-1)
-    torch.testing.assert_close(believed, exact, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-9)
+    exact = marginals_in_float64(unary, edge_index, pairwise, scale)
+    got = run_compiled(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), log_sum, StoppingRule(60, 0.0, 0.0))[
+        0
+    ]
+    marginals = node_totals(PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale), got).softmax(-1)
+    torch.testing.assert_close(marginals, exact, rtol=0, atol=1e-3 if dtype == torch.float32 else 1e-9)
 
 
-def in_float64(unary, edge_index, pairwise, scale):
-    wide = [None if part is None else part.double() for part in (unary, pairwise, scale)]
-    return exact_marginals(PairwiseMRF(wide[0], edge_index, wide[1], edge_scale=wide[2]))[0].node
+def marginals_in_float64(unary, edge_index, pairwise, scale):
+    double = [None if part is None else part.double() for part in (unary, pairwise, scale)]
+    return exact_marginals(PairwiseMRF(double[0], edge_index, double[1], edge_scale=double[2]))[0].node

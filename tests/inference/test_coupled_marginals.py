@@ -1,4 +1,4 @@
-"""Joints with given marginals: against enumeration, a plain loop, exact inference on trees, and finite differences."""
+"""Joints with given marginals against enumeration, a reference loop, exact inference on trees, finite differences."""
 
 import numpy as np
 import pytest
@@ -29,35 +29,35 @@ def number(value):
     return torch.tensor(value, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.5, 2.0, 4.0])
-def test_joints_are_those_of_a_loop(strength):
+@pytest.mark.parametrize("coupling", [-4.0, -1.0, 0.0, 0.5, 2.0, 4.0])
+def test_joints_equal_reference_loop(coupling):
     log_p = log_marginals(2, 5, CLASSES)
-    found = joints_from_messages(log_p, strength).numpy()
+    result = joints_from_messages(log_p, coupling).numpy()
     for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
-        np.testing.assert_allclose(found[e], sinkhorn_loop(p, r, strength), atol=1e-8)
+        np.testing.assert_allclose(result[e], sinkhorn_loop(p, r, coupling), atol=1e-8)
 
 
 @settings(max_examples=20)
 @given(
-    seed=st.integers(0, 10_000), strength=st.floats(-4, 4), num_classes=st.integers(2, 6), spread=st.floats(0.0, 8.0)
+    seed=st.integers(0, 10_000), coupling=st.floats(-4, 4), num_classes=st.integers(2, 6), spread=st.floats(0.0, 8.0)
 )
-def test_marginals_are_kept_and_the_odds_are_those_of_the_coupling(seed, strength, num_classes, spread):
+def test_joints_have_the_given_marginals_and_odds_ratios(seed, coupling, num_classes, spread):
     log_p = log_marginals(2, 4, num_classes, seed=seed, spread=spread)
-    q = joints_from_messages(log_p, strength)
+    q = joints_from_messages(log_p, coupling)
     torch.testing.assert_close(q.sum(2), log_p[0].exp(), atol=1e-7, rtol=0.0)
     torch.testing.assert_close(q.sum(1), log_p[1].exp(), atol=1e-7, rtol=0.0)
     odds = q[:, 0, 0].log() + q[:, 1, 1].log() - q[:, 0, 1].log() - q[:, 1, 0].log()
-    torch.testing.assert_close(odds, torch.full_like(odds, 2 * strength), atol=1e-6, rtol=0.0)
+    torch.testing.assert_close(odds, torch.full_like(odds, 2 * coupling), atol=1e-6, rtol=0.0)
 
 
-def test_two_classes_have_a_closed_form():
-    """With p = r = ½ the joint is ½ σ(w) for equal labels and ½ σ(-w) for others."""
+def test_joint_of_two_uniform_binary_labels():
+    """With p = r = ½ each joint entry is ½ σ(w) for equal labels and ½ σ(-w) for different labels."""
     q = joints_from_messages(torch.full((2, 1, 2), -np.log(2.0), dtype=torch.float64), 1.3)[0]
     equal, other = 0.5 / (1 + np.exp(-1.3)), 0.5 / (1 + np.exp(1.3))
     np.testing.assert_allclose(q, [[equal, other], [other, equal]])
 
 
-def test_without_strength_joints_are_products():
+def test_joints_without_coupling_are_products():
     log_p = log_marginals(2, 5, CLASSES)
     torch.testing.assert_close(
         joints_from_messages(log_p, 0.0), log_p.exp()[0].unsqueeze(2) * log_p.exp()[1].unsqueeze(1)
@@ -66,18 +66,18 @@ def test_without_strength_joints_are_products():
 
 def test_extreme_marginals_have_finite_messages():
     log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1)
-    for strength in (-3.0, 3.0):
-        messages = sinkhorn_messages(log_p, number(strength))
-        assert (messages.abs() <= abs(strength)).all()
+    for coupling in (-3.0, 3.0):
+        messages = sinkhorn_messages(log_p, number(coupling))
+        assert (messages.abs() <= abs(coupling)).all()
 
 
-def test_turning_edges_around_turns_messages_around():
+def test_reversing_edges_swaps_messages():
     log_p = log_marginals(2, 7, CLASSES)
-    there, back = sinkhorn_messages(log_p, number(1.2)), sinkhorn_messages(log_p.flip(0), number(1.2))
-    torch.testing.assert_close(back, there.flip(0), atol=1e-8, rtol=0.0)
+    forward, backward = sinkhorn_messages(log_p, number(1.2)), sinkhorn_messages(log_p.flip(0), number(1.2))
+    torch.testing.assert_close(backward, forward.flip(0), atol=1e-8, rtol=0.0)
 
 
-def test_relabeling_edges_and_classes_relabels_messages():
+def test_permuting_edges_and_classes_permutes_messages():
     log_p = log_marginals(2, 7, CLASSES)
     edges, classes = torch.tensor([3, 1, 0, 6, 5, 2, 4]), torch.tensor([2, 0, 1])
     expected = sinkhorn_messages(log_p, number(-0.7))[:, edges][..., classes]
@@ -90,20 +90,20 @@ def test_no_edges():
     assert pointwise_mutual_information(empty, number(1.0), torch.zeros(2, 0, dtype=torch.long)).shape == (0,)
 
 
-# The field.
+# The Markov random field.
 
 
-@pytest.mark.parametrize("strength", [-2.0, 0.7, 3.0])
-def test_on_a_tree_they_are_the_true_marginals_of_the_field(strength):
+@pytest.mark.parametrize("coupling", [-2.0, 0.7, 3.0])
+def test_joints_are_exact_marginals_of_the_mrf_on_a_tree(coupling):
     log_p = log_marginals(6, CLASSES)
-    messages = sinkhorn_messages(log_p[TREE], number(strength))
-    mrf = ew.PairwiseMRF(unary_potentials(log_p, TREE, messages), TREE, strength * torch.eye(CLASSES))
+    messages = sinkhorn_messages(log_p[TREE], number(coupling))
+    mrf = ew.PairwiseMRF(unary_potentials(log_p, TREE, messages), TREE, coupling * torch.eye(CLASSES))
     exact = ew.exact_marginals(mrf)[0]
     torch.testing.assert_close(exact.node, log_p.exp(), atol=1e-8, rtol=0.0)
-    torch.testing.assert_close(exact.joint(TREE), joints_from_messages(log_p[TREE], strength), atol=1e-8, rtol=0.0)
+    torch.testing.assert_close(exact.joint(TREE), joints_from_messages(log_p[TREE], coupling), atol=1e-8, rtol=0.0)
 
 
-def test_on_loops_sum_product_rests_there():
+def test_messages_are_a_fixed_point_of_sum_product_on_loops():
     loop = torch.tensor([[0, 0, 1, 2, 0], [1, 2, 2, 3, 3]])
     log_p = log_marginals(4, CLASSES)
     messages = sinkhorn_messages(log_p[loop], number(1.0))
@@ -115,76 +115,76 @@ def test_on_loops_sum_product_rests_there():
 # The likelihood.
 
 
-@pytest.mark.parametrize("strength", [-1.5, 0.0, 2.0])
-def test_on_a_tree_the_likelihood_is_that_of_enumeration(strength):
+@pytest.mark.parametrize("coupling", [-1.5, 0.0, 2.0])
+def test_bethe_log_likelihood_is_exact_on_a_tree(coupling):
     """log P(y) = energy - log Z, with Z summed over all 3⁶ labelings."""
     log_p = log_marginals(6, CLASSES)
-    field = unary_potentials(log_p, TREE, sinkhorn_messages(log_p[TREE], number(strength)))
+    unary = unary_potentials(log_p, TREE, sinkhorn_messages(log_p[TREE], number(coupling)))
     labelings = torch.cartesian_prod(*[torch.arange(CLASSES)] * 6)
-    energy = field[torch.arange(6), labelings].sum(1)
-    energy = energy + strength * (labelings[:, TREE[0]] == labelings[:, TREE[1]]).sum(1)
+    energy = unary[torch.arange(6), labelings].sum(1)
+    energy = energy + coupling * (labelings[:, TREE[0]] == labelings[:, TREE[1]]).sum(1)
     for row in (0, 100, 728):
         y = labelings[row]
-        found = bethe_log_likelihood(log_p, y, TREE, number(strength))
-        assert float(found) == pytest.approx(float(energy[row] - energy.logsumexp(0)), abs=1e-7)
+        result = bethe_log_likelihood(log_p, y, TREE, number(coupling))
+        assert float(result) == pytest.approx(float(energy[row] - energy.logsumexp(0)), abs=1e-7)
 
 
-def test_the_information_of_pairs_is_that_of_a_loop():
+def test_pointwise_mutual_information_equals_reference_loop():
     log_p, y = log_marginals(2, 9, CLASSES), torch.randint(CLASSES, (2, 9), generator=torch.Generator().manual_seed(1))
-    found = pointwise_mutual_information(log_p, number(1.7), y).tolist()
+    result = pointwise_mutual_information(log_p, number(1.7), y).tolist()
     for e, (p, r) in enumerate(zip(*log_p.exp().numpy(), strict=True)):
         l, m = y[:, e].tolist()  # noqa: E741 (a label)
-        assert found[e] == pytest.approx(np.log(sinkhorn_loop(p, r, 1.7)[l, m] / (p[l] * r[m])), abs=1e-7)
+        assert result[e] == pytest.approx(np.log(sinkhorn_loop(p, r, 1.7)[l, m] / (p[l] * r[m])), abs=1e-7)
 
 
-@pytest.mark.parametrize("strength", [-1.0, 0.3, 1.5])
-def test_gradients(strength):
+@pytest.mark.parametrize("coupling", [-1.0, 0.3, 1.5])
+def test_gradients_of_pointwise_mutual_information(coupling):
     logits = log_marginals(2, 4, CLASSES, spread=1.0).requires_grad_()
     y = torch.tensor([[0, 1, 2, 0], [0, 2, 2, 1]])
 
-    def information(logits, strength):
-        return pointwise_mutual_information(logits.log_softmax(-1), strength, y)
+    def information(logits, coupling):
+        return pointwise_mutual_information(logits.log_softmax(-1), coupling, y)
 
-    assert torch.autograd.gradcheck(information, (logits, number(strength).requires_grad_()), atol=1e-6)
+    assert torch.autograd.gradcheck(information, (logits, number(coupling).requires_grad_()), atol=1e-6)
 
 
-def messages_by_turns(log_p, strength, turns=2000):
-    """Scale rows and columns by turns, with a gradient through all of them."""
-    (at_start, at_end), factor = log_p, torch.expm1(strength)
+def unrolled_messages(log_p, coupling, max_iterations=2000):
+    """Scale rows and columns alternately, with a gradient through all iterations."""
+    (at_start, at_end), factor = log_p, torch.expm1(coupling)
     into_end = torch.zeros_like(at_end)
-    for _ in range(turns):
+    for _ in range(max_iterations):
         into_start = torch.log1p(factor * (at_end - into_end).softmax(-1))
-        before, into_end = into_end, torch.log1p(factor * (at_start - into_start).softmax(-1))
-        if float((into_end - before).detach().abs().max()) < 1e-10:
+        previous, into_end = into_end, torch.log1p(factor * (at_start - into_start).softmax(-1))
+        if float((into_end - previous).detach().abs().max()) < 1e-10:
             break
     return torch.stack([torch.log1p(factor * (at_end - into_end).softmax(-1)), into_end])
 
 
-@pytest.mark.parametrize("strength", [-4.0, -1.0, 0.0, 0.3, 1.5, 5.0])
+@pytest.mark.parametrize("coupling", [-4.0, -1.0, 0.0, 0.3, 1.5, 5.0])
 @pytest.mark.parametrize("spread", [0.5, 3.0])
-def test_messages_are_those_of_the_turns_to_the_bit_and_the_gradient_agrees_to_eight_digits(strength, spread):
-    logits, w = log_marginals(2, 20, CLASSES, spread=spread).requires_grad_(), number(strength).requires_grad_()
-    ours, turns = (messages(logits.log_softmax(-1), w) for messages in (sinkhorn_messages, messages_by_turns))
-    assert torch.equal(ours, turns)
-    assert torch.equal(sinkhorn_messages(logits.detach().log_softmax(-1), w.detach()), turns)
+def test_messages_and_implicit_gradients_equal_unrolled_iterations(coupling, spread):
+    logits, w = log_marginals(2, 20, CLASSES, spread=spread).requires_grad_(), number(coupling).requires_grad_()
+    ours, unrolled = (messages(logits.log_softmax(-1), w) for messages in (sinkhorn_messages, unrolled_messages))
+    assert torch.equal(ours, unrolled)
+    assert torch.equal(sinkhorn_messages(logits.detach().log_softmax(-1), w.detach()), unrolled)
     weights = torch.randn(ours.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found, expected = (torch.autograd.grad((weights * m).sum(), (logits, w)) for m in (ours, turns))
-    for one, other in zip(found, expected, strict=True):
+    result, expected = (torch.autograd.grad((weights * m).sum(), (logits, w)) for m in (ours, unrolled))
+    for one, other in zip(result, expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-8, rtol=1e-8)
 
 
-@pytest.mark.parametrize("strength", [-6.0, 6.0])
-def test_extreme_marginals_have_finite_gradients(strength):
+@pytest.mark.parametrize("coupling", [-6.0, 6.0])
+def test_extreme_marginals_have_finite_gradients(coupling):
     log_p = (1000 * log_marginals(2, 6, CLASSES)).log_softmax(-1).requires_grad_()
-    w = number(strength).requires_grad_()
+    w = number(coupling).requires_grad_()
     labels = torch.zeros(2, 6, dtype=torch.long)
     gradients = torch.autograd.grad(pointwise_mutual_information(log_p, w, labels).sum(), (log_p, w))
     assert all(bool(gradient.isfinite().all()) for gradient in gradients)
 
 
-def test_a_second_derivative_is_refused():
+def test_second_derivative_raises():
     w = number(1.0).requires_grad_()
     (first,) = torch.autograd.grad(sinkhorn_messages(log_marginals(2, 4, CLASSES), w.exp()).sum(), w)
     assert float(first) != 0.0
-    with pytest.raises(RuntimeError, match="Expected a first derivative"):
+    with pytest.raises(RuntimeError, match="second derivatives"):
         torch.autograd.grad(sinkhorn_messages(log_marginals(2, 4, CLASSES), w.exp()).sum(), w, create_graph=True)

@@ -1,4 +1,4 @@
-"""A pairwise Markov random field, and what can be inferred from it."""
+"""Pairwise Markov random fields and algorithms that compute their marginals."""
 
 from edgewise.inference.bethe import bethe_free_energy
 from edgewise.inference.exact import exact_marginals

@@ -1,4 +1,4 @@
-"""Exact inference, where it is possible: forests of any size, and small graphs with loops."""
+"""Exact inference on forests of any size and on small graphs with loops."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.edges import connected_components
-from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach
+from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach_implicit_gradient
 from edgewise.inference.messages import Messages, log_sum, node_totals, posterior_from_messages, sweep, zero_messages
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.posterior import Convergence, MixturePosterior, Posterior
@@ -19,20 +19,25 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-MAX_NUMBERS = 1 << 24  # in the mixture that enumeration makes
+MAX_MIXTURE_ELEMENTS = 1 << 24  # of the mixture that enumeration allocates
 
 
 class TooManyLabelings(ValueError):
-    """A graph with loops is too large to enumerate."""
+    """Raised if a graph with loops is too large to enumerate."""
 
 
 def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
-    """Infer true marginals: by two passes over a forest of any size, or by enumeration of a small graph with loops.
+    """Compute exact marginals of a forest of any size or of a small graph with loops.
 
-    A node whose label is known cuts the graph: what hangs together only through such nodes counts as a forest. Of a
-    graph with loops a vertex cover of k nodes is enumerated, C^k labelings: given their labels all other nodes are
-    independent, so the posterior is a mixture, which answers for any set of nodes. A graph that is too large for that
-    is a ValueError.
+    A forest takes two passes of sum-product. Nodes with a single possible label cut the graph: loops through such a
+    node do not count. On a graph with loops, all C^k labelings of a vertex cover of k nodes are enumerated. Given the
+    labels of the cover, all other nodes are independent. The posterior is then a mixture, which has the joint of any
+    set of nodes.
+
+    Raises
+    ------
+    ValueError
+        If a graph with loops is too large to enumerate.
 
     Examples
     --------
@@ -48,43 +53,43 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     with torch.no_grad():
         messages = _forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
-        # On a forest the adjoint is done after as many sweeps as the longest path has edges, however strong they are.
-        longest = max(MAX_ADJOINT_SWEEPS, mrf.num_nodes)
-        messages = attach(lambda old: sweep(mrf, old, log_sum), messages, max_sweeps=longest)
+        # On a forest the adjoint converges in as many sweeps as the longest path has edges, for any couplings.
+        max_sweeps = max(MAX_ADJOINT_SWEEPS, mrf.num_nodes)
+        messages = attach_implicit_gradient(lambda old: sweep(mrf, old, log_sum), messages, max_sweeps=max_sweeps)
     return posterior_from_messages(mrf, messages, EXACT), EXACT
 
 
 def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
-    """Tell whether the edges between undecided nodes form no loop."""
-    edges = _open_edges(mrf, decided)
+    """Return whether the edges between undecided nodes form a forest."""
+    edges = _undecided_edges(mrf, decided)
     if mrf.num_nodes == 0:
         return True
-    parts = int(connected_components(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
-    return len(edges) == mrf.num_nodes - parts
+    num_components = int(connected_components(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
+    return len(edges) == mrf.num_nodes - num_components
 
 
 def _forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messages:
-    """Compute the messages at the fixed point of sum-product.
+    """Compute the messages at the fixed point of sum-product on a forest.
 
-    The messages that a decided node sends do not depend on those it receives, so they are known after one sweep; the
-    rest is a forest. A last sweep sends messages into the decided nodes.
+    The messages that a decided node sends do not depend on those it receives, so one sweep computes them. The edges
+    between undecided nodes form a forest. A last sweep sends messages to the decided nodes.
     """
     first = sweep(mrf, zero_messages(mrf), log_sum)
     source_is_decided = decided[mrf.edge_index.flip(0)].unsqueeze(-1)
     messages = torch.where(source_is_decided, first, 0.0)
-    edges = _open_edges(mrf, decided)
+    edges = _undecided_edges(mrf, decided)
     if len(edges):
         messages = messages + _messages_between_undecided(mrf, node_totals(mrf, messages), edges).to(messages)
     return sweep(mrf, messages, log_sum)
 
 
 def _messages_between_undecided(
-    mrf: PairwiseMRF, unary: Float[Tensor, "*batch nodes classes"], edges: Int[Tensor, " open"]
+    mrf: PairwiseMRF, unary: Float[Tensor, "*batch nodes classes"], edges: Int[Tensor, " undecided"]
 ) -> Messages:
-    """Pass messages over the forest of some edges, in each field of a batch; other edges have zeros."""
+    """Compute the messages on the forest formed by ``edges``, for each MRF of a batch; zero on other edges."""
     from edgewise.kernels.forest_passes import pass_up_and_down
 
-    forest = _hang_on_roots(mrf.num_nodes, mrf.edge_index[:, edges].cpu().numpy(), edges.cpu().numpy())
+    forest = _root_forest(mrf.num_nodes, mrf.edge_index[:, edges].cpu().numpy(), edges.cpu().numpy())
     unaries = unary.reshape(-1, mrf.num_nodes, mrf.num_classes)
     couplings = mrf.pairwise.reshape(len(unaries), -1, mrf.num_classes, mrf.num_classes)
     scale = torch.ones(1) if mrf.edge_scale is None else mrf.edge_scale
@@ -101,13 +106,16 @@ def _float64(tensor: Tensor) -> Array:
     return array
 
 
-def _open_edges(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Int[Tensor, " open"]:
-    """List the edges between undecided nodes."""
+def _undecided_edges(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Int[Tensor, " undecided"]:
+    """Return the indices of the edges between undecided nodes."""
     return (~decided[mrf.edge_index].any(0)).nonzero().squeeze(1)
 
 
-def _hang_on_roots(num_nodes: int, edge_index: Array, ids: Array) -> "RootedForest":
-    """Order nodes from the roots on: all roots are neighbors of an additional node, from which the search starts."""
+def _root_forest(num_nodes: int, edge_index: Array, edge_ids: Array) -> "RootedForest":
+    """Order the nodes of a forest from the roots to the leaves.
+
+    The breadth-first search starts at an additional node that is a neighbor of all roots.
+    """
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import breadth_first_order
 
@@ -116,21 +124,21 @@ def _hang_on_roots(num_nodes: int, edge_index: Array, ids: Array) -> "RootedFore
     start, end = edge_index
     tree = connected_components(torch.from_numpy(edge_index), num_nodes).numpy()
     roots = np.unique(tree, return_index=True)[1]
-    above = np.full(len(roots), num_nodes)
-    ends = np.concatenate([start, above]), np.concatenate([end, roots])
+    super_root = np.full(len(roots), num_nodes)
+    ends = np.concatenate([start, super_root]), np.concatenate([end, roots])
     graph = coo_array((np.ones(len(ends[0]), dtype=np.int8), ends), shape=(num_nodes + 1, num_nodes + 1)).tocsr()
     order, parent = breadth_first_order(graph, num_nodes, directed=False)
     order, parent = order[1:].astype(np.int64), parent[:num_nodes].astype(np.int64)
     parent[parent == num_nodes] = -1
     edge, from_start = np.zeros(num_nodes, dtype=np.int64), np.zeros(num_nodes, dtype=np.bool_)
-    child_starts = parent[start] == end
-    child = np.where(child_starts, start, end)
-    edge[child], from_start[child] = ids, child_starts
+    start_is_child = parent[start] == end
+    child = np.where(start_is_child, start, end)
+    edge[child], from_start[child] = edge_ids, start_is_child
     return RootedForest(order, parent, edge, from_start)
 
 
 def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePosterior:
-    """Mix over all labelings of a vertex cover; nodes that are decided belong to it with their one label."""
+    """Compute the posterior as a mixture over all labelings of a vertex cover and the decided nodes."""
     cover = _vertex_cover(mrf, decided)
     num_samples = mrf.num_classes ** len(cover)
     ranges = [torch.arange(mrf.num_classes, device=mrf.unary.device)] * len(cover)
@@ -143,26 +151,29 @@ def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePost
 
 
 def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int]:
-    """Choose nodes so that every edge between undecided nodes has one; greedily, that with the most edges first."""
-    open_edges = mrf.edge_index[:, _open_edges(mrf, decided)]
+    """Find nodes that cover every edge between undecided nodes, greedily by the number of uncovered edges."""
+    uncovered = mrf.edge_index[:, _undecided_edges(mrf, decided)]
     cover: list[int] = []
-    while open_edges.shape[1]:
-        node = int(torch.bincount(open_edges.flatten()).argmax())
+    while uncovered.shape[1]:
+        node = int(torch.bincount(uncovered.flatten()).argmax())
         cover.append(node)
-        if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_NUMBERS:
+        if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_MIXTURE_ELEMENTS:
             raise TooManyLabelings(
-                f"Expected a forest, or a graph with loops that is small enough to enumerate, but {len(cover)} nodes "
-                f"or more of {mrf.num_classes} classes, with {mrf.num_nodes} nodes in all, are too many. "
-                "Use sum_product."
+                f"Expected a forest or a small graph with loops, but got a graph of {mrf.num_nodes} nodes and "
+                f"{mrf.num_classes} classes, of which the labelings of at least {len(cover)} nodes would have to be "
+                "enumerated. Use sum_product."
             )
-        open_edges = open_edges[:, (open_edges != node).all(0)]
+        uncovered = uncovered[:, (uncovered != node).all(0)]
     return cover
 
 
 def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_samples: int) -> MixturePosterior:
-    """Compute, given the labels of the cover, the conditional of each other node, and the weight of each sample."""
+    """Compute the conditional of each node given each labeling, and the probability of each labeling.
+
+    ``labels`` holds the labels of the cover and of decided nodes, one per sample.
+    """
     shape = (*mrf.batch_shape, num_samples, mrf.num_nodes, mrf.num_classes)
-    fields = list(mrf.unary.double().unsqueeze(-3).expand(shape).unbind(-2))
+    logits = list(mrf.unary.double().unsqueeze(-3).expand(shape).unbind(-2))
     log_weight = torch.zeros(shape[:-2], dtype=torch.float64, device=mrf.unary.device)
     for e, (i, j) in enumerate(mrf.edge_index.T.tolist()):
         coupling = mrf.coupling(torch.tensor([e], device=mrf.unary.device))
@@ -170,18 +181,18 @@ def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_s
         if i in labels and j in labels:
             log_weight = log_weight + coupling[..., labels[i], labels[j]]
         elif i in labels:
-            fields[j] = fields[j] + coupling[..., labels[i], :]
+            logits[j] = logits[j] + coupling[..., labels[i], :]
         else:
-            fields[i] = fields[i] + coupling[..., :, labels[j]].transpose(-1, -2)
+            logits[i] = logits[i] + coupling[..., :, labels[j]].transpose(-1, -2)
     conditionals = []
-    for node, field in enumerate(fields):
+    for node, node_logits in enumerate(logits):
         if node in labels:
             chosen = torch.nn.functional.one_hot(labels[node], mrf.num_classes).double()
-            log_weight = log_weight + (torch.where(chosen > 0, field, 0.0)).sum(-1)
+            log_weight = log_weight + (torch.where(chosen > 0, node_logits, 0.0)).sum(-1)
             conditionals.append(chosen.expand(shape[:-2] + shape[-1:]))
         else:
-            log_weight = log_weight + field.logsumexp(-1)
-            conditionals.append(field.softmax(-1))
+            log_weight = log_weight + node_logits.logsumexp(-1)
+            conditionals.append(node_logits.softmax(-1))
     samples = torch.stack(conditionals, dim=-2)
     weights = log_weight.softmax(-1)
     return MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=EXACT)

@@ -1,6 +1,7 @@
-"""Fixed-point iteration: when it stops, whether it converged, and the gradient of what it stopped at.
+"""Fixed-point iteration with damping, a convergence report and implicit gradients.
 
-Sum-product, max-product and mean field repeat x ← f(x) until x no longer changes.
+Sum-product, max-product and mean field repeat x ← f(x) until x no longer changes. One evaluation of f is called a
+sweep: it updates all messages, or all node marginals, once and in parallel.
 """
 
 import math
@@ -14,7 +15,7 @@ from edgewise.posterior import Convergence
 from edgewise.validation import check_number, check_whole_number
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
-MAX_FIXED_POINT_RESIDUAL = 1e-4  # above, x is no fixed point; the error of the implicit gradient is of this order
+MAX_FIXED_POINT_RESIDUAL = 1e-4  # up to which x counts as a fixed point; the implicit gradient's error is of this order
 MAX_ADJOINT_SWEEPS = 10_000
 ADJOINT_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
 
@@ -24,16 +25,18 @@ Update = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """When an iteration stops, and how much of the old value each sweep keeps."""
+class StoppingRule:
+    """Options of a fixed-point iteration: when it stops, and the fraction of the old value that each sweep keeps."""
 
     max_sweeps: int
     damping: float
     tolerance: float
 
     @classmethod
-    def checked(cls, max_sweeps: int, damping: float, tolerance: float | None, dtype: torch.dtype) -> "Stopping":
-        """Check the options of a solver; the default tolerance fits the dtype."""
+    def from_options(
+        cls, max_sweeps: int, damping: float, tolerance: float | None, dtype: torch.dtype
+    ) -> "StoppingRule":
+        """Check the options of a solver and fill in the default tolerance of the dtype."""
         check_whole_number("max_sweeps", max_sweeps, 1, 2**31 - 1)
         check_number("damping", damping, least=0, below=1)
         if tolerance is None:
@@ -43,7 +46,7 @@ class Stopping:
 
 
 def iterate(
-    update: Update, start: Tensor, change: Callable[[Tensor, Tensor], float], stopping: Stopping
+    update: Update, start: Tensor, change: Callable[[Tensor, Tensor], float], stopping: StoppingRule
 ) -> tuple[Tensor, Convergence]:
     """Repeat x ← damping · x + (1 - damping) · update(x) until ``change(x, update(x))`` is within the tolerance."""
     x, residuals = start, list[float]()
@@ -51,47 +54,47 @@ def iterate(
         updated = update(x)
         residuals.append(change(x, updated))
         x = x.lerp(updated, 1.0 - stopping.damping)
-    return x, judge(residuals, stopping)
+    return x, assess_convergence(residuals, stopping)
 
 
-def judge(residuals: list[float], stopping: Stopping) -> Convergence:
-    """Tell from the residuals of all sweeps whether they converged, and if not what may help."""
+def assess_convergence(residuals: list[float], stopping: StoppingRule) -> Convergence:
+    """Return whether the residuals of all sweeps converged, with advice if they did not."""
     sweeps, last = len(residuals), residuals[-1] if residuals else 0.0
     if last <= stopping.tolerance:
         return Convergence(True, sweeps, last)
     problem = (
-        f"Did not converge in {sweeps} sweeps: the residual is {last:.2g}, the tolerance {stopping.tolerance:.2g}."
+        f"Did not converge in {sweeps} sweeps: the residual is {last:.2g}, the tolerance is {stopping.tolerance:.2g}."
     )
     if sweeps < 4 or last < 0.95 * min(residuals[: sweeps // 2]):
-        return Convergence(False, sweeps, last, f"{problem} It may still fall: raise max_sweeps.")
-    way_out = f"try damping={0.5 if stopping.damping < 0.5 else 0.9}, or weaker couplings"
+        return Convergence(False, sweeps, last, f"{problem} The residual may still decrease: raise max_sweeps.")
+    advice = f"try damping={0.5 if stopping.damping < 0.5 else 0.9}, or weaker couplings"
     if stopping.damping >= 0.9:
-        way_out = "use weaker couplings, mean_field, or exact_marginals if the graph is small"
-    return Convergence(False, sweeps, last, f"{problem} It does not fall: {way_out}.")
+        advice = "use weaker couplings, mean_field, or exact_marginals if the graph is small"
+    return Convergence(False, sweeps, last, f"{problem} The residual does not decrease: {advice}.")
 
 
-def with_gradient(
-    update: Update, start: Tensor, stopped_at: Tensor, convergence: Convergence, damping: float
-) -> Tensor:
-    """Return what an iteration stopped at, with a gradient: implicit at a fixed point, else through its sweeps."""
+def attach_gradient(update: Update, start: Tensor, result: Tensor, convergence: Convergence, damping: float) -> Tensor:
+    """Return the result of an iteration with a gradient: implicit at a fixed point, else through the sweeps."""
     if convergence.converged and convergence.residual <= MAX_FIXED_POINT_RESIDUAL:
-        return attach(update, stopped_at, damping)
+        return attach_implicit_gradient(update, result, damping)
     x = start
     for _ in range(convergence.sweeps):
         x = x.lerp(update(x), 1.0 - damping)
     return x
 
 
-def attach(update: Update, fixed: Tensor, damping: float = 0.0, max_sweeps: int = MAX_ADJOINT_SWEEPS) -> Tensor:
-    """Return a fixed point of ``update`` with a gradient with respect to all that ``update`` depends on.
+def attach_implicit_gradient(
+    update: Update, fixed: Tensor, damping: float = 0.0, max_sweeps: int = MAX_ADJOINT_SWEEPS
+) -> Tensor:
+    """Return a fixed point of ``update`` with a gradient with respect to everything that ``update`` depends on.
 
-    For x = f(x, θ) the gradient g of x becomes λ ∂f/∂θ with λ = g + λ ∂f/∂x, which is solved by iterating: it takes
-    about as many products with ∂f/∂x as f took sweeps, and the memory of one sweep. It converges where the sweeps do,
-    with the same damping.
+    By the implicit function theorem, for x = f(x, θ) the gradient g of x becomes λ ∂f/∂θ, where λ = g + λ ∂f/∂x. The
+    equation for λ is solved by iteration. This takes about as many products with ∂f/∂x as there were sweeps, and the
+    memory of one sweep. It converges where the sweeps converge, with the same damping.
     """
-    inside = fixed.detach().requires_grad_()
+    inputs = fixed.detach().requires_grad_()
     with torch.enable_grad():
-        again = update(inside)
+        outputs = update(inputs)
     attached: Tensor = update(fixed.detach())
 
     def solve(gradient: Tensor | None) -> Tensor | None:
@@ -99,23 +102,22 @@ def attach(update: Update, fixed: Tensor, damping: float = 0.0, max_sweeps: int 
             return None
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "Expected a first derivative, but a second one of a fixed point is not available. Ask for fewer sweeps "
-                "than it takes to converge: then the derivatives are those of the sweeps."
+                "Expected a first derivative, but second derivatives of a fixed point are not available. Set "
+                "max_sweeps lower than it takes to converge, to differentiate through the sweeps."
             )
         adjoint = gradient
         for _ in range(max_sweeps):
-            (pulled,) = torch.autograd.grad(again, inside, adjoint, retain_graph=True, allow_unused=True)
-            following = adjoint.lerp(gradient if pulled is None else gradient + pulled, 1.0 - damping)
-            change = float((following - adjoint).abs().max())
-            adjoint = following
+            (product,) = torch.autograd.grad(outputs, inputs, adjoint, retain_graph=True, allow_unused=True)
+            updated = adjoint.lerp(gradient if product is None else gradient + product, 1.0 - damping)
+            change = float((updated - adjoint).abs().max())
+            adjoint = updated
             if not math.isfinite(change):
                 break
             if change <= ADJOINT_TOLERANCE[gradient.dtype] * float(adjoint.abs().max()):
                 return adjoint
         raise RuntimeError(
-            "Expected a stable fixed point to differentiate, but its gradient does not converge. Try more damping or "
-            "weaker couplings, or ask for fewer sweeps than it takes to converge: then the gradient is that of the "
-            "sweeps."
+            "Expected a stable fixed point to differentiate, but its gradient does not converge. Use more damping or "
+            "weaker couplings, or set max_sweeps lower than it takes to converge, to differentiate through the sweeps."
         )
 
     if attached.requires_grad and attached.numel():

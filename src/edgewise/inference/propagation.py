@@ -1,10 +1,10 @@
-"""Loopy belief propagation: sum-product for marginals, max-product for the most likely labels."""
+"""Loopy belief propagation: sum-product for marginals, max-product for max-marginals."""
 
 from collections.abc import Sequence
 
 import torch
 
-from edgewise.inference.fixed_point import Stopping, iterate, judge, with_gradient
+from edgewise.inference.fixed_point import StoppingRule, assess_convergence, attach_gradient, iterate
 from edgewise.inference.messages import (
     MATRIX_RANGE,
     Messages,
@@ -20,36 +20,37 @@ from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.kernels.dispatch import runs_compiled
 from edgewise.posterior import Convergence, PairwisePosterior
 
-MIN_COMPILED_WORK = 1 << 22  # numbers times sweeps from which on it pays to load compiled loops
+MIN_COMPILED_WORK = 1 << 22  # message entries times sweeps; for less, loading compiled loops costs more than it saves
 
 
 def sum_product(
     mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
 ) -> tuple[PairwisePosterior, Convergence]:
-    """Infer marginals of nodes and edges by belief propagation: exact on trees, an approximation where there are loops.
+    """Compute marginals of nodes and edges by belief propagation: exact on trees, approximate on graphs with loops.
 
-    In each sweep every node i sends to each neighbor j the message
-    μ_{i→j}(m) = log Σ_l exp(T(l, m) + U_i(l) + Σ_{k≠j} μ_{k→i}(l)).
+    A sweep (an iteration, in much of the literature) updates all messages once, in parallel: every node i sends to each
+    neighbor j the message μ_{i→j}(m) = log Σ_l exp(T(l, m) + U_i(l) + Σ_{k≠j} μ_{k→i}(l)).
 
     Parameters
     ----------
     mrf
-        The field.
+        The Markov random field.
     max_sweeps
-        Stop after so many sweeps, converged or not.
+        Maximum number of sweeps.
     damping
-        Keep this share of each old message, from 0 to below 1; it calms messages that oscillate.
+        Fraction of the old message to keep in each update, in [0, 1). Larger values reduce oscillations.
     tolerance
-        Stop when no message changes by more, in nats, relative to its size where that is more than one nat; by default
-        1e-5 in float32 and 1e-12 in float64.
+        Stop when no message entry changes by more than this, in nats; the change is relative for entries above one nat
+        in magnitude. Default: 1e-5 in float32 and 1e-12 in float64.
 
     Returns
     -------
     PairwisePosterior
-        The marginals of nodes and the joints of edges. Gradients flow to the potentials: at a fixed point by the
-        implicit function theorem, else through the sweeps.
+        The marginals of nodes and the joints of edges. They are differentiable with respect to the potentials: by the
+        implicit function theorem at a fixed point, else through the sweeps.
     Convergence
-        Whether it converged, after how many sweeps, and what to do if it did not; also ``posterior.convergence``.
+        Whether the messages converged, the number of sweeps, and advice if they did not converge. Also available as
+        ``posterior.convergence``.
 
     Examples
     --------
@@ -59,16 +60,16 @@ def sum_product(
     ([1.0, 0.8808, 0.79], True)
     """
     check_mrf(mrf)
-    return _propagate(mrf, log_sum, Stopping.checked(max_sweeps, damping, tolerance, mrf.unary.dtype))
+    return _propagate(mrf, log_sum, StoppingRule.from_options(max_sweeps, damping, tolerance, mrf.unary.dtype))
 
 
 def max_product(
     mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
 ) -> tuple[PairwisePosterior, Convergence]:
-    """Infer max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labeling in which i has label l.
+    """Compute max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labeling in which i has label l.
 
-    They are not marginals: the argmax of each node is the most likely labeling of a tree if that is unique, and a good
-    guess elsewhere. Arguments and answer as in `sum_product`.
+    Max-marginals are not marginals. On a tree with a unique most likely labeling, the argmax of each node gives that
+    labeling. On graphs with loops it is a heuristic. Parameters and return values are those of `sum_product`.
 
     Examples
     --------
@@ -78,32 +79,32 @@ def max_product(
     [1, 1, 1]
     """
     check_mrf(mrf)
-    return _propagate(mrf, log_max, Stopping.checked(max_sweeps, damping, tolerance, mrf.unary.dtype))
+    return _propagate(mrf, log_max, StoppingRule.from_options(max_sweeps, damping, tolerance, mrf.unary.dtype))
 
 
-def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[PairwisePosterior, Convergence]:
+def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[PairwisePosterior, Convergence]:
     with torch.no_grad():
-        run = run_compiled if _pays_to_compile(mrf, stopping) else run_tensors
+        run = run_compiled if _is_worth_compiling(mrf, stopping) else run_tensors
         messages, convergence = run(mrf.detach(), rule, stopping)
     if mrf.requires_grad:
-        messages = with_gradient(
+        messages = attach_gradient(
             lambda old: sweep(mrf, old, rule), zero_messages(mrf), messages, convergence, stopping.damping
         )
     return posterior_from_messages(mrf, messages, convergence), convergence
 
 
-def _pays_to_compile(mrf: PairwiseMRF, stopping: Stopping) -> bool:
-    work = 2 * mrf.num_edges * mrf.num_classes * min(stopping.max_sweeps, 100)  # of each field
+def _is_worth_compiling(mrf: PairwiseMRF, stopping: StoppingRule) -> bool:
+    work = 2 * mrf.num_edges * mrf.num_classes * min(stopping.max_sweeps, 100)  # per MRF of a batch
     return runs_compiled(mrf.unary.device) and work >= MIN_COMPILED_WORK
 
 
-def run_tensors(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[Messages, Convergence]:
-    """Sweep with tensors until all fields of a batch converge."""
+def run_tensors(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Messages, Convergence]:
+    """Run sweeps with tensors until all MRFs of a batch converge."""
     return iterate(lambda old: sweep(mrf, old, rule), zero_messages(mrf), largest_change, stopping)
 
 
-def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[Messages, Convergence]:
-    """Sweep in compiled loops until each field of a batch converges by itself."""
+def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Messages, Convergence]:
+    """Run sweeps in compiled loops until each MRF of a batch converges, independently of the others."""
     from edgewise.kernels.message_loops import LOG_MAX, log_sum_method, run_sweeps, sort_by_target
 
     slots = sort_by_target(mrf.edge_index.numpy(), mrf.num_nodes)
@@ -112,18 +113,18 @@ def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: Stopping) -> tuple[Mess
     scale = mrf.unary.new_ones(len(unary), 1) if mrf.edge_scale is None else mrf.edge_scale
     scales = scale.reshape(len(unary), -1).numpy()
     messages = mrf.unary.new_empty(len(unary), 2 * mrf.num_edges, mrf.num_classes)
-    verdicts = []
-    for b, field in enumerate(zip(unary, couplings, scales, strict=True)):
-        method = LOG_MAX if rule is log_max else log_sum_method(*field[1:], MATRIX_RANGE[mrf.unary.dtype])
+    convergences = []
+    for b, potentials in enumerate(zip(unary, couplings, scales, strict=True)):
+        method = LOG_MAX if rule is log_max else log_sum_method(*potentials[1:], MATRIX_RANGE[mrf.unary.dtype])
         sorted_messages, residuals = run_sweeps(
-            *field, slots, method, stopping.max_sweeps, stopping.damping, stopping.tolerance
+            *potentials, slots, method, stopping.max_sweeps, stopping.damping, stopping.tolerance
         )
         messages[b, torch.from_numpy(slots.order)] = torch.from_numpy(sorted_messages)
-        verdicts.append(judge(residuals, stopping))
-    return messages.reshape(*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes), _worst(verdicts)
+        convergences.append(assess_convergence(residuals, stopping))
+    return messages.reshape(*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes), _worst(convergences)
 
 
-def _worst(verdicts: Sequence[Convergence]) -> Convergence:
-    """Judge a batch by the field that is furthest from converging."""
-    worst = max(verdicts, key=lambda one: (not one.converged, one.residual))
-    return Convergence(worst.converged, max(one.sweeps for one in verdicts), worst.residual, worst.advice)
+def _worst(convergences: Sequence[Convergence]) -> Convergence:
+    """Return the convergence of the MRF with the largest residual, with the largest number of sweeps of the batch."""
+    worst = max(convergences, key=lambda one: (not one.converged, one.residual))
+    return Convergence(worst.converged, max(one.sweeps for one in convergences), worst.residual, worst.advice)

@@ -43,7 +43,7 @@ class Convergence:
     >>> triangle = ew.PairwiseMRF(torch.eye(3)[:, :2], torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2))
     >>> posterior, convergence = ew.sum_product(triangle, max_sweeps=2, tolerance=0.0)
     >>> convergence.converged, convergence.advice
-    (False, 'Did not converge in 2 sweeps: the residual is ..., the tolerance 0. It may still fall: raise max_sweeps.')
+    (False, 'Did not converge in 2 sweeps: the residual is ..., the tolerance is 0. ... raise max_sweeps.')
     >>> posterior.convergence is convergence
     True
     """

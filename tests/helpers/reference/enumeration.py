@@ -1,4 +1,4 @@
-"""Inference by its definition: a loop over all labelings of a field. Slow, and for tests only."""
+"""Reference inference that sums over all labelings of a Markov random field."""
 
 import itertools
 import math
@@ -7,22 +7,22 @@ import numpy as np
 
 
 def score(labels, unary, edges, couplings):
-    """Σ_i U_i(y_i) + Σ_e T_e(y_i, y_j), with one coupling for each edge."""
+    """Compute Σ_i U_i(y_i) + Σ_e T_e(y_i, y_j), with one coupling per edge."""
     terms = [unary[i][label] for i, label in enumerate(labels)]
     terms += [coupling[labels[i]][labels[j]] for (i, j), coupling in zip(edges, couplings, strict=True)]
     return math.fsum(terms) if -math.inf not in terms else -math.inf
 
 
 class Enumeration:
-    """All labelings that agree with the evidence, and their probabilities."""
+    """All labelings that are consistent with the evidence, and their probabilities."""
 
     def __init__(self, unary, edges, couplings, evidence=None):
         self.num_nodes, self.num_classes = len(unary), len(unary[0])
-        known = evidence or {}
+        observed = evidence or {}
         self.scores = {
             labels: score(labels, unary, edges, couplings)
             for labels in itertools.product(range(self.num_classes), repeat=self.num_nodes)
-            if all(labels[node] == label for node, label in known.items())
+            if all(labels[node] == label for node, label in observed.items())
         }
         self.best = max(self.scores.values())
         weights = {labels: math.exp(value - self.best) for labels, value in self.scores.items()}
@@ -31,7 +31,7 @@ class Enumeration:
         self.probability = {labels: weight / total for labels, weight in weights.items()}
 
     def joint(self, nodes):
-        """P of the labels of some nodes, one dimension each."""
+        """Return the joint distribution of some nodes, one dimension per node."""
         table = np.zeros((self.num_classes,) * len(nodes))
         for labels, probability in self.probability.items():
             table[tuple(labels[node] for node in nodes)] += probability
@@ -47,11 +47,11 @@ class Enumeration:
         return list(max(self.scores, key=self.scores.get))
 
     def max_joint(self, nodes):
-        """The probability of the best labeling in which some nodes have these labels, normalized over the labels."""
+        """Return max P(y) over labelings with given labels of some nodes, normalized over these labels."""
         table = np.zeros((self.num_classes,) * len(nodes))
         for labels, value in self.scores.items():
-            place = tuple(labels[node] for node in nodes)
-            table[place] = max(table[place], math.exp(value - self.best))
+            index = tuple(labels[node] for node in nodes)
+            table[index] = max(table[index], math.exp(value - self.best))
         return table / table.sum()
 
     def max_nodes(self):

@@ -1,4 +1,4 @@
-"""The law of a synthetic graph by its definition: a loop over all labelings. Slow, and for tests only."""
+"""Reference posterior of a synthetic graph that sums over all labelings."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 
 def log_probability(graph, labels):
-    """log p(labels, x, graph) up to a constant that no label moves; from the parameters, one pair after another."""
+    """Compute log p(labels, x, graph) pair by pair from the parameters, up to a constant independent of labels."""
     labels = list(labels)
     x, means = graph.data.x.double().numpy(), graph.feature_means.numpy()
     total = sum(norm.logpdf(x[i], means[label], graph.feature_noise).sum() for i, label in enumerate(labels))
@@ -23,13 +23,13 @@ def log_probability(graph, labels):
     return total
 
 
-class Law:
+class LabelPosterior:
     """p(y | x, graph, evidence) of all labelings."""
 
-    def __init__(self, graph, known=()):
+    def __init__(self, graph, observed=()):
         self.num_classes, y = len(graph.coupling), graph.data.y.tolist()
-        every = itertools.product(range(self.num_classes), repeat=len(y))
-        self.labelings = np.array([labels for labels in every if all(labels[i] == y[i] for i in known)])
+        all_labelings = itertools.product(range(self.num_classes), repeat=len(y))
+        self.labelings = np.array([labels for labels in all_labelings if all(labels[i] == y[i] for i in observed)])
         log_p = np.array([log_probability(graph, labels) for labels in self.labelings])
         p = np.exp(log_p - log_p.max())
         self.probability = p / p.sum()
