@@ -14,7 +14,7 @@ from edgewise.kernels.dispatch import compiled
 Array = NDArray[Any]
 
 
-class FieldArrays(NamedTuple):
+class GibbsArrays(NamedTuple):
     """A field as arrays of float64 and int64.
 
     The neighbors of node i are ``neighbor[begin[i]:begin[i + 1]]``, by the edges at the same places of ``edge``.
@@ -31,7 +31,7 @@ class FieldArrays(NamedTuple):
 
 
 @compiled
-def sweep_labels(labels: Array, field: FieldArrays, num_sweeps: int, rng: np.random.Generator) -> None:
+def sweep_labels(labels: Array, field: GibbsArrays, num_sweeps: int, rng: np.random.Generator) -> None:
     """Draw each free node's label given all others, in turn, so many times; ``labels`` are changed in place."""
     weight, classes = field.weight, field.unary.shape[1]
     sums = np.zeros(classes)
@@ -49,7 +49,7 @@ def sweep_labels(labels: Array, field: FieldArrays, num_sweeps: int, rng: np.ran
 @compiled
 def run_chain(
     labels: Array,
-    field: FieldArrays,
+    field: GibbsArrays,
     ends: Array,
     affinity: Array,
     num_sweeps: int,
@@ -84,7 +84,7 @@ def run_chain(
 
 
 @compiled
-def _log_conditional(i: int, labels: Array, field: FieldArrays, sums: Array, log_p: Array) -> None:
+def _log_conditional(i: int, labels: Array, field: GibbsArrays, sums: Array, log_p: Array) -> None:
     """Compute log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
     classes = len(log_p)
     for label in range(classes):

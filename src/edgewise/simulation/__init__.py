@@ -1,4 +1,4 @@
-"""Graphs whose labels are drawn from a known law, so that the true joints can be computed."""
+"""Synthetic graphs with labels from a known distribution, whose true joints can be computed."""
 
 from edgewise.simulation.draw import synthetic
 from edgewise.simulation.gibbs import TruthReport

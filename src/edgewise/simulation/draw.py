@@ -1,4 +1,4 @@
-"""Draw a graph with labels and features from a law that is known in full."""
+"""Draw a graph with labels and features from a known distribution."""
 
 from typing import TYPE_CHECKING, get_args
 
@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.simulation.field import LabelField
+from edgewise.simulation.field import LabelDistribution
 from edgewise.simulation.gibbs import draw_labels
 from edgewise.simulation.random_graphs import Edges, Labels, Weights, block_edges, power_law_weights, regular_edges
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind, SyntheticGraph
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 DEFAULT_HOMOPHILY = 0.8
 MAX_COUPLING = 50.0
-MAX_LABELINGS = 1 << 16  # that are listed
-LABEL_SWEEPS = 1000
+MAX_LABELINGS = 1 << 16  # up to which labels are drawn exactly, by enumeration
+LABEL_SWEEPS = 1000  # of the Gibbs chain that draws labels otherwise
 
 Matrix = Float[np.ndarray, "classes classes"]
 
@@ -38,46 +38,47 @@ def synthetic(
     feature_noise: float = 1.0,
     seed: int = 0,
 ) -> SyntheticGraph:
-    """Draw a graph whose true joints are known.
+    """Draw a random graph with labels and features whose true joints can be computed.
 
     Parameters
     ----------
     num_nodes
-        How many nodes.
+        Number of nodes.
     num_classes
-        How many labels a node may have.
+        Number of classes.
     kind
-        "block_model": labels first, each class as likely as any other; then each pair is an edge with probability
-        1 - exp(-w_i w_j R(y_i, y_j)), R ∝ exp J. "mrf": the graph first, whatever the labels; then labels from
-        p(y) ∝ exp(Σ_edges J(y_i, y_j)), exactly on tiny graphs, elsewhere by a long Gibbs chain.
+        "block_model" draws uniform labels first. Then each pair is an edge with probability
+        1 - exp(-w_i w_j R(y_i, y_j)), where R ∝ exp J. "mrf" draws the graph first, independently of labels, then
+        labels from p(y) ∝ exp(Σ_edges J(y_i, y_j)): exactly on tiny graphs, otherwise with a long Gibbs chain.
     homophily
-        The share of edges whose ends agree, in expectation; 0.8 unless a coupling is given. 1 / num_classes is none,
-        less is heterophily. On a random graph an MRF cannot have any homophily: from some on one label takes over
-        (or, far below, labels freeze), which is refused with the limit.
+        Expected fraction of edges whose ends have the same label. Default: 0.8, unless ``coupling`` is passed. With
+        1 / num_classes labels of neighbors are independent, less is heterophily. The range that an MRF on a random
+        graph can have is limited: above it one label takes over, below it labels freeze. A value outside the range
+        raises a ValueError that names the limits.
     coupling
-        Instead of homophily: a Potts coupling J for equal labels, or a symmetric matrix (C, C). Nothing is refused, so
-        look at ``class_shares``.
+        Alternative to ``homophily``: a Potts coupling J of equal labels, or a symmetric matrix J of shape (C, C). No
+        limits are checked, so check ``class_shares``.
     average_degree
-        How many edges a node has on average. A small graph of many edges has some fewer than asked for, since there are
-        no parallel ones.
+        Expected number of edges per node. Small dense graphs have fewer edges, because parallel edges are removed.
     degree_law
-        "poisson" (all nodes alike), "power_law" (tail exponent 2.5), and, of an MRF, "regular".
+        Degree distribution: "poisson", "power_law" (tail exponent 2.5), or "regular" (MRFs only).
     num_features
-        How many features; at least one per class. They are normal around means that are orthonormal over the classes.
+        Number of features, at least ``num_classes``. Features are normally distributed around class means, which are
+        orthonormal.
     feature_noise
-        Their standard deviation.
+        Standard deviation of the features.
     seed
-        Of graph, labels and features.
+        Random seed of the graph, labels and features.
 
     Returns
     -------
     SyntheticGraph
-        The graph as ``data``, and its ``truth()``.
+        The graph as ``data``, and its true posterior by ``truth()``.
 
     Raises
     ------
     ValueError
-        If there is no such graph, or if one label of an MRF would take over.
+        If no such graph exists, or if an MRF cannot have the homophily.
 
     Examples
     --------
@@ -94,17 +95,17 @@ def synthetic(
     matrix = coupling_matrix(homophily, coupling, num_classes)
     graph_rng, label_rng, feature_rng = (np.random.default_rng([seed, stage]) for stage in range(3))
     if kind == "mrf":
-        wanted = None if coupling is not None else DEFAULT_HOMOPHILY if homophily is None else homophily
-        prior = _mrf_field(num_nodes, matrix, average_degree, degree_law, wanted, graph_rng)
-        labels = _draw_from(prior, label_rng)
+        target = None if coupling is not None else DEFAULT_HOMOPHILY if homophily is None else homophily
+        prior = _mrf_prior(num_nodes, matrix, average_degree, degree_law, target, graph_rng)
+        labels = _draw_labels(prior, label_rng)
     else:
         labels = label_rng.integers(num_classes, size=num_nodes)
-        prior = _block_field(labels, matrix, average_degree, degree_law, graph_rng)
-    means = _orthonormal(num_classes, num_features, feature_rng)
+        prior = _block_model_prior(labels, matrix, average_degree, degree_law, graph_rng)
+    means = _orthonormal_means(num_classes, num_features, feature_rng)
     x = torch.from_numpy(means[labels] + feature_noise * feature_rng.standard_normal((num_nodes, num_features))).float()
     return SyntheticGraph(
-        data=_data(x, prior.edge_index, torch.from_numpy(labels)),
-        field=LabelField(
+        data=_make_data(x, prior.edge_index, torch.from_numpy(labels)),
+        field=LabelDistribution(
             prior.unary + _log_likelihoods(x, means, feature_noise),
             prior.edge_index,
             prior.coupling,
@@ -121,15 +122,15 @@ def synthetic(
     )
 
 
-def _mrf_field(
+def _mrf_prior(
     num_nodes: int,
     coupling: Matrix,
     average_degree: float,
     degree_law: DegreeLaw,
     homophily: float | None,
     rng: np.random.Generator,
-) -> LabelField:
-    """Draw a graph without regard to labels, and put an MRF on it."""
+) -> LabelDistribution:
+    """Draw a graph independently of labels and return the MRF of labels on it."""
     if degree_law == "regular":
         edges = regular_edges(num_nodes, round(average_degree), rng)
     else:
@@ -137,16 +138,16 @@ def _mrf_field(
         rates = np.array([[average_degree / num_nodes]])
         edges = block_edges(np.zeros(num_nodes, dtype=np.int64), weights, rates, rng)
     if homophily is not None:
-        check_disorder(homophily, len(coupling), edges, num_nodes)
-    return _field(edges, coupling[None], np.zeros(num_nodes), np.zeros_like(coupling))
+        check_homophily_limits(homophily, len(coupling), edges, num_nodes)
+    return _label_distribution(edges, coupling[None], np.zeros(num_nodes), np.zeros_like(coupling))
 
 
-def _block_field(
+def _block_model_prior(
     labels: Labels, coupling: Matrix, average_degree: float, degree_law: DegreeLaw, rng: np.random.Generator
-) -> LabelField:
-    """Draw a graph given labels; as a law of the labels given the graph it couples all pairs.
+) -> LabelDistribution:
+    """Draw a graph given labels and return P(labels | graph), which couples all pairs.
 
-    A pair has an edge with probability 1 - exp(-r), r = w_i w_j R(y_i, y_j): so log P(graph | y) is
+    A pair has an edge with probability 1 - exp(-r), where r = w_i w_j R(y_i, y_j). So log P(graph | y) is
     Σ_edges log(exp r - 1) - Σ_pairs r.
     """
     weights = _weights(len(labels), degree_law, rng)
@@ -154,31 +155,31 @@ def _block_field(
     rate = average_degree / len(labels) * affinity / affinity.mean()
     edges = block_edges(labels, weights, rate, rng)
     edge_coupling = np.log(np.expm1(weights[edges].prod(0)[:, None, None] * rate))
-    return _field(edges, edge_coupling, weights, rate)
+    return _label_distribution(edges, edge_coupling, weights, rate)
 
 
-def _field(edges: Edges, coupling: np.ndarray, weight: Weights, rate: Matrix) -> LabelField:
+def _label_distribution(edges: Edges, coupling: np.ndarray, weight: Weights, rate: Matrix) -> LabelDistribution:
     unary = np.zeros((len(weight), len(rate)))
-    return LabelField(*(torch.from_numpy(part) for part in (unary, edges, coupling, weight, rate)))
+    return LabelDistribution(*(torch.from_numpy(part) for part in (unary, edges, coupling, weight, rate)))
 
 
 def _weights(num_nodes: int, degree_law: DegreeLaw, rng: np.random.Generator) -> Weights:
     return power_law_weights(num_nodes, rng) if degree_law == "power_law" else np.ones(num_nodes)
 
 
-def _draw_from(field: LabelField, rng: np.random.Generator) -> Labels:
-    """Draw labels from a field: one of all labelings where they can be listed, else the end of a long chain."""
-    if field.num_classes**field.num_nodes > MAX_LABELINGS:
-        return draw_labels(field, LABEL_SWEEPS, rng)
-    every = np.indices([field.num_classes] * field.num_nodes).reshape(field.num_nodes, -1)
-    low, high = field.edge_index.numpy()
-    score = field.coupling[0].numpy()[every[low], every[high]].sum(0)
-    weight = np.exp(score - score.max()).cumsum()
-    chosen: Labels = every[:, np.searchsorted(weight, rng.random() * weight[-1], side="right")]
+def _draw_labels(distribution: LabelDistribution, rng: np.random.Generator) -> Labels:
+    """Draw labels: exactly if all labelings can be enumerated, otherwise with a long Gibbs chain."""
+    if distribution.num_classes**distribution.num_nodes > MAX_LABELINGS:
+        return draw_labels(distribution, LABEL_SWEEPS, rng)
+    labelings = np.indices([distribution.num_classes] * distribution.num_nodes).reshape(distribution.num_nodes, -1)
+    low, high = distribution.edge_index.numpy()
+    score = distribution.coupling[0].numpy()[labelings[low], labelings[high]].sum(0)
+    cumulative = np.exp(score - score.max()).cumsum()
+    chosen: Labels = labelings[:, np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")]
     return chosen
 
 
-def _orthonormal(
+def _orthonormal_means(
     num_classes: int, num_features: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "classes features"]:
     q, _ = np.linalg.qr(rng.standard_normal((num_features, num_classes)))
@@ -188,19 +189,19 @@ def _orthonormal(
 def _log_likelihoods(
     x: Float[Tensor, "nodes features"], means: Float[np.ndarray, "classes features"], noise: float
 ) -> Float[Tensor, "nodes classes"]:
-    """Compute log p(x_i | y_i), with 0 for the likeliest label of each node."""
+    """Compute log p(x_i | y_i), shifted so that the most likely label of each node has 0."""
     distance = torch.cdist(x.double(), torch.from_numpy(means), compute_mode="donot_use_mm_for_euclid_dist").square()
     return (distance.amin(1, keepdim=True) - distance) / (2.0 * noise**2)
 
 
-def _data(x: Tensor, edge_index: Tensor, y: Tensor) -> "torch_geometric.data.Data":
+def _make_data(x: Tensor, edge_index: Tensor, y: Tensor) -> "torch_geometric.data.Data":
     from torch_geometric.data import Data
 
     return Data(x=x, edge_index=torch.cat([edge_index, edge_index.flip(0)], dim=1), y=y)
 
 
 def potts_coupling(homophily: float, num_classes: int) -> float:
-    """J = log(h (C - 1) / (1 - h)), the Potts coupling under which the ends of a lone edge agree with probability h.
+    """Compute J = log(h (C - 1) / (1 - h)), the Potts coupling for which P(same label) of an isolated edge is h.
 
     >>> round(potts_coupling(0.8, 2), 4), potts_coupling(0.25, 4)
     (1.3863, 0.0)
@@ -208,18 +209,19 @@ def potts_coupling(homophily: float, num_classes: int) -> float:
     return float(np.log(homophily * (num_classes - 1) / (1.0 - homophily)))
 
 
-def branching(degrees: NDArray[np.int64]) -> float:
-    """Compute how many further edges an end of a random edge has, Σ k (k - 1) / Σ k; 0 without edges."""
+def mean_excess_degree(degrees: NDArray[np.int64]) -> float:
+    """Compute the mean excess degree Σ k (k - 1) / Σ k: further edges at an end of a random edge. 0 without edges."""
     total = int(degrees.sum())
     return float((degrees * (degrees - 1)).sum() / total) if total else 0.0
 
 
-def homophily_limits(num_classes: int, branching: float) -> tuple[float, float]:
-    """Compute the least and the largest homophily that a Potts model on a random graph can have without order.
+def homophily_limits(num_classes: int, excess_degree: float) -> tuple[float, float]:
+    """Compute the smallest and largest homophily of the disordered phase of a Potts model on a random graph.
 
-    Above the largest one label takes over: on a (b + 1)-regular random graph from exp J = (C - 2) / ((C - 1)^(1 - 2 /
-    (b + 1)) - 1) on. Below the least the graph is frustrated (a spin glass): b λ² > 1, where λ = (h C - 1) / (C - 1).
-    With b ≤ 1 the graph is nearly a forest, where each edge has the homophily of a lone edge.
+    Let b be the mean excess degree. Above the largest homophily one label takes over: on a (b + 1)-regular random graph
+    for exp J above (C - 2) / ((C - 1)^(1 - 2 / (b + 1)) - 1). Below the smallest the model is a spin glass: b λ² > 1,
+    where λ = (h C - 1) / (C - 1). For b ≤ 1 the graph is nearly a forest, in which each edge has the homophily of an
+    isolated edge.
 
     >>> homophily_limits(3, 0.9)
     (0.0, 1.0)
@@ -227,40 +229,43 @@ def homophily_limits(num_classes: int, branching: float) -> tuple[float, float]:
     >>> round(low, 4), round(high, 4)
     (0.1464, 0.75)
     """
-    if branching <= 1.0:
+    if excess_degree <= 1.0:
         return 0.0, 1.0
-    degree, others = branching + 1.0, num_classes - 1
+    degree, others = excess_degree + 1.0, num_classes - 1
     if num_classes == 2:
         affinity = degree / (degree - 2.0)
     else:
         affinity = (num_classes - 2) / (others ** (1.0 - 2.0 / degree) - 1.0)
-    least = (1.0 - others / np.sqrt(branching)) / num_classes
+    least = (1.0 - others / np.sqrt(excess_degree)) / num_classes
     return max(0.0, float(least)), float(affinity / (affinity + others))
 
 
 def coupling_matrix(homophily: float | None, coupling: float | ArrayLike | None, num_classes: int) -> Matrix:
-    """Compute J (C, C) from the homophily or the coupling that was asked for."""
+    """Return J of shape (C, C) for the requested homophily or coupling."""
     if coupling is None:
-        strength = potts_coupling(DEFAULT_HOMOPHILY if homophily is None else homophily, num_classes)
-        return strength * np.eye(num_classes)
+        value = potts_coupling(DEFAULT_HOMOPHILY if homophily is None else homophily, num_classes)
+        return value * np.eye(num_classes)
     if homophily is not None:
-        raise ValueError("Expected either homophily or coupling, but got both. Each follows from the other.")
+        raise ValueError("Expected either homophily or coupling, but got both. Pass one of them.")
     if isinstance(coupling, int | float):
         matrix = np.diag(np.full(num_classes, float(coupling)))
     else:
         matrix = as_tensor(coupling, "coupling").cpu().double().numpy()
     if matrix.shape != (num_classes, num_classes) or not np.array_equal(matrix, matrix.T):
         raise ValueError(
-            f"Expected coupling as a number or a symmetric matrix ({num_classes}, {num_classes}), but got shape "
-            f"{matrix.shape}{'' if matrix.shape != (num_classes, num_classes) else ' that is not symmetric'}."
+            f"Expected coupling to be a number or a symmetric matrix ({num_classes}, {num_classes}), but got "
+            f"shape {matrix.shape}{'' if matrix.shape != (num_classes, num_classes) else ' that is not symmetric'}. "
+            "Use (coupling + coupling.T) / 2 to make a square matrix symmetric."
         )
     if not (np.abs(matrix) <= MAX_COUPLING).all():
-        raise ValueError(f"Expected couplings from {-MAX_COUPLING} to {MAX_COUPLING}, but got {matrix}.")
+        raise ValueError(
+            f"Expected couplings from {-MAX_COUPLING} to {MAX_COUPLING}, but got {matrix}. Use smaller couplings."
+        )
     return matrix
 
 
 def check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, num_features: int, seed: int) -> None:
-    """Refuse sizes, a seed and names that do not exist."""
+    """Raise ValueError for an invalid size, seed, kind or degree distribution."""
     check_whole_number("num_nodes", num_nodes, 2, 10**8)
     check_whole_number("num_classes", num_classes, 2, 1000)
     check_whole_number("num_features", num_features, num_classes, 10**6)
@@ -270,7 +275,7 @@ def check_options(num_nodes: int, num_classes: int, kind: str, degree_law: str, 
 
 
 def check_numbers(homophily: float | None, average_degree: float, feature_noise: float) -> None:
-    """Refuse numbers outside their range."""
+    """Raise ValueError for a number outside its range."""
     if homophily is not None:
         check_number("homophily", homophily, above=0, below=1)
     check_number("average_degree", average_degree, above=0)
@@ -278,33 +283,34 @@ def check_numbers(homophily: float | None, average_degree: float, feature_noise:
 
 
 def check_degree(num_nodes: int, kind: str, degree_law: str, average_degree: float) -> None:
-    """Refuse degrees that no simple graph of the kind has."""
+    """Raise ValueError for degrees that no simple graph of the kind can have."""
     if average_degree > num_nodes - 1:
         raise ValueError(
-            f"Expected average_degree of at most {num_nodes - 1}, the number of other nodes, but got {average_degree}."
+            f"Expected average_degree to be at most {num_nodes - 1}, the number of other nodes, but got "
+            f"{average_degree}. Use a lower average_degree or more nodes."
         )
     if degree_law != "regular":
         return
     if kind == "block_model":
         raise ValueError(
-            "Expected degree_law poisson or power_law for a block model, but got 'regular': edges of a block model are "
-            "independent. Use kind='mrf'."
+            "Expected degree_law 'poisson' or 'power_law' for a block model, whose edges are independent, but got "
+            "'regular'. Use kind='mrf' for regular graphs."
         )
     if average_degree != round(average_degree) or round(average_degree) * num_nodes % 2:
         raise ValueError(
-            f"Expected a whole average_degree, and an even number of ends of edges, for a regular graph, but got "
-            f"degree {average_degree} of {num_nodes} nodes."
+            f"Expected an integer average_degree with an even product average_degree * num_nodes for a regular graph, "
+            f"but got {average_degree} * {num_nodes}. Use an even integer average_degree."
         )
 
 
-def check_disorder(homophily: float, num_classes: int, edges: Edges, num_nodes: int) -> None:
-    """Refuse a homophily that labels of an MRF on this graph could not have while all classes live."""
+def check_homophily_limits(homophily: float, num_classes: int, edges: Edges, num_nodes: int) -> None:
+    """Raise ValueError for a homophily that an MRF on this graph cannot have without one label taking over."""
     degrees = np.bincount(edges.flatten(), minlength=num_nodes)
-    least, largest = homophily_limits(num_classes, branching(degrees))
+    least, largest = homophily_limits(num_classes, mean_excess_degree(degrees))
     if not least < homophily < largest:
-        what = "one label takes over" if homophily >= largest else "labels freeze"
+        problem = "one label takes over" if homophily >= largest else "labels freeze"
         raise ValueError(
             f"Expected homophily from {least:.2f} to {largest:.2f} for an MRF of {num_classes} classes on this graph, "
-            f"but got {homophily}: beyond, {what}. Use kind='block_model', a lower average_degree, or coupling= to "
-            "have it nevertheless."
+            f"but got {homophily}, for which {problem}. Use kind='block_model' or a lower average_degree, or pass "
+            "coupling= to skip this check."
         )

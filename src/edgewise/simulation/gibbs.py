@@ -1,4 +1,4 @@
-"""Marginals of a field by Gibbs chains: several of them, from different starts, that must agree."""
+"""Marginals by Gibbs sampling with several chains, and their convergence diagnostics."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,20 +9,36 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.posterior import PairwisePosterior
-from edgewise.simulation.field import LabelField, field_arrays
+from edgewise.simulation.field import LabelDistribution, gibbs_arrays
 
-R_HAT_LIMIT = 1.1
-MIN_VARIANCE = 1e-6  # of a probability; below, there is nothing to mix
+MAX_R_HAT = 1.1
+MIN_VARIANCE = 1e-6  # of a probability, above which R-hat takes it into account
 
 
 @dataclass(frozen=True)
 class TruthReport:
-    """What the true joints are known by.
+    """Accuracy of the joints that `SyntheticGraph.truth` returns; true if they converged.
 
-    ``error`` is the root mean square of the Monte Carlo standard errors of all entries of the joints, judged by how far
-    the means of the chains lie apart; ``kl_error`` is how far the estimate lies from the truth by that error, in nats
-    for each edge; ``r_hat`` compares the spread between chains with the spread in them (1 when they agree). Exact ones
-    have 0, 0 and 1. ``advice`` says what to do where chains disagree.
+    Attributes
+    ----------
+    exact
+        Whether the joints are exact. Then ``error`` and ``kl_error`` are 0 and ``r_hat`` is 1.
+    converged
+        Whether the joints are exact or ``r_hat`` is at most 1.1.
+    chains
+        Number of Gibbs chains.
+    sweeps
+        Number of sweeps per chain after burn-in. A Gibbs sweep draws each unobserved label once.
+    error
+        Root mean square of the Monte Carlo standard errors of all entries of the joints, estimated from the differences
+        between chains.
+    kl_error
+        Expected KL divergence from the true joint due to ``error``, in nats per edge.
+    r_hat
+        Gelman-Rubin statistic: compares the variance between chains with the variance within chains. It is 1 if
+        the chains agree.
+    advice
+        How to improve the convergence if the chains disagree, else empty.
     """
 
     exact: bool
@@ -40,25 +56,26 @@ class TruthReport:
     def __str__(self) -> str:
         if self.exact:
             return "exact"
-        words = (
-            f"{self.chains} Gibbs chains of {self.sweeps} sweeps: Monte Carlo error {self.error:.1e} of a joint's "
-            f"entry ({self.kl_error:.1e} nats an edge), R-hat {self.r_hat:.3f}"
+        summary = (
+            f"{self.chains} Gibbs chains of {self.sweeps} sweeps: Monte Carlo error {self.error:.1e} per joint entry "
+            f"({self.kl_error:.1e} nats per edge), R-hat {self.r_hat:.3f}"
         )
-        return f"{words}. {self.advice}" if self.advice else words
+        return f"{summary}. {self.advice}" if self.advice else summary
 
 
 EXACT = TruthReport(exact=True, converged=True)
 
 
-def judge_chains(
+def assess_chains(
     nodes: Float[Tensor, "chains nodes classes"],
     variance: Float[Tensor, "chains nodes classes"],
     joints: Float[Tensor, "chains edges classes classes"],
     sweeps: int,
 ) -> TruthReport:
-    """Judge chains by their means, and by the variances of node probabilities in them.
+    """Assess the convergence of chains from their means and from the variances of node probabilities within chains.
 
-    R-hat is the largest of √(1 + B / W) over all entries: B is the variance of the chains' means, W that in chains.
+    R-hat is the maximum of √(1 + B / W) over all entries, where B is the variance of the means of the chains and W is
+    the mean variance within chains.
     """
     chains = len(nodes)
     within, between = variance.mean(0), nodes.var(0)
@@ -70,42 +87,42 @@ def judge_chains(
     per_edge = (squared_error / (2.0 * joints.mean(0).clamp(min=1e-12))).sum((1, 2))
     kl_error = float(per_edge.mean()) if per_edge.numel() else 0.0
     advice = ""
-    if r_hat > R_HAT_LIMIT:
+    if r_hat > MAX_R_HAT:
         advice = (
-            f"The chains disagree (R-hat above {R_HAT_LIMIT}): raise sweeps, or take a weaker coupling, more evidence, "
+            f"The chains disagree (R-hat above {MAX_R_HAT}): raise sweeps, or use a weaker coupling, more evidence, "
             "or less feature noise."
         )
     return TruthReport(False, not advice, chains, sweeps, error, kl_error, r_hat, advice)
 
 
-MAX_FITTING_ROUNDS = 100
-SUM_SWEEPS = 200
+MAX_FITTING_ITERATIONS = 100
+CLASS_WEIGHT_SWEEPS = 200
 
 
 def gibbs_marginals(
-    field: LabelField,
+    distribution: LabelDistribution,
     starts: Int[Tensor, "chains nodes"],
     *,
     burn_in: int,
     sweeps: int,
     seed: int,
 ) -> tuple[PairwisePosterior, TruthReport]:
-    """Estimate the marginals of nodes and edges by Gibbs chains, one from each row of ``starts``.
+    """Estimate marginals of nodes and edges with Gibbs chains, one for each row of ``starts``.
 
-    After each sweep beyond ``burn_in`` every edge adds the joint of its two ends given all other labels (and not the
-    labels that happened to be drawn: Rao-Blackwell), so the error falls much quicker than that of counts. A node's
-    marginal is the mean of those of its edges; the joints are then fitted to these marginals.
+    After each sweep beyond ``burn_in``, the joint of the two ends of every edge given all other labels is accumulated
+    instead of the drawn labels (Rao-Blackwellization), which has a much smaller error than counts. The marginal of a
+    node is the mean of the marginals of its edges. The joints are then fitted to these marginals.
     """
     from edgewise.kernels.gibbs_chains import run_chain, sweep_labels
 
-    arrays, ends, affinity = field_arrays(field), field.edge_index.numpy(), _affinity(field)
+    arrays, ends, affinity = gibbs_arrays(distribution), distribution.edge_index.numpy(), _affinity(distribution)
     num_chains = len(starts)
-    node_sum = np.zeros((num_chains, field.num_nodes, field.num_classes))
+    node_sum = np.zeros((num_chains, distribution.num_nodes, distribution.num_classes))
     node_square = np.zeros_like(node_sum)
-    joint_sum = np.zeros((num_chains, ends.shape[1], field.num_classes, field.num_classes))
+    joint_sum = np.zeros((num_chains, ends.shape[1], distribution.num_classes, distribution.num_classes))
 
     def run(chain: int) -> None:
-        labels, rng = possible_start(field, starts[chain]), np.random.default_rng([seed, chain])
+        labels, rng = feasible_start(distribution, starts[chain]), np.random.default_rng([seed, chain])
         sweep_labels(labels, arrays, burn_in, rng)
         run_chain(labels, arrays, ends, affinity, sweeps, rng, node_sum[chain], node_square[chain], joint_sum[chain])
 
@@ -113,68 +130,82 @@ def gibbs_marginals(
         list(threads.map(run, range(num_chains)))
     nodes, joints = (torch.from_numpy(total) / sweeps for total in (node_sum, joint_sum))
     variance = torch.from_numpy(node_square) / sweeps - nodes.square()
-    report = judge_chains(nodes, variance.clamp(min=0.0), joints, sweeps)
-    node = _node_marginals(nodes.mean(0), joints.mean(0), field.edge_index)
+    report = assess_chains(nodes, variance.clamp(min=0.0), joints, sweeps)
+    node = _node_marginals(nodes.mean(0), joints.mean(0), distribution.edge_index)
     return PairwisePosterior.from_joints(
-        node, field.edge_index, _fit_to_marginals(joints.mean(0), node, field.edge_index)
+        node, distribution.edge_index, _fit_to_marginals(joints.mean(0), node, distribution.edge_index)
     ), report
 
 
-def draw_labels(field: LabelField, num_sweeps: int, rng: np.random.Generator) -> Int[np.ndarray, " nodes"]:
-    """Return the last labels of one long chain from a random start."""
+def draw_labels(
+    distribution: LabelDistribution, num_sweeps: int, rng: np.random.Generator
+) -> Int[np.ndarray, " nodes"]:
+    """Return the last labels of one Gibbs chain from a random start."""
     from edgewise.kernels.gibbs_chains import sweep_labels
 
-    labels = rng.integers(field.num_classes, size=field.num_nodes)
-    sweep_labels(labels, field_arrays(field), num_sweeps, rng)
+    labels = rng.integers(distribution.num_classes, size=distribution.num_nodes)
+    sweep_labels(labels, gibbs_arrays(distribution), num_sweeps, rng)
     return labels
 
 
-def expected_sums(field: LabelField) -> Float[Tensor, " classes"]:
-    """Estimate Σ_i w_i P(y_i = l) by one chain that starts at the labels that the unaries say."""
+def expected_class_weights(distribution: LabelDistribution) -> Float[Tensor, " classes"]:
+    """Estimate Σ_i w_i P(y_i = l) with one Gibbs chain that starts at the argmax of the unary potentials."""
     from edgewise.kernels.gibbs_chains import run_chain, sweep_labels
 
-    arrays, rng = field_arrays(field), np.random.default_rng(0)
-    labels = field.unary.argmax(1).numpy().copy()
-    node_sum, no_edges = np.zeros(field.unary.shape), np.zeros((2, 0), dtype=np.int64)
-    sweep_labels(labels, arrays, SUM_SWEEPS, rng)
-    joint_sum = np.zeros((0, field.num_classes, field.num_classes))
-    run_chain(labels, arrays, no_edges, _affinity(field), SUM_SWEEPS, rng, node_sum, np.zeros_like(node_sum), joint_sum)
-    return field.weight @ torch.from_numpy(node_sum) / SUM_SWEEPS
+    arrays, rng = gibbs_arrays(distribution), np.random.default_rng(0)
+    labels = distribution.unary.argmax(1).numpy().copy()
+    node_sum, no_edges = np.zeros(distribution.unary.shape), np.zeros((2, 0), dtype=np.int64)
+    sweep_labels(labels, arrays, CLASS_WEIGHT_SWEEPS, rng)
+    joint_sum = np.zeros((0, distribution.num_classes, distribution.num_classes))
+    run_chain(
+        labels,
+        arrays,
+        no_edges,
+        _affinity(distribution),
+        CLASS_WEIGHT_SWEEPS,
+        rng,
+        node_sum,
+        np.zeros_like(node_sum),
+        joint_sum,
+    )
+    return distribution.weight @ torch.from_numpy(node_sum) / CLASS_WEIGHT_SWEEPS
 
 
-def _affinity(field: LabelField) -> Float[np.ndarray, "couplings classes classes"]:
-    """Compute exp(T_ij - w_i w_j R) of each edge, or one for all that share it, scaled to a largest entry of 1."""
-    log_affinity = field.coupling
-    if not field.is_sparse:
-        log_affinity = log_affinity - field.weight[field.edge_index].prod(0)[:, None, None] * field.rate
+def _affinity(distribution: LabelDistribution) -> Float[np.ndarray, "couplings classes classes"]:
+    """Compute exp(T_ij - w_i w_j R) per edge, or once if edges share it, scaled to a largest entry of 1."""
+    log_affinity = distribution.coupling
+    if not distribution.couples_edges_only:
+        log_affinity = (
+            log_affinity - distribution.weight[distribution.edge_index].prod(0)[:, None, None] * distribution.rate
+        )
     affinity: np.ndarray = (log_affinity - log_affinity.amax((1, 2), keepdim=True)).exp().numpy()
     return affinity
 
 
-def possible_start(field: LabelField, labels: Int[Tensor, " nodes"]) -> Int[np.ndarray, " nodes"]:
-    """Copy labels; a node that cannot have its label gets its likeliest one."""
-    possible = field.unary.gather(1, labels[:, None]).squeeze(1).isfinite()
-    start: Int[np.ndarray, " nodes"] = torch.where(possible, labels, field.unary.argmax(1)).numpy().copy()
+def feasible_start(distribution: LabelDistribution, labels: Int[Tensor, " nodes"]) -> Int[np.ndarray, " nodes"]:
+    """Copy labels, and replace impossible labels by the argmax of the unary potentials."""
+    possible = distribution.unary.gather(1, labels[:, None]).squeeze(1).isfinite()
+    start: Int[np.ndarray, " nodes"] = torch.where(possible, labels, distribution.unary.argmax(1)).numpy().copy()
     return start
 
 
 def _node_marginals(
-    alone: Float[Tensor, "nodes classes"], joints: Float[Tensor, "edges classes classes"], edge_index: Tensor
+    node: Float[Tensor, "nodes classes"], joints: Float[Tensor, "edges classes classes"], edge_index: Tensor
 ) -> Float[Tensor, "nodes classes"]:
-    """Average the marginals that the joints of a node's edges have; a node without edges keeps its own."""
-    total = torch.zeros_like(alone)
+    """Average the marginals of the joints of each node's edges; a node without edges keeps its own marginal."""
+    total = torch.zeros_like(node)
     total.index_add_(0, edge_index[0], joints.sum(2))
     total.index_add_(0, edge_index[1], joints.sum(1))
-    marginals = torch.where(total.sum(1, keepdim=True) > 0, total, alone)
+    marginals = torch.where(total.sum(1, keepdim=True) > 0, total, node)
     return marginals / marginals.sum(1, keepdim=True)
 
 
 def _fit_to_marginals(
     joints: Float[Tensor, "edges classes classes"], node: Float[Tensor, "nodes classes"], edge_index: Tensor
 ) -> Float[Tensor, "edges classes classes"]:
-    """Scale rows and columns until the joints have the marginals of their ends; odds ratios stay as they were."""
+    """Scale rows and columns until the joints have the marginals of their ends; odds ratios do not change."""
     rows, columns = node[edge_index[0]], node[edge_index[1]]
-    for _ in range(MAX_FITTING_ROUNDS):
+    for _ in range(MAX_FITTING_ITERATIONS):
         joints = joints * (rows / joints.sum(2).clamp(min=1e-300)).unsqueeze(2)
         joints = joints * (columns / joints.sum(1).clamp(min=1e-300)).unsqueeze(1)
         if not len(joints) or float((joints.sum(2) - rows).abs().max()) < 1e-12:

@@ -1,4 +1,4 @@
-"""A synthetic graph, the law it was drawn from, and the true posterior of its labels."""
+"""A synthetic graph, its parameters, and the true posterior of its labels."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -10,8 +10,8 @@ from torch import Tensor
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.inference.exact import TooManyLabelings
 from edgewise.posterior import Posterior
-from edgewise.simulation.field import LabelField, known_labels
-from edgewise.simulation.gibbs import EXACT, TruthReport, expected_sums, gibbs_marginals
+from edgewise.simulation.field import LabelDistribution, observed_labels
+from edgewise.simulation.gibbs import EXACT, TruthReport, expected_class_weights, gibbs_marginals
 from edgewise.validation import ArrayLike, as_tensor, check_mask, check_seed, check_whole_number
 
 if TYPE_CHECKING:
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 Kind = Literal["block_model", "mrf"]
 DegreeLaw = Literal["poisson", "power_law", "regular"]
-MAX_DENSE_NODES = 200  # of a block model; above, a coupling for each pair is too much
+MAX_ALL_PAIRS_NODES = 200  # for which exact inference couples all pairs of nodes of a block model
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SyntheticGraph:
-    """A drawn graph and what it was drawn from; made by `synthetic`.
+    """A synthetic graph and the parameters it was drawn with; created by `synthetic`.
 
     Attributes
     ----------
     data
         A torch_geometric Data: features ``x``, both directions of each edge in ``edge_index``, labels ``y``.
     field
-        p(y | x, graph), with all parameters known: ``unary`` are the log-likelihoods of the features, ``coupling`` what
-        edges say, ``weight`` and ``rate`` what pairs without an edge say (nothing in an MRF).
+        The distribution p(y | x, graph). ``unary`` holds the log-likelihoods of the features, ``coupling`` the
+        log-potentials of edges, ``weight`` and ``rate`` the coupling of all pairs in a block model (zero for an MRF).
     kind
         "block_model" or "mrf".
     coupling
-        J (C, C), what the draw was asked for: exp J is how much likelier neighbors have two labels.
+        The requested J of shape (C, C): exp J(l, m) is the relative weight of labels l and m at the ends of an edge.
     average_degree
-        How many edges a node was asked to have.
+        The requested average degree.
     degree_law
         "poisson", "power_law" or "regular".
     feature_means
-        Of each class (classes, features): features are normal around the mean of their class.
+        Mean feature vector of each class (classes, features).
     feature_noise
-        Their standard deviation.
+        Standard deviation of the normally distributed features around the mean of their class.
     seed
-        What all was drawn by.
+        Random seed of the graph, labels and features.
 
     Examples
     --------
     >>> from edgewise.simulation import synthetic
     >>> graph = synthetic(12, 3, homophily=0.2, seed=0)
-    >>> posterior, report = graph.truth(evidence=torch.arange(12) < 4)  # the labels of four nodes are known
+    >>> posterior, report = graph.truth(evidence=torch.arange(12) < 4)  # observe the labels of four nodes
     >>> print(report)
     exact
     >>> posterior.node[:4].argmax(1).equal(graph.data.y[:4])
@@ -61,7 +61,7 @@ class SyntheticGraph:
     """
 
     data: "torch_geometric.data.Data"
-    field: LabelField
+    field: LabelDistribution
     kind: Kind
     coupling: Float[Tensor, "classes classes"]
     average_degree: float
@@ -72,33 +72,35 @@ class SyntheticGraph:
 
     @property
     def edge_index(self) -> Int[Tensor, "2 edges"]:
-        """Each undirected edge once, the lower node first."""
+        """Each undirected edge once, with the lower node first."""
         return self.field.edge_index
 
     @property
     def homophily(self) -> float:
-        """The share of edges whose ends have the same label; NaN without edges."""
+        """Fraction of edges whose ends have the same label; NaN if there are no edges."""
         ends = self.data.y[self.edge_index]
         return float((ends[0] == ends[1]).double().mean())
 
     @property
     def class_shares(self) -> Float[Tensor, " classes"]:
-        """The share of nodes in each class."""
+        """Fraction of nodes in each class."""
         return torch.bincount(self.data.y, minlength=self.field.num_classes) / self.field.num_nodes
 
     def mrf(self, evidence: ArrayLike | None = None) -> PairwiseMRF:
-        """Return p(y | x, graph, evidence) as an MRF on the edges: exactly, if the kind is "mrf".
+        """Return p(y | x, graph, evidence) as an MRF on the edges.
 
-        A block model's pairs without an edge then act only through the number of nodes that each class is expected to
-        have, which a short Gibbs chain tells: close on large sparse graphs.
+        It is exact if the kind is "mrf". For a block model, the coupling of all pairs is approximated by the expected
+        sizes of the classes, which a short Gibbs chain estimates. This is accurate on large sparse graphs.
 
         Parameters
         ----------
         evidence
-            A mask (N,) of the nodes whose labels are known; by default none is.
+            Boolean mask (N,) of the nodes whose labels are observed. Default: none.
         """
-        field = self._given(evidence)
-        return field.dense_mrf() if field.is_sparse else field.sparse_mrf(expected_sums(field))
+        distribution = self._condition(evidence)
+        if distribution.couples_edges_only:
+            return distribution.exact_mrf()
+        return distribution.approximate_mrf(expected_class_weights(distribution))
 
     def truth(
         self,
@@ -109,32 +111,33 @@ class SyntheticGraph:
         sweeps: int = 2000,
         seed: int = 0,
     ) -> tuple[Posterior, TruthReport]:
-        """Compute the true p(y | x, graph, labels of the nodes in ``evidence``), and say how well it is known.
+        """Compute the true posterior p(y | x, graph, labels of the nodes in ``evidence``) and report its accuracy.
 
-        Exact on forests and on graphs small enough to enumerate. Elsewhere by Gibbs chains: the first starts at the
-        true labels, which are a draw from the posterior already, the second at the labels that the features say, others
-        at random. Joints are of the graph's edges.
+        The posterior is exact on forests and on graphs that are small enough to enumerate. Otherwise it is estimated
+        with Gibbs chains. The first chain starts at the true labels, which are a sample from the posterior. The second
+        starts at the most likely labels given the features, the others at random labels. The posterior has the joints
+        of the edges of the graph.
 
         Parameters
         ----------
         evidence
-            A mask (N,) of the nodes whose labels are known; by default none is.
+            Boolean mask (N,) of the nodes whose labels are observed. Default: none.
         chains
-            How many Gibbs chains, two at least.
+            Number of Gibbs chains, at least two.
         burn_in
-            Sweeps of a chain that are not counted.
+            Number of initial sweeps of each chain to discard.
         sweeps
-            Sweeps of a chain that are.
+            Number of sweeps of each chain after burn-in.
         seed
-            Of the chains.
+            Random seed of the chains.
 
         Returns
         -------
         tuple[Posterior, TruthReport]
-            The posterior, and a report that is true if it can be trusted; printed, it says how far.
+            The posterior, and a report of its accuracy that is true if the chains converged.
         """
-        field = self._given(evidence)
-        exact = _exact(field)
+        distribution = self._condition(evidence)
+        exact = _exact_posterior(distribution)
         if exact is not None:
             return exact, EXACT
         check_whole_number("chains", chains, 2, 1000)
@@ -142,7 +145,7 @@ class SyntheticGraph:
         check_whole_number("sweeps", sweeps, 1, 2**31 - 1)
         check_seed(seed)
         starts = self._starts(chains, seed)
-        return gibbs_marginals(field, starts, burn_in=burn_in, sweeps=sweeps, seed=seed)
+        return gibbs_marginals(distribution, starts, burn_in=burn_in, sweeps=sweeps, seed=seed)
 
     def __repr__(self) -> str:
         return (
@@ -150,11 +153,11 @@ class SyntheticGraph:
             f"classes={self.field.num_classes}, homophily={self.homophily:.2f}, feature_noise={self.feature_noise:g})"
         )
 
-    def _given(self, evidence: ArrayLike | None) -> LabelField:
+    def _condition(self, evidence: ArrayLike | None) -> LabelDistribution:
         if evidence is None:
             return self.field
         mask = check_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
-        return self.field.given(known_labels(mask, self.data.y))
+        return self.field.condition(observed_labels(mask, self.data.y))
 
     def _starts(self, chains: int, seed: int) -> Int[Tensor, "chains nodes"]:
         shape = (chains, self.field.num_nodes)
@@ -163,11 +166,11 @@ class SyntheticGraph:
         return starts
 
 
-def _exact(field: LabelField) -> Posterior | None:
-    """Infer exactly, or return None where there are too many labelings."""
-    if not field.is_sparse and field.num_nodes > MAX_DENSE_NODES:
+def _exact_posterior(distribution: LabelDistribution) -> Posterior | None:
+    """Compute the exact posterior, or return None if there are too many labelings."""
+    if not distribution.couples_edges_only and distribution.num_nodes > MAX_ALL_PAIRS_NODES:
         return None
-    mrf = field.dense_mrf()
+    mrf = distribution.exact_mrf()
     try:
         return exact_marginals(mrf)[0]
     except TooManyLabelings:
