@@ -1,4 +1,4 @@
-"""Train GCN, GAT, GMNN and EPFGNN on bundled Cora, and set their scores beside the published ones.
+"""Train GCN, GAT, GMNN and EPFGNN on bundled Cora, and print their scores next to the published ones.
 
 python examples/demo.py [FOLDER]        # writes to out/demo by default
 """
@@ -28,7 +28,7 @@ MODELS = (ew.GCN(), ew.GAT(), ew.GMNN(), ew.EPFGNN())
 
 
 def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
-    """Fit the four models, with a bar for each."""
+    """Fit the four models, with a progress bar for each."""
     columns = (
         TextColumn("{task.fields[model]:8}"),
         TextColumn("{task.description:13}"),
@@ -40,7 +40,7 @@ def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
     fitted: dict[str, ew.Fitted] = {}
     with Progress(*columns) as progress:
         for model in MODELS:
-            bar = progress.add_task("getting ready", model=model.name, accuracy="", total=None)
+            bar = progress.add_task("preparing", model=model.name, accuracy="", total=None)
 
             def show(epoch: ew.Epoch, bar: TaskID = bar) -> None:
                 progress.update(
@@ -51,9 +51,9 @@ def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
                     accuracy=f"validation {epoch.val_accuracy:.3f}",
                 )
 
-            fitted[model.name] = one = model.fit(data, split, seed=0, on_epoch=show)
-            right = one.posterior().node[split.val].argmax(1) == data.y[split.val]
-            epochs, accuracy = one.history.epochs, f"validation {float(right.float().mean()):.3f}"
+            fitted[model.name] = result = model.fit(data, split, seed=0, on_epoch=show)
+            correct = result.posterior().node[split.val].argmax(1) == data.y[split.val]
+            epochs, accuracy = result.history.epochs, f"validation {float(correct.float().mean()):.3f}"
             progress.update(bar, description="done", completed=epochs, total=epochs, accuracy=accuracy)
             progress.stop_task(bar)
     return fitted
@@ -86,21 +86,23 @@ def main() -> None:
         runs[model] = ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
 
     epfgnn = trained["epfgnn"]
-    stayed = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
-    print("\nCora, one run (split 0, fold 0, one initialization) beside the published mean ± std over 75; percent:\n")
+    kept_backbone = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
+    print("\nCora, one run (split 0, fold 0, one initialization) and the published mean ± std over 75 runs; percent:\n")
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
     print(
-        "\nPublished edge scores are products of node marginals, and gmnn's logits are averaged; our gmnn is a\n"
-        "mixture with real joints. Published epfgnn may end below its backbone, a pretrained gcn, and had the labels\n"
-        "of training nodes at the wrong nodes; ours stays with the backbone where nothing beats it on validation"
-        f"{', as it did here' if stayed else ''}."
+        "\nThe published edge scores are products of node marginals, and the logits of gmnn are averaged. Here gmnn\n"
+        "is a mixture with real joints. The published epfgnn may end below its backbone, a pretrained gcn, and\n"
+        "assigns the labels of training nodes to the wrong nodes. Here epfgnn keeps the backbone if EM does not\n"
+        f"improve on it on validation nodes{', as in this run' if kept_backbone else ''}."
     )
     write_json(folder / "scores.json", {model: run.to_dict() for model, run in runs.items()})
     draw(runs, folder / "reliability.png")
     arrays = {"labels": data.y, "edges": data.edge_index, "mask": split.test}
     for name, tensor in arrays.items():
         np.save(folder / f"{name}.npy", tensor.numpy())
-    print(f"\nWrote models, posteriors, scores.json, reliability.png and the arrays to {folder}. To score one again:\n")
+    print(
+        f"\nWrote models, posteriors, scores.json, reliability.png and the arrays to {folder}. To evaluate one again:\n"
+    )
     options = " ".join(f"--{name} {folder / name}.npy" for name in arrays)
     command = os.path.relpath(Path(sys.executable).with_name("edgewise"))
     print(f"  {command} evaluate --probs {folder}/gmnn_posterior.safetensors {options}")

@@ -1,9 +1,9 @@
-"""Train a model of your own on bundled Cora, ask whether its probabilities are right, and make them right.
+"""Train a PyTorch Geometric model on bundled Cora, evaluate its probabilities, and calibrate them.
 
 python examples/own_model.py
 
-The model is plain PyTorch Geometric and knows nothing of edgewise. `ew.wrap` makes a posterior of it, `ew.evaluate`
-scores nodes and edges, and `ew.StructuredCalibrator` calibrates the nodes and couples the two ends of each edge.
+The model does not depend on edgewise. `ew.wrap` converts its predictions to a posterior, `ew.evaluate` scores nodes and
+edges, and `ew.StructuredCalibrator` calibrates the nodes and models the dependence between the ends of each edge.
 """
 
 import torch
@@ -16,16 +16,16 @@ import edgewise as ew
 
 
 class Sage(torch.nn.Module):
-    """Two layers of GraphSAGE on a narrow embedding of the words."""
+    """Two layers of GraphSAGE on a linear embedding of the features."""
 
     def __init__(self, num_features: int, num_classes: int, width: int = 64) -> None:
         super().__init__()
-        self.words = torch.nn.Linear(num_features, width)
+        self.embedding = torch.nn.Linear(num_features, width)
         self.first, self.second = SAGEConv(width, width), SAGEConv(width, num_classes)
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """Give logits, one row a node: all that `ew.wrap` asks for."""
-        x = dropout(self.words(x).relu(), 0.5, self.training)
+        """Return logits, one row per node, as `ew.wrap` expects."""
+        x = dropout(self.embedding(x).relu(), 0.5, self.training)
         x = dropout(self.first(x, edge_index).relu(), 0.5, self.training)
         logits: Tensor = self.second(x, edge_index)
         return logits
@@ -48,27 +48,27 @@ def main() -> None:
     model = Sage(data.num_features, num_classes=7)
     train(model, data, split)
 
-    before = ew.wrap(model, data)  # the joint of two nodes is the product of what is believed of each
-    after = ew.StructuredCalibrator().fit(before, data, split).posterior()  # looks at no label of a test node
+    before = ew.wrap(model, data)  # the joint of two nodes is the product of their marginals
+    after = ew.StructuredCalibrator().fit(before, data, split).posterior()  # does not use labels of test nodes
 
     scores = {
         name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test, same_label=True)
         for name, posterior in (("before", before), ("after", after))
     }
     nodes, edges = scores["before"].nodewise, scores["before"].edgewise
-    print(f"{nodes.count:,} test nodes ({nodes.accuracy:.1%} right), {edges.count:,} edges between them\n")
-    print(f"{'':8}{'node ece':>10}{'node nll':>10}{'edge ece':>10}{'edge nll':>10}{'P(same)':>10}{'are same':>10}")
+    print(f"{nodes.count:,} test nodes (accuracy {nodes.accuracy:.1%}), {edges.count:,} edges between them\n")
+    print(f"{'':8}{'node ece':>10}{'node nll':>10}{'edge ece':>10}{'edge nll':>10}{'P(same)':>10}{'observed':>10}")
     for name, ev in scores.items():
         same = ev.same_label
         assert same is not None
         numbers = (ev.nodewise.ece, ev.nodewise.nll, ev.edgewise.ece, ev.edgewise.nll, same.probability, same.frequency)
         print(f"{name:8}" + "".join(f"{number:10.3f}" for number in numbers))
 
-    over = "more" if nodes.overconfidence > nodes.underconfidence else "less"
+    error = "over" if nodes.overconfidence > nodes.underconfidence else "under"
     print(
-        f"\nThe model was {over} certain than right. Calibration keeps what it predicts and corrects how certain it is;"
-        "\nthe coupling adds what a product cannot say, that neighbors often share a label. P(same) is the mean"
-        "\nprobability of that, beside the share of edges where it is so."
+        f"\nThe model was {error}-confident. Calibration keeps its predictions and corrects their confidence. The"
+        "\ncoupling adds that neighbors often have the same label, which a product cannot express. P(same) is the mean"
+        "\nprobability of this event, and the last column is its frequency."
     )
 
 
