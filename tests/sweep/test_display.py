@@ -14,15 +14,15 @@ def sweep(done: int = 2) -> tuple[Progress, list[object]]:
     return Progress([run.key for run in runs], runs[:done], workers=2), runs[done:]
 
 
-def test_lines_when_nobody_watches() -> None:
+def test_one_line_per_outcome_without_a_terminal() -> None:
     progress, (first, *_) = sweep()
     out = io.StringIO()
     with SweepDisplay(progress, Console(file=out, width=80)).shown() as display:
         progress.runs.append(first)
         display.show(Finished(first.key, first))
-        bad = replace(first.key, init=7)
-        progress.failures[bad] = "Traceback\n  x\nValueError: no luck"
-        display.show(Failure(bad, progress.failures[bad]))
+        failed = replace(first.key, init=7)
+        progress.failures[failed] = "Traceback\n  x\nValueError: no luck"
+        display.show(Failure(failed, progress.failures[failed]))
     lines = out.getvalue().splitlines()
     accuracy = first.predictions["product"]["nodewise"].accuracy
     assert lines[0].startswith(f"3/12 cora gcn split 0 fold 2 init 0: nodewise accuracy {100 * accuracy:.1f}, ")
@@ -31,7 +31,7 @@ def test_lines_when_nobody_watches() -> None:
     assert len(lines) == 2
 
 
-def test_a_terminal_gets_a_table_with_running_means() -> None:
+def test_terminal_shows_a_table_of_mean_scores() -> None:
     progress, _ = sweep(done=5)
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     display = SweepDisplay(progress, console)
@@ -45,18 +45,18 @@ def test_a_terminal_gets_a_table_with_running_means() -> None:
     assert "pubmed gmnn" in text and "cora gat" not in text and "5/12" in text
 
 
-def test_the_plan_in_words() -> None:
+def test_plan_text_has_counts_and_time_left() -> None:
     progress, _ = sweep(done=5)
     text = plan_text(progress)
     assert text.startswith("12 runs (1 split, 3 folds, 1 init for each cell), 5 done: about ")
-    assert "compiled" not in text
-    assert text.splitlines()[0].endswith(" with 2 workers.")
+    assert "compile" not in text
+    assert "2 workers" in text.splitlines()[0]
     assert [line.split() for line in text.splitlines()[3:]] == [["cora", "3/3", "2/3"], ["pubmed", "0/3", "0/3"]]
     done = Progress([fake_run("cora", "gcn").key], [fake_run("cora", "gcn")], workers=1)
     assert "nothing left to do" in plan_text(done)
 
 
-def test_time_left_follows_the_pace_of_this_machine() -> None:
+def test_time_left_uses_measured_runs_and_ignores_failed_ones() -> None:
     progress, _ = sweep(done=11)
     (key,) = progress.missing
     of_cell = [run.seconds for run in progress.runs if run.key.cell == key.cell]

@@ -11,7 +11,7 @@ def key(dataset: str, model: str, init: int = 0) -> RunKey:
     return RunKey(dataset, model, "", 0, 0, init)
 
 
-def test_without_measurements_a_run_takes_its_typical_time() -> None:
+def test_estimate_without_measurements_uses_typical_times() -> None:
     missing = [key("cora", "gcn", init) for init in range(3)] + [key("pubmed", "gat")]
     typical = 3 * TYPICAL_SECONDS["cora", "gcn"] + TYPICAL_SECONDS["pubmed", "gat"]
     assert estimate_seconds(missing, {}, 1) == pytest.approx(typical)
@@ -19,23 +19,21 @@ def test_without_measurements_a_run_takes_its_typical_time() -> None:
     assert estimate_seconds([], {}, 2) == 0
 
 
-def test_measured_cells_take_their_median_and_others_the_pace_of_those() -> None:
+def test_estimate_uses_medians_of_measured_cells_and_scales_others() -> None:
     cora = TYPICAL_SECONDS["cora", "gcn"]
-    measured = {
-        ("cora", "gcn"): [2 * cora, 2 * cora, 20 * cora]
-    }  # twice as slow as typical, and the first of them compiled
+    measured = {("cora", "gcn"): [20 * cora, 2 * cora, 2 * cora]}  # twice as slow as typical; the first run compiled
     missing = [key("cora", "gcn"), key("pubmed", "gat")]
     expected = 2 * cora + 2 * TYPICAL_SECONDS["pubmed", "gat"]
     assert estimate_seconds(missing, measured, 1) == pytest.approx(expected)
     assert estimate_seconds(missing, measured, 2) == pytest.approx(expected / 2)
 
 
-def test_there_is_a_typical_time_for_every_cell() -> None:
+def test_every_cell_of_the_paper_has_a_typical_time() -> None:
     assert set(TYPICAL_SECONDS) == {(dataset, model) for dataset in DATASETS for model in MODELS}
     assert all(seconds > 0 for seconds in TYPICAL_SECONDS.values())
 
 
-def test_other_cells_are_guessed_by_their_size() -> None:
+def test_typical_time_of_other_cells_grows_with_their_size() -> None:
     assert set(TIME_RELATIVE_TO_PUBMED) == set(DATASET_NAMES) - set(DATASETS)
     assert all(typical_seconds(cell) == seconds for cell, seconds in TYPICAL_SECONDS.items())
     for model in KNOWN_MODELS:
