@@ -89,7 +89,7 @@ def test_the_module_takes_beliefs():
 def test_refusals():
     beliefs, y, edge_index, mask = kinds()
     joints = beliefs["field"].joint(edge_index)
-    with pytest.raises(ValueError, match="Leave out edge_probs"):
+    with pytest.raises(ValueError, match="Omit edge_probs"):
         ew.evaluate(beliefs["field"], y, edge_index, mask=mask, edge_probs=joints)
     batch = ew.IndependentPosterior(beliefs["independent"].node.expand(2, 30, 3))
     with pytest.raises(ValueError, match=r"batch of shape \(2,\).*posterior\[b\]"):

@@ -72,5 +72,5 @@ def test_edge_probs_only_with_independent_nodes():
     joints = PROBS[EDGE_INDEX[0], :, None] * PROBS[EDGE_INDEX[1], None, :]
     expected = ew.evaluate(PROBS, Y, EDGE_INDEX, edge_probs=joints).to_dict()
     np.testing.assert_equal(ew.evaluate(Model(PROBS), Y, EDGE_INDEX, edge_probs=joints).to_dict(), expected)
-    with pytest.raises(ValueError, match="Leave out edge_probs"):
+    with pytest.raises(ValueError, match="Omit edge_probs"):
         ew.evaluate(Model(ew.MixturePosterior(PROBS[None])), Y, EDGE_INDEX, edge_probs=joints)

@@ -1,6 +1,6 @@
-"""(confidence, correct, nll, brier) → exact sums → scores.
+"""Calibration metrics: (confidence, correct, nll, brier) of nodes and edges → exact sums → scores.
 
-`edgewise.metrics.module.GraphCalibration` is not imported here: torchmetrics takes two seconds to load.
+`edgewise.metrics.module.GraphCalibration` is not imported here, because torchmetrics takes two seconds to import.
 """
 
 from edgewise.metrics.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""From checked predictions to sums: the one pass over nodes and edges."""
+"""Pass over nodes and edges that computes the sums of all views from checked inputs."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -13,13 +13,13 @@ from edgewise.data.edges import EdgeChoice, scored_edges
 from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
-    RECORD,
+    RECORD_COLUMNS,
     Elements,
     Records,
     concatenate,
+    decode_labels,
     joint_elements,
     joint_same_label_elements,
-    labels_of,
     node_elements,
     node_records,
     product_elements,
@@ -33,26 +33,26 @@ from edgewise.metrics.sums import (
     Sums,
     bin_boundaries,
     bin_index,
-    carried,
+    carry_tables,
     sum_elements,
     sum_groups,
 )
 
-Progress = Callable[[int, int], None]  # edges done, edges in all
+Progress = Callable[[int, int], None]  # (processed edges, all edges)
 
-COMPILED_SLICE = 1 << 24  # edges between two reports of progress
+EDGES_PER_REPORT = 1 << 24  # between two calls of ``progress``, in compiled loops
 
 
 class ScoringTask(NamedTuple):
-    """What was given with its nodes reduced to records, and the edges that are to be scored."""
+    """Checked inputs, the records of all nodes, and the mask of scored edges."""
 
-    given: ScoringInput
+    inputs: ScoringInput
     records: Records
     keep: Bool[Tensor, " edges"]
 
 
 class ScoredEdges(NamedTuple):
-    """Edges with what is scored of them, and whether their true labels agree."""
+    """End nodes and elements of scored edges, and whether their ends have the same label."""
 
     ends: Int[Tensor, "2 edges"]
     elements: Elements
@@ -60,63 +60,65 @@ class ScoredEdges(NamedTuple):
 
 
 class ViewElements(NamedTuple):
-    """All elements of a view, and the nodes of each: itself, or the two ends of an edge."""
+    """All elements of a view, and the nodes of each element: one node, or the two ends of an edge."""
 
     elements: Elements
     nodes: Int[Tensor, "ends elements"]
 
 
-def prepare(given: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
-    """Reduce nodes to records and choose the edges; an edge with an unknown label at an end cannot be scored."""
-    keep = scored_edges(given.edge_index, given.mask, edge_choice)
+def prepare(inputs: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
+    """Compute the records of nodes and select the scored edges. Both ends of a scored edge have known labels."""
+    keep = scored_edges(inputs.edge_index, inputs.mask, edge_choice)
     if edge_choice != "both":
-        known = given.y >= 0
+        is_labeled = inputs.y >= 0
         for part in slices(len(keep), CHUNK_ELEMENTS):
-            keep[part] &= known[given.edge_index[:, part].long()].all(0)
-    return ScoringTask(given, node_records(given.probs, given.y), keep)
+            keep[part] &= is_labeled[inputs.edge_index[:, part].long()].all(0)
+    return ScoringTask(inputs, node_records(inputs.probs, inputs.y), keep)
 
 
 def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
-    """Sum every view into bins of equal width, in bounded memory."""
-    n_bins, mask, boundaries = binning.n_bins, task.given.mask, bin_boundaries(binning)
-    how = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
+    """Compute the sums of all views with bins of equal width, in bounded memory."""
+    n_bins, mask, boundaries = binning.n_bins, task.inputs.mask, bin_boundaries(binning)
+    options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
     if worth_compiling(task.records):
-        nodewise = kernels.score_sums.sum_nodes(RECORD, task.records, mask, *how)
+        nodewise = kernels.score_sums.sum_nodes(RECORD_COLUMNS, task.records, mask, *options)
     else:
         nodewise = sum_elements(node_elements(task.records[mask]), binning).table
-    by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)
-    touched = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
-    if task.given.joints is None and worth_compiling(task.keep):
-        for part in slices(len(task.keep), COMPILED_SLICE):
-            edges, keep = task.given.edge_index[:, part], task.keep[part]
-            tables = kernels.score_sums.sum_independent_edges(RECORD, task.records, edges, keep, touched, *how)
-            by_agreement += carried(tables, n_bins)
+    by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
+    has_edge = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
+    if task.inputs.joints is None and worth_compiling(task.keep):
+        for part in slices(len(task.keep), EDGES_PER_REPORT):
+            edges, keep = task.inputs.edge_index[:, part], task.keep[part]
+            tables = kernels.score_sums.sum_independent_edges(
+                RECORD_COLUMNS, task.records, edges, keep, has_edge, *options
+            )
+            by_agreement += carry_tables(tables, n_bins)
             _report(progress, part, task)
     else:
         for ends, elements, agree in edge_chunks(task, progress):
             bins = bin_index(elements.confidence, binning, boundaries)
             by_agreement += sum_groups(elements, bins, (~agree).long(), 2, n_bins)
-            touched[0, ends[:, agree].flatten()] = True
-            touched[1, ends[:, ~agree].flatten()] = True
-    tables = carried(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
-    # For the K index: nodes of the mask that have an edge in each view.
-    tables[1:, -1, 1] = (torch.stack((touched.any(0), *touched)) & mask).count_nonzero(1)
+            has_edge[0, ends[:, agree].flatten()] = True
+            has_edge[1, ends[:, ~agree].flatten()] = True
+    tables = carry_tables(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
+    # For the K index: the number of nodes in the mask with an edge in each view.
+    tables[1:, -1, 1] = (torch.stack((has_edge.any(0), *has_edge)) & mask).count_nonzero(1)
     return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
 
 
 def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
-    """Sum every view into bins of its own that hold equally many elements."""
+    """Compute the sums of all views with bins of equal mass, separate for each view."""
     sums = {view: sum_elements(elements, binning) for view, (elements, _) in views.items()}
     for view in VIEWS[1:]:
-        touched = torch.zeros_like(mask)
-        touched[views[view].nodes.flatten()] = True
-        sums[view].table[-1, 1] = (touched & mask).count_nonzero()
+        has_edge = torch.zeros_like(mask)
+        has_edge[views[view].nodes.flatten()] = True
+        sums[view].table[-1, 1] = (has_edge & mask).count_nonzero()
     return sums
 
 
 def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dict[str, ViewElements]:
-    """Collect the elements of every view at once: about 50 bytes an edge, twice."""
-    mask, parts = task.given.mask, list(edge_chunks(task, progress))
+    """Return the elements of all views. They take about 100 bytes of memory per edge."""
+    mask, parts = task.inputs.mask, list(edge_chunks(task, progress))
     ends, agree = torch.cat([part.ends for part in parts], dim=1), torch.cat([part.agree for part in parts])
     edges = concatenate([part.elements for part in parts])
     return {
@@ -128,46 +130,46 @@ def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dic
 
 
 def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
-    """Sum the event "both ends have the same label", whose probability is Σ_l q(l, l)."""
+    """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l)."""
     return _sum_chunks(_same_label_chunks(task, progress), binning)
 
 
 def node_set_sums(task: ScoringTask, sets: Int[Tensor, "set sets"], edge_choice: EdgeChoice, binning: Binning) -> Sums:
-    """Sum sets of nodes: right if all nodes are, confidence = the largest entry of the joint.
+    """Compute the sums of node sets. A set is correct if all its nodes are. Its confidence is the maximum of its joint.
 
-    Sets are chosen as edges are: by how many of their nodes are in the mask; all labels must be known.
+    ``edge_choice`` selects sets like edges, by the number of nodes in the mask. All labels of a set must be known.
     """
-    inside, chosen = task.given.mask[sets], (task.given.y >= 0)[sets].all(0)
+    in_mask, selected = task.inputs.mask[sets], (task.inputs.y >= 0)[sets].all(0)
     if edge_choice != "all":
-        chosen &= inside.all(0) if edge_choice == "both" else inside.any(0)
-    return _sum_chunks(_node_set_chunks(task, sets[:, chosen]), binning)
+        selected &= in_mask.all(0) if edge_choice == "both" else in_mask.any(0)
+    return _sum_chunks(_node_set_chunks(task, sets[:, selected]), binning)
 
 
 def _sum_chunks(chunks: Iterable[Elements], binning: Binning) -> Sums:
-    """Sum elements that come in chunks; bins of equal mass have to wait for all of them."""
+    """Sum chunks of elements. Bins of equal mass need all elements at once."""
     if binning.kind == "mass":
         return sum_elements(concatenate(list(chunks)), binning)
     total = reduce(torch.add, (sum_elements(elements, binning).table for elements in chunks))
-    return Sums(carried(total, binning.n_bins), bin_boundaries(binning))
+    return Sums(carry_tables(total, binning.n_bins), bin_boundaries(binning))
 
 
 def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator[ScoredEdges]:
-    """Go through the scored edges in chunks that fit the outer cache."""
-    joints = task.given.joints
-    per_edge = 10 if joints is None else task.given.probs.shape[1] ** 2
+    """Yield the scored edges in chunks that fit the last-level cache."""
+    joints = task.inputs.joints
+    per_edge = 10 if joints is None else task.inputs.probs.shape[1] ** 2
     for ends, positions in _kept_chunks(task, per_edge, progress):
         start, end = task.records[ends[0]], task.records[ends[1]]
         elements = (
             product_elements(start, end) if joints is None else joint_elements(joints(ends, positions), start, end)
         )
-        yield ScoredEdges(ends, elements, labels_of(start) == labels_of(end))
+        yield ScoredEdges(ends, elements, decode_labels(start) == decode_labels(end))
 
 
 def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator[Elements]:
-    probs, y, joints = task.given.probs, task.given.y, task.given.joints
+    probs, y, joints = task.inputs.probs, task.inputs.y, task.inputs.joints
     per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
     if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
-        per_edge = 10  # no (edges, C) is made, and longer chunks are worth compiled loops
+        per_edge = 10  # compiled loops allocate no (edges, C) and pay off on longer chunks
     for ends, positions in _kept_chunks(task, per_edge, progress):
         labels = y[ends].long()
         if joints is None:
@@ -177,7 +179,7 @@ def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator
 
 
 def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
-    joints, num_classes = task.given.joints, task.given.probs.shape[1]
+    joints, num_classes = task.inputs.joints, task.inputs.probs.shape[1]
     per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
     for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
         ends = [task.records[node] for node in sets[:, part]]
@@ -189,10 +191,10 @@ def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterat
 
 
 def _kept_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (ends, positions in the list) of edges to score, so many that ``per_edge`` numbers each fit the cache."""
+    """Yield (ends, positions in edge_index) of scored edges, in chunks for a cache of ``per_edge`` numbers per edge."""
     for part in slices(len(task.keep), CHUNK_ELEMENTS // per_edge):
         positions = part.start + task.keep[part].nonzero().squeeze(1)
-        yield task.given.edge_index[:, positions].long(), positions
+        yield task.inputs.edge_index[:, positions].long(), positions
         _report(progress, part, task)
 
 
@@ -202,7 +204,7 @@ def _report(progress: Progress | None, part: slice, task: ScoringTask) -> None:
 
 
 def slices(length: int, step: int) -> Iterator[slice]:
-    """Cut ``range(length)``; an empty one gives one empty slice, so that whoever concatenates has something."""
+    """Yield slices of ``range(length)``, at least one, so that results can be concatenated."""
     step = max(1, step)
     for lo in range(0, max(1, length), step):
         yield slice(lo, min(lo + step, length))

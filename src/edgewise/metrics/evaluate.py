@@ -1,4 +1,4 @@
-"""Score anybody's predictions on a graph."""
+"""Evaluation of predictions on a graph."""
 
 from typing import get_args
 
@@ -55,59 +55,62 @@ def evaluate(
     Parameters
     ----------
     probs
-        Probabilities (N, C), each row summing to 1, never logits; the joint of an edge is then the product of its ends.
-        Or a `Posterior`, which has joints of its own, or anything with ``posterior()``, such as a fitted model.
+        Probabilities (N, C) with rows that sum to 1, not logits. The joint of an edge is then the product of the
+        probabilities of its ends. Or a `Posterior`, which has its own joints, or an object with ``posterior()``, such
+        as a fitted model.
     y
-        True labels (N,); -1 where unknown, which is allowed outside the mask.
+        True labels (N,). Labels outside the mask may be -1 for unknown.
     edge_index
-        Edges (2, E). An edge listed in both directions counts once, a parallel edge as often as it is listed, a
-        self-loop not at all.
+        Edges (2, E). An edge listed in both directions counts once, parallel edges count separately, and self-loops are
+        ignored.
     mask
-        Which nodes are scored (N,); by default all.
+        Boolean mask (N,) of the scored nodes. By default all nodes are scored.
     edge_probs
-        Joints (E, C, C), row e belonging to ``edge_index[:, e]``; by default the product of the ends' probabilities.
-        Of an edge that is listed in both directions the joint of the direction that is listed more often is scored,
-        that of (low, high) if they are equally frequent.
+        Joints (E, C, C), where row e belongs to ``edge_index[:, e]``. By default the product of the probabilities of
+        the ends. If an edge is listed in both directions, the joint of the more frequent direction is scored, or that
+        of (low, high) if both are equally frequent.
     n_bins
-        How many bins confidences fall into.
+        Number of confidence bins.
     binning
-        Bins of equal "width", or of equal "mass": each view then has its own.
+        Bins of equal "width", or of equal "mass". Bins of equal mass are separate for each view.
     norm
-        How the gaps of the bins make one calibration error: their mean ("l1"), the root of their mean square ("l2"), or
-        the largest ("max").
+        Norm of the calibration error: the weighted mean of the gaps |accuracy - confidence| of the bins ("l1"), the
+        root of their weighted mean square ("l2"), or their maximum ("max"). The field ``ece`` of the result holds the
+        calibration error in this norm, and is the expected calibration error only for "l1".
     closed
-        Which end belongs to a bin, "right" or "left".
+        Side on which bins are closed, "right" or "left".
     edge_choice
-        Score an edge when "both" ends are in the mask, or "any", or "all" edges. An edge with an unknown label at an
-        end is left out.
+        Score edges with "both" ends in the mask, with "any" end in the mask, or "all" edges. Edges with an unknown
+        label are not scored.
     same_label
-        Also score the event "both ends have the same label". It looks at all classes of every edge, which the sixteen
-        scores do not: on 10^8 edges that takes several times as long.
+        Also score the event "both ends have the same label". This reads all classes of every edge, unlike the sixteen
+        scores of the views, and takes several times as long on 10^8 edges.
     node_sets
-        Also score sets of k nodes, given as an index (k, M): wedges, triangles, whatever is of interest. A set counts
-        as often as it is listed, when all its nodes are in the mask (``edge_choice`` says otherwise). A pairwise field
-        knows sets that its edges connect; for products any k will do, for other posteriors k is at most 6.
+        Also score M sets of k nodes, such as wedges or triangles, given as an index (k, M). A set counts as often as it
+        is listed, if all its nodes are in the mask. ``edge_choice`` "any" or "all" applies as for edges. A
+        `PairwisePosterior` has joints of sets that its edges connect. k is arbitrary for independent nodes, and at most
+        6 for other posteriors.
     n_resamples
-        Compute confidence intervals from so many resamples of the nodes. They are corrected for the upward bias of a
-        calibration error, so that of a nearly calibrated model can lie below the error itself; and they are too wide,
-        by √3 at the most, where edges hardly share nodes. The correction is not whole near zero: whether an error is
-        more than chance is better asked by drawing labels from the probabilities themselves.
+        Number of resamples of the nodes for confidence intervals, or 0 for none. The intervals are corrected for the
+        upward bias of the calibration error, so for a nearly calibrated model the interval can lie below the error
+        itself. They are too wide, by at most a factor √3, if few edges share nodes. The correction is incomplete near
+        zero: to test whether an error exceeds chance, compare it with errors for labels drawn from the probabilities.
     confidence_level
-        How often such intervals hold what they estimate.
+        Nominal coverage of the intervals.
     seed
-        Of the resamples.
+        Random seed of the resamples.
     progress
-        Called with (edges done, edges in all) now and then.
+        Function called with (processed edges, all edges) from time to time.
 
     Returns
     -------
     Evaluation
-        The scores, which ``print`` shows as a table. An empty set has count 0 and NaN scores.
+        The scores. ``print`` shows them as a table. An empty view has count 0 and NaN scores.
 
     Raises
     ------
     ValueError
-        If an input is not as expected: the message says what was expected, what came, where, and a way out.
+        If an input is invalid. The message states the expected value, the value passed and how to fix it.
 
     Examples
     --------
@@ -119,18 +122,18 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
-    given = check_scoring_input(probs, y, edge_index, mask, edge_probs)
-    sets = None if node_sets is None else _check_node_sets(node_sets, given, edge_probs is not None)
-    task = prepare(given, edge_choice)
+    inputs = check_scoring_input(probs, y, edge_index, mask, edge_probs)
+    sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
+    task = prepare(inputs, edge_choice)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
-    sums = mass_sums(views, given.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
+    sums = mass_sums(views, inputs.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
     if same_label:
         sums["same_label"] = same_label_sums(task, bins, progress)
     if sets is not None:
         sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
     intervals: Intervals = {}
     if n_resamples:
-        intervals = node_resampling_intervals(views, sums, given.mask, bins, norm, n_resamples, confidence_level, seed)
+        intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
     return Evaluation(sums, bins, norm, edge_choice, intervals)
 
 
@@ -142,11 +145,11 @@ def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confid
     check_number("confidence_level", confidence_level, above=0, below=1)
 
 
-def _check_node_sets(node_sets: ArrayLike, given: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
+def _check_scored_sets(node_sets: ArrayLike, inputs: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
     if has_edge_probs:
         raise ValueError(
-            "Expected a posterior that knows sets of nodes, but edge_probs are joints of edges only. Leave out "
-            "node_sets, or make a posterior of marginals and joints: ew.PairwisePosterior.from_joints."
+            "Expected a posterior with joints of node sets, but edge_probs are joints of edges only. Omit node_sets, "
+            "or build a posterior with ew.PairwisePosterior.from_joints."
         )
-    sets = as_tensor(node_sets, "node_sets").to(given.y.device)
-    return check_node_sets(sets, len(given.y), "node_sets")
+    sets = as_tensor(node_sets, "node_sets").to(inputs.y.device)
+    return check_node_sets(sets, len(inputs.y), "node_sets")

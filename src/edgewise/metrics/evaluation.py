@@ -1,4 +1,4 @@
-"""The answer: four views of scores, what they are scores of, and a table a person can read."""
+"""Result of `evaluate`: the scores of all views, graph statistics, and a printed table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import torch
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
 from edgewise.metrics.scoring_input import Binning
-from edgewise.metrics.sums import VIEWS, Sums, carried
+from edgewise.metrics.sums import VIEWS, Sums, carry_tables
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Interval:
     Attributes
     ----------
     low
-        Where it begins.
+        Lower bound.
     high
-        Where it ends.
+        Upper bound.
     """
 
     low: float
@@ -29,16 +29,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class KIndex:
-    """K(E_S): the share of the scored nodes that are an end of some edge of the view.
+    """K index of each edge view: K(E_S) is the fraction of scored nodes that are an end of an edge in E_S.
 
     Attributes
     ----------
     edgewise
-        That of all scored edges.
+        K of all scored edges.
     agree
-        That of edges whose true labels agree.
+        K of edges whose ends have the same true label.
     disagree
-        That of edges whose true labels differ.
+        K of edges whose ends have different true labels.
     """
 
     edgewise: float
@@ -53,28 +53,28 @@ Intervals = Mapping[str, Mapping[str, Interval]]
 
 
 class Evaluation:
-    """The scores of a prediction in the four views; a value made of sums, so evaluations of parts add up with ``+``.
+    """Scores of predictions in the four views.
 
-    `evaluate` and `GraphCalibration` make one. ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number,
-    and ``print(ev)`` shows a table.
+    `evaluate` and `GraphCalibration` return it. ``ev.edgewise.ece`` and ``ev["edgewise"]["ece"]`` are the same number,
+    and ``print(ev)`` shows a table. Evaluations of disjoint parts can be added with ``+``.
 
     Attributes
     ----------
     nodewise
-        The scores of nodes.
+        Scores of nodes.
     edgewise
-        The scores of edges, whose two labels are one joint label.
+        Scores of edges, where the label of an edge is the pair of labels of its ends.
     agree
-        The scores of edges whose true labels agree.
+        Scores of edges whose ends have the same true label.
     disagree
-        The scores of edges whose true labels differ.
+        Scores of edges whose ends have different true labels.
     same_label
-        The scores of P(both ends have the same label) = Σ_l q(l, l) on the scored edges; None unless asked for.
+        Scores of P(same label) = Σ_l q(l, l) on the scored edges, or None without ``same_label=True``.
     node_sets
-        The scores of the sets of nodes that were given; None if there were none.
+        Scores of the node sets, or None without ``node_sets``.
     intervals
-        Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``; empty unless
-        resamples were asked for.
+        Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``. Empty without
+        ``n_resamples``.
 
     Examples
     --------
@@ -113,22 +113,22 @@ class Evaluation:
 
     @property
     def options(self) -> dict[str, object]:
-        """Which edges were scored, how confidences were binned, and how gaps were summed up."""
+        """Choice of edges, binning, and norm of the calibration error."""
         binning = self._binning
-        of_bins = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed}
-        return {"edge_choice": self._edge_choice, **of_bins, "norm": self._norm}
+        bin_options = {"n_bins": binning.n_bins, "binning": binning.kind, "closed": binning.closed}
+        return {"edge_choice": self._edge_choice, **bin_options, "norm": self._norm}
 
     @property
     def homophily(self) -> float:
-        """|E_A| / |E_U|: the share of scored edges whose true labels agree; NaN without edges."""
+        """Fraction |E_A| / |E_U| of scored edges whose ends have the same true label, NaN without edges."""
         return self.agree.count / self.edgewise.count if self.edgewise.count else float("nan")
 
     @property
     def k_index(self) -> KIndex:
-        """K of each edge view; NaN without nodes."""
+        """K index of each edge view, NaN without nodes."""
         nodes = self.nodewise.count
-        touched = (int(self._sums[view].table[-1, 1]) for view in VIEWS[1:])
-        return KIndex(*(number / nodes if nodes else float("nan") for number in touched))
+        num_with_edge = (int(self._sums[view].table[-1, 1]) for view in VIEWS[1:])
+        return KIndex(*(number / nodes if nodes else float("nan") for number in num_with_edge))
 
     def __getitem__(self, view: str) -> ViewScores:
         if view not in VIEWS:
@@ -137,30 +137,32 @@ class Evaluation:
         return scores
 
     def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Merge the scores of two disjoint parts; a node in both would count twice. Intervals do not add."""
+        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals are dropped."""
         if not isinstance(other, Evaluation):
             return NotImplemented
         ours, theirs = ({**ev.options, "views": list(ev._sums)} for ev in (self, other))
         if ours != theirs:
             raise ValueError(f"Expected evaluations with the same options, but got {ours} and {theirs}.")
         if self._binning.kind == "mass":
-            raise ValueError("Bins of equal mass depend on all elements, so they cannot be added. Use binning='width'.")
+            raise ValueError(
+                "Expected bins of equal width, but got bins of equal mass, which cannot be added. Use binning='width'."
+            )
         tables = torch.stack([sums.table + other._sums[view].table for view, sums in self._sums.items()])
-        added = zip(self._sums.items(), carried(tables, self._binning.n_bins), strict=True)
+        added = zip(self._sums.items(), carry_tables(tables, self._binning.n_bins), strict=True)
         sums = {view: Sums(table, boundaries) for (view, (_, boundaries)), table in added}
         return Evaluation(sums, self._binning, self._norm, self._edge_choice)
 
     def __radd__(self, other: object) -> "Evaluation":
-        """Let ``sum(evaluations)`` work, which begins with 0."""
+        """Support ``sum(evaluations)``, which starts with 0."""
         return self if other == 0 else NotImplemented
 
     def scalars(self) -> dict[str, float]:
-        """Return the sixteen scores, and those of sets of nodes, by flat names such as "edgewise/ece", for loggers."""
+        """Return the scores of views and node sets by flat names such as "edgewise/ece", for loggers."""
         views = {view: self[view] for view in VIEWS} | ({"node_sets": self.node_sets} if self.node_sets else {})
         return {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
 
     def to_dict(self) -> dict[str, object]:
-        """Return everything as plain dicts, lists and numbers."""
+        """Return all results as plain dicts, lists and numbers."""
         out: dict[str, object] = {view: self[view].to_dict() for view in VIEWS}
         k_index = self.k_index
         out["homophily"] = self.homophily
@@ -168,8 +170,8 @@ class Evaluation:
         out["same_label"] = self.same_label.to_dict() if self.same_label else None
         out["node_sets"] = self.node_sets.to_dict() if self.node_sets else None
         out["intervals"] = {
-            view: {metric: [interval.low, interval.high] for metric, interval in of_view.items()}
-            for view, of_view in self.intervals.items()
+            view: {metric: [interval.low, interval.high] for metric, interval in intervals.items()}
+            for view, intervals in self.intervals.items()
         }
         return {**out, "options": self.options}
 
@@ -194,8 +196,8 @@ def _interval_lines(ev: Evaluation) -> list[str]:
     if not ev.intervals:
         return []
     lines = ["", f"{'interval':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
-    for view, of_view in ev.intervals.items():
-        cells = (f"[{of_view[metric].low:.4f}, {of_view[metric].high:.4f}]" for metric in METRICS)
+    for view, intervals in ev.intervals.items():
+        cells = (f"[{intervals[metric].low:.4f}, {intervals[metric].high:.4f}]" for metric in METRICS)
         lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
     return lines
 

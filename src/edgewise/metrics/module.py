@@ -1,4 +1,4 @@
-"""The torchmetrics module over the same sums, for training loops and many processes."""
+"""Torchmetrics module for training loops and distributed evaluation."""
 
 from typing import Any, get_args
 
@@ -12,42 +12,42 @@ from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, check_scoring_input
-from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carried
+from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.posterior import Belief
 from edgewise.validation import ArrayLike, check_option
 
 
 def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
-    """Add the tables of all processes: one all-reduce of integers, hence the same bits in any order."""
+    """Add the tables of all processes in one all-reduce. Integer sums have the same bits in any order."""
     total = tables.clone()
     torch.distributed.all_reduce(total, group=group)
     return [total]
 
 
 class GraphCalibration(Metric):
-    """Calibration of nodes, edges, agreeing and disagreeing edges, over batches and processes.
+    """Calibration of nodes and edges, accumulated over batches and processes.
 
-    The state is one int64 tensor of exact sums, so batches and processes may come in any number and order: the result
-    is the same to the last bit, and no change of the module's dtype can round it. ``compute`` returns an `Evaluation`;
-    ``compute().scalars()`` suits a logger.
+    The state is one int64 tensor of exact sums. So the result is the same to the last bit for any number and order of
+    batches and processes, and a change of the module's dtype does not round it. ``compute`` returns an `Evaluation`.
+    Its ``scalars()`` are a flat dict for a logger.
 
-    Batches are disjoint graphs or parts of a graph: a node or an edge given twice counts twice, and an edge between two
-    batches is not seen.
+    Batches are disjoint graphs or disjoint parts of a graph. A node or an edge in two batches counts twice, and an edge
+    between two batches is not scored.
 
     Parameters
     ----------
     n_bins
-        How many bins of equal width confidences fall into; bins of equal mass would depend on all batches.
+        Number of confidence bins of equal width. Bins of equal mass are not supported: they depend on all batches.
     norm
-        How the gaps of the bins make one calibration error: "l1", "l2" or "max".
+        Norm of the calibration error in the field ``ece`` of the result: "l1", "l2" or "max".
     closed
-        Which end belongs to a bin, "right" or "left".
+        Side on which bins are closed, "right" or "left".
     edge_choice
-        Score an edge when "both" ends are in the mask, or "any", or "all" edges.
+        Score edges with "both" ends in the mask, with "any" end in the mask, or "all" edges.
     same_label
         Also score the event "both ends have the same label".
     **kwargs
-        Options of any metric of torchmetrics, such as ``sync_on_compute``.
+        Options of `torchmetrics.Metric`, such as ``sync_on_compute``.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class GraphCalibration(Metric):
         same_label: bool = False,
         **kwargs: Any,
     ):
-        # One state, one collective; a caller's own dist_sync_fn still wins.
+        # One state, one collective. A dist_sync_fn of the caller takes precedence.
         super().__init__(**{"dist_sync_fn": all_reduce_sum, **kwargs})
         check_option("norm", norm, get_args(Norm))
         check_option("edge_choice", edge_choice, get_args(EdgeChoice))
@@ -78,8 +78,8 @@ class GraphCalibration(Metric):
         self.norm: Norm = norm
         self.edge_choice: EdgeChoice = edge_choice
         self.views = (*VIEWS, "same_label") if same_label else VIEWS
-        # All that decides what is summed is in the name of the state: so torchmetrics never takes two modules of a
-        # collection for one, and never merges or loads the sums of another kind.
+        # The state's name holds all options that affect the sums, so that torchmetrics neither shares the state of two
+        # modules in a collection nor merges or loads sums with other options.
         event = "_same_label" if same_label else ""
         self.state_name = f"tables_{edge_choice}_{closed}_{n_bins}{event}"
         tables = torch.zeros(len(self.views), n_bins + 2, 4, dtype=torch.long)
@@ -87,7 +87,7 @@ class GraphCalibration(Metric):
 
     @property
     def tables(self) -> Tensor:
-        """The sums of each of ``views`` (see `edgewise.metrics.sums`)."""
+        """Sums of each view in ``views`` (see `edgewise.metrics.sums`)."""
         tables: Tensor = getattr(self, self.state_name)
         return tables
 
@@ -99,22 +99,22 @@ class GraphCalibration(Metric):
         mask: ArrayLike | None = None,
         edge_probs: ArrayLike | None = None,
     ) -> None:
-        """Add a batch; arguments as in `edgewise.evaluate`."""
+        """Add a batch. The arguments are those of `edgewise.evaluate`."""
         task = prepare(check_scoring_input(probs, y, edge_index, mask, edge_probs), self.edge_choice)
         sums = width_sums(task, self.binning)
         if "same_label" in self.views:
             sums["same_label"] = same_label_sums(task, self.binning)
         batch = torch.stack([sums[view].table for view in self.views])
-        total = carried(self.tables + batch.to(self.tables.device), self.binning.n_bins)
+        total = carry_tables(self.tables + batch.to(self.tables.device), self.binning.n_bins)
         setattr(self, self.state_name, total)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Add a batch and return its own scores."""
-        check_scoring_input(*args, **kwargs)  # torchmetrics would lose all sums if a batch were refused later
+        """Add a batch and return the scores of the batch."""
+        check_scoring_input(*args, **kwargs)  # torchmetrics would lose all sums if `update` raised an error
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
-        """Add the sums of another module with the same options, or of its ``metric_state``."""
+        """Add the sums of another module with the same options, or its ``metric_state``."""
         state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
         if list(state) != [self.state_name]:
             raise ValueError(
@@ -123,12 +123,12 @@ class GraphCalibration(Metric):
         super().merge_state(incoming_state)
 
     def set_dtype(self, dst_type: str | torch.dtype) -> "GraphCalibration":
-        """Change nothing: the sums are integers, and as floating-point numbers they would be rounded."""
+        """Do nothing: the sums are integers, and conversion to floating point would round them."""
         return self
 
     def compute(self) -> Evaluation:
-        """Return the scores of all batches so far."""
-        tables = carried(self.tables, self.binning.n_bins)
+        """Return the scores of all batches."""
+        tables = carry_tables(self.tables, self.binning.n_bins)
         boundaries = bin_boundaries(self.binning)
         sums = {view: Sums(table, boundaries) for view, table in zip(self.views, tables, strict=True)}
         return Evaluation(sums, self.binning, self.norm, self.edge_choice)

@@ -1,4 +1,4 @@
-"""Scores from sums: accuracy, NLL, Brier score, calibration error and reliability of one view."""
+"""Scores of a view computed from its sums: accuracy, NLL, Brier score, calibration error and reliability."""
 
 import math
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from edgewise.metrics.sums import to_floats
+from edgewise.metrics.sums import from_fixed_point
 
 METRICS = ("accuracy", "nll", "brier", "ece")
-"""The scores of each view, in the order of tables."""
+"""Metrics of each view, in the order of the columns of tables."""
 
 Norm = Literal["l1", "l2", "max"]
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """What a reliability diagram shows.
+    """Sums per confidence bin, as shown in a reliability diagram.
 
     Attributes
     ----------
     count
-        How many elements fall into each bin.
+        Number of elements per bin.
     confidence_sum
-        Σ confidence of each bin.
+        Σ confidence per bin.
     correct_sum
-        Σ correct of each bin.
+        Σ correct per bin.
     boundaries
-        The limits of the bins, 0 and 1 included.
+        Boundaries of the bins, including 0 and 1.
     """
 
     count: Int[Tensor, " bins"]
@@ -39,36 +39,36 @@ class Reliability:
 
     @property
     def filled(self) -> Bool[Tensor, " bins"]:
-        """Bins that hold something; an empty bin carries no weight and is not drawn."""
+        """Mask of nonempty bins. Empty bins have no weight and are not drawn."""
         return self.count > 0
 
     @property
     def accuracy(self) -> Float[Tensor, " bins"]:
-        """Share of correct elements per bin; NaN where empty."""
+        """Fraction of correct elements per bin, NaN for empty bins."""
         return self.correct_sum.double() / self.count
 
     @property
     def confidence(self) -> Float[Tensor, " bins"]:
-        """Mean confidence per bin; NaN where empty."""
+        """Mean confidence per bin, NaN for empty bins."""
         return self.confidence_sum / self.count
 
     def calibration_error(self, norm: Norm = "l1") -> float:
-        """See `calibration_error`."""
+        """Calibration error in a norm, see `calibration_error`."""
         return float(calibration_error(self.count, self.confidence_sum, self.correct_sum, norm))
 
     def overconfidence(self) -> float:
-        """Σ_k n_k/n max(conf_k - acc_k, 0): the part of the l1 error where the model promises too much."""
+        """Return Σ_k n_k/n max(conf_k - acc_k, 0), the part of the l1 error from overconfident bins."""
         return _mean(float((self.confidence_sum - self.correct_sum).clamp(min=0).sum()), int(self.count.sum()))
 
     def underconfidence(self) -> float:
-        """Σ_k n_k/n max(acc_k - conf_k, 0): the part of the l1 error where the model promises too little."""
+        """Return Σ_k n_k/n max(acc_k - conf_k, 0), the part of the l1 error from underconfident bins."""
         return _mean(float((self.correct_sum - self.confidence_sum).clamp(min=0).sum()), int(self.count.sum()))
 
     def debiased_error(self) -> float:
-        """Estimate the l2 error without the bias of finite bins (Kumar, Liang and Ma 2019), at least 0.
+        """Return the l2 error without the bias of finite bins (Kumar, Liang and Ma 2019), at least 0.
 
-        Σ_k n_k/n [ (acc_k - conf_k)² - acc_k (1 - acc_k) / (n_k - 1) ], then the root. A bin of one element tells
-        nothing about its own noise and is left out, as in the authors' implementation.
+        It is the root of Σ_k n_k/n [ (acc_k - conf_k)² - acc_k (1 - acc_k) / (n_k - 1) ]. Bins of one element are
+        skipped because their variance is unknown, as in the authors' implementation.
         """
         if int(self.count.sum()) == 0:
             return math.nan
@@ -84,10 +84,10 @@ def calibration_error(
     correct_sum: Shaped[Tensor, "*runs bins"],
     norm: Norm,
 ) -> Float[Tensor, "*runs"]:
-    """Σ_k n_k/n |acc_k - conf_k|; for "l2" the root of the weighted mean square, for "max" the largest gap.
+    """Return Σ_k n_k/n |acc_k - conf_k| for "l1", the root of Σ_k n_k/n |acc_k - conf_k|² for "l2", or the largest gap.
 
-    With a gap of sums s_k = Σ correct - Σ confidence, n_k |acc_k - conf_k| = |s_k|. Empty bins carry no weight; without
-    any element the error is NaN.
+    With s_k = Σ correct - Σ confidence of a bin, n_k |acc_k - conf_k| = |s_k|. Empty bins have no weight. Without
+    elements the error is NaN.
     """
     gap_sum, total = (correct_sum - confidence_sum).abs(), count.sum(-1).double()
     if norm == "l1":
@@ -100,7 +100,7 @@ def calibration_error(
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums of one view over its bins."""
+    """Sums of one view over all bins."""
 
     count: int
     correct: int
@@ -110,8 +110,8 @@ class Totals:
 
 
 def read_table(table: Int[Tensor, "rows 4"], boundaries: Float[Tensor, " limits"]) -> tuple[Totals, Reliability]:
-    """Read a table of sums (see `edgewise.metrics.sums`)."""
-    bins, (nll, brier) = table[:-2], to_floats(table[-2].view(2, 2)).tolist()
+    """Convert a table of sums (see `edgewise.metrics.sums`) to totals and reliability."""
+    bins, (nll, brier) = table[:-2], from_fixed_point(table[-2].view(2, 2)).tolist()
     zero_probability = int(table[-1, 0])
     totals = Totals(
         count=int(bins[:, 0].sum()),
@@ -120,11 +120,11 @@ def read_table(table: Int[Tensor, "rows 4"], boundaries: Float[Tensor, " limits"
         brier=brier,
         zero_probability=zero_probability,
     )
-    return totals, Reliability(bins[:, 0].clone(), to_floats(bins[:, 2:]), bins[:, 1].clone(), boundaries)
+    return totals, Reliability(bins[:, 0].clone(), from_fixed_point(bins[:, 2:]), bins[:, 1].clone(), boundaries)
 
 
 class Scores:
-    """What nodes, edges and events have in common; the scores of an empty set are NaN and its count is 0."""
+    """Scores common to views and events. Without elements the count is 0 and the scores are NaN."""
 
     def __init__(self, table: Int[Tensor, "rows 4"], boundaries: Float[Tensor, " limits"], norm: Norm):
         self._totals, self.reliability = read_table(table, boundaries)
@@ -132,56 +132,56 @@ class Scores:
 
     @property
     def count(self) -> int:
-        """How many elements were scored."""
+        """Number of scored elements."""
         return self._totals.count
 
     @property
     def nll(self) -> float:
-        """Mean -log of the probability of the truth; infinite if a truth had probability zero."""
+        """Mean negative log-likelihood of the true label, infinite if a true label has probability zero."""
         return _mean(self._totals.nll, self.count)
 
     @property
     def brier(self) -> float:
-        """Mean squared distance between the predicted distribution and the truth, from 0 to 2."""
+        """Mean squared distance between the predicted distribution and the one-hot true label, from 0 to 2."""
         return _mean(self._totals.brier, self.count)
 
     @property
     def ece(self) -> float:
-        """Expected calibration error in the norm that was asked for."""
+        """Calibration error in the norm of ``norm=``: the expected calibration error for "l1", the default."""
         return self.reliability.calibration_error(self._norm)
 
     @property
     def debiased_l2(self) -> float:
-        """The l2 error without the bias of finite bins, see `Reliability.debiased_error`."""
+        """Calibration error in the l2 norm without the bias of finite bins, see `Reliability.debiased_error`."""
         return self.reliability.debiased_error()
 
     @property
     def overconfidence(self) -> float:
-        """See `Reliability.overconfidence`."""
+        """Part of the l1 error from overconfident bins, see `Reliability.overconfidence`."""
         return self.reliability.overconfidence()
 
     @property
     def underconfidence(self) -> float:
-        """See `Reliability.underconfidence`."""
+        """Part of the l1 error from underconfident bins, see `Reliability.underconfidence`."""
         return self.reliability.underconfidence()
 
     @property
     def zero_probability(self) -> int:
-        """How many truths had probability zero: the reason for an infinite NLL."""
+        """Number of elements whose true label has probability zero. If it is above 0, the NLL is infinite."""
         return self._totals.zero_probability
 
     def to_dict(self) -> dict[str, object]:
         """Return all scores and the reliability sums as plain numbers and lists."""
         names = ("nll", "brier", "ece", "debiased_l2", "overconfidence", "underconfidence", "zero_probability")
-        return {**{name: getattr(self, name) for name in names}, "reliability": _plain(self.reliability)}
+        return {**{name: getattr(self, name) for name in names}, "reliability": _to_lists(self.reliability)}
 
 
 class ViewScores(Scores):
-    """The scores of one view: nodewise, edgewise, agree or disagree."""
+    """Scores of one view (nodewise, edgewise, agree or disagree), or of node sets."""
 
     @property
     def accuracy(self) -> float:
-        """Share of nodes predicted right; for edges, of edges with both ends right."""
+        """Fraction of correct nodes. For edges, the fraction of edges with both ends correct."""
         return _mean(self._totals.correct, self.count)
 
     def __getitem__(self, metric: str) -> float:
@@ -199,11 +199,11 @@ class ViewScores(Scores):
 
 
 class EventScores(Scores):
-    """How well the predicted probability of an event fits: here "both ends have the same label"."""
+    """Scores of the predicted probability of the event "both ends have the same label"."""
 
     @property
     def frequency(self) -> float:
-        """Share of edges at which the event happened."""
+        """Fraction of edges on which the event occurred."""
         return _mean(self._totals.correct, self.count)
 
     @property
@@ -224,7 +224,7 @@ class EventScores(Scores):
         }
 
 
-def _plain(reliability: Reliability) -> dict[str, object]:
+def _to_lists(reliability: Reliability) -> dict[str, object]:
     return {
         "boundaries": reliability.boundaries.tolist(),
         "count": reliability.count.tolist(),

@@ -1,4 +1,4 @@
-"""Input checks: what is scored, by which labels, in which bins. What passed them is not checked again."""
+"""Validation of the inputs and binning options of `evaluate` and `GraphCalibration`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ MAX_BINS = 1_000_000
 
 @dataclass(frozen=True)
 class Binning:
-    """How confidences are binned: m bins of equal width or equal mass, closed on the right or on the left.
+    """Binning of confidences: m bins of equal width or equal mass, closed on the right or on the left.
 
-    Right-closed bins of equal width: bin k = {(k-1)/m < c <= k/m}; 0 belongs to the first bin and 1 to the last.
+    Right-closed bins of equal width are {(k-1)/m < c <= k/m} for k = 1, …, m. 0 is in the first bin and 1 in the last.
     """
 
     n_bins: int = 15
@@ -43,18 +43,18 @@ class Binning:
         check_option("closed", self.closed, get_args(Closed))
 
 
-# Joints of listed edges or sets of nodes, asked for by (ends, positions in the list): (elements, classes, classes, …).
+# Maps (nodes of each element, positions in the list of edges) to joints (elements, classes, classes, …).
 Joints = Callable[[Int[Tensor, "ends elements"], Int[Tensor, " elements"]], Tensor]
 
 
 class ScoringInput(NamedTuple):
-    """What is scored, and by which labels; checked, on one device."""
+    """Validated inputs of `evaluate`, on one device."""
 
     probs: Float[Tensor, "nodes classes"]
     y: Int[Tensor, " nodes"]
     edge_index: Int[Tensor, "2 edges"]
     mask: Bool[Tensor, " nodes"]
-    joints: Joints | None  # None where the joint of an edge is the product of its ends' probabilities
+    joints: Joints | None  # None if the joint of an edge is the product of the probabilities of its ends
 
 
 def check_scoring_input(
@@ -64,43 +64,45 @@ def check_scoring_input(
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
 ) -> ScoringInput:
-    """Bring all inputs to one device as tensors, or raise a ValueError that says what was expected and what came."""
+    """Check all inputs and convert them to tensors on the device of the probabilities."""
     posterior = as_posterior(probs)
     is_product = isinstance(posterior, IndependentPosterior)
     if edge_probs is not None and not is_product:
-        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Leave out edge_probs.")
+        raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Omit edge_probs.")
     p = posterior.node.detach()
     nodes, classes = p.shape
-    chosen = torch.ones(nodes, dtype=torch.bool, device=p.device)
+    selected = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
-        chosen = check_mask(_on_device(mask, "mask", p.device), nodes, "mask")
-    labels = _scorable_labels(_on_device(y, "y", p.device), chosen, classes)
-    edges = check_edges(_on_device(edge_index, "edge_index", p.device), nodes)
+        selected = check_mask(_to_device(mask, "mask", p.device), nodes, "mask")
+    labels = _check_scored_labels(_to_device(y, "y", p.device), selected, classes)
+    edges = check_edges(_to_device(edge_index, "edge_index", p.device), nodes)
     joints = None
     if edge_probs is not None:
-        joints = _listed(_check_joints(_on_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes))
+        joints = _joints_from_list(
+            _check_joints(_to_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes)
+        )
     elif not is_product:
-        joints = _believed(posterior)
-    return ScoringInput(p, labels, edges, chosen, joints)
+        joints = _joints_from_posterior(posterior)
+    return ScoringInput(p, labels, edges, selected, joints)
 
 
-def _listed(joints: Float[Tensor, "edges classes classes"]) -> Joints:
-    """Look joints up by their place in the list."""
+def _joints_from_list(joints: Float[Tensor, "edges classes classes"]) -> Joints:
+    """Return a function that looks up joints by position."""
     return lambda ends, positions: joints[positions]
 
 
-def _believed(posterior: Posterior) -> Joints:
-    """Ask a posterior, which was checked when it was made, for joints of nodes."""
+def _joints_from_posterior(posterior: Posterior) -> Joints:
+    """Return a function that computes joints with a posterior."""
     detached = posterior.detach()
     return lambda ends, positions: detached.marginal(ends)
 
 
-def _on_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
+def _to_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
     return as_tensor(array, name).to(device)
 
 
-def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
-    """Check that labels have a column, and that those of the mask are known."""
+def _check_scored_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
+    """Check that labels are at most C - 1, and that labels in the mask are known."""
     y = check_labels(y, len(mask), "rows of probs")
     if bool((y >= num_classes).any()):
         i = int((y >= num_classes).nonzero()[0])
@@ -112,7 +114,7 @@ def _scorable_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) 
     if bool(unknown.any()):
         raise ValueError(
             f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
-            "Leave such nodes out with mask=(y >= 0)."
+            "Exclude such nodes with mask=(y >= 0)."
         )
     return y
 
