@@ -1,4 +1,4 @@
-"""Draws the pictures of the documentation.
+"""Draw the figures of the documentation.
 
 python scripts/draw_pictures.py            # writes to docs/pictures
 python scripts/draw_pictures.py FOLDER
@@ -33,12 +33,12 @@ DOTTED = (0, (1.0, 0.7))
 CENTERED: dict[str, Any] = {"ha": "center", "va": "center"}
 
 
-# --- the four views of a graph of seven nodes, the one of docs/views.md ---
+# --- the four views of the graph of docs/views.md ---
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node where it is drawn: its true label, and the predicted probability of label B."""
+    """Position, true label and predicted probability of label B of a node."""
 
     place: tuple[float, float]
     label: str
@@ -46,8 +46,8 @@ class Node:
     is_scored: bool = True
 
     @property
-    def is_right(self) -> bool:
-        """Whether the more probable label is the true one."""
+    def is_correct(self) -> bool:
+        """Whether the more probable label is the true label."""
         return (self.p_b > 0.5) == (self.label == "B")
 
     @property
@@ -69,7 +69,7 @@ EDGES = ("ab", "bc", "cd", "de", "ea", "dg", "fg")
 
 
 def draw_views() -> Figure:
-    """Draw the graph once a view, with what the view scores in color."""
+    """Draw the graph once per view, with the scored nodes or edges in color."""
     scored = [edge for edge in EDGES if all(NODES[end].is_scored for end in edge)]
     agree = [edge for edge in scored if NODES[edge[0]].label == NODES[edge[1]].label]
     views = {
@@ -81,15 +81,15 @@ def draw_views() -> Figure:
     fig, axes = plt.subplots(2, 2, figsize=(8, 6.2), layout="constrained")
     for ax, (view, (nodes, edges)) in zip(axes.flat, views.items(), strict=True):
         _draw_view(ax, nodes, edges)
-        right = sum(NODES[name].is_right for name in nodes) + sum(_is_right(edge) for edge in edges)
+        num_correct = sum(NODES[name].is_correct for name in nodes) + sum(_is_correct(edge) for edge in edges)
         elements, num = ("nodes", len(nodes)) if nodes else ("edges", len(edges))
-        ax.set_title(f"{view}: {right} of {num} {elements} right", loc="left", weight="bold")
+        ax.set_title(f"{view}: {num_correct} of {num} {elements} correct", loc="left", weight="bold")
     fig.legend(handles=_legend(), loc="outside lower center", ncols=3, frameon=False)
     return fig
 
 
-def _is_right(edge: str) -> bool:
-    return all(NODES[end].is_right for end in edge)
+def _is_correct(edge: str) -> bool:
+    return all(NODES[end].is_correct for end in edge)
 
 
 def _draw_view(ax: Axes, scored_nodes: Sequence[str], scored_edges: Sequence[str]) -> None:
@@ -100,7 +100,7 @@ def _draw_view(ax: Axes, scored_nodes: Sequence[str], scored_edges: Sequence[str
         _draw_node(ax, name, node, name in scored_nodes or name in ends)
         if name in scored_nodes:
             x, y = node.place
-            away = (1.0, 0.0) if name == "f" else (x, y)  # from the middle, so that no edge runs through the number
+            away = (1.0, 0.0) if name == "f" else (x, y)  # outward, so that no edge crosses the number
             ax.annotate(f"{node.confidence:.1f}", (x + 0.42 * away[0], y + 0.42 * away[1]), **CENTERED, weight="bold")
     ax.set(aspect="equal", xlim=(-1.45, 2.6), ylim=(-1.25, 1.6))
     ax.axis("off")
@@ -111,23 +111,23 @@ def _draw_edge(ax: Axes, edge: str, is_scored: bool) -> None:
     if not is_scored:
         ax.plot((x0, x1), (y0, y1), color=PALE, linewidth=1.5, zorder=1)
         return
-    right = _is_right(edge)
+    correct = _is_correct(edge)
     ax.plot(
-        (x0, x1), (y0, y1), color=INK if right else RED, linewidth=3.5, linestyle="-" if right else DOTTED, zorder=1
+        (x0, x1), (y0, y1), color=INK if correct else RED, linewidth=3.5, linestyle="-" if correct else DOTTED, zorder=1
     )
     confidence = NODES[edge[0]].confidence * NODES[edge[1]].confidence
-    paper = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
+    box = {"boxstyle": "round,pad=0.15", "facecolor": "white", "edgecolor": "none"}
     middle = ((x0 + x1) / 2, (y0 + y1) / 2)
-    ax.annotate(f"{confidence:.2f}", middle, **CENTERED, weight="bold", bbox=paper, zorder=3)
+    ax.annotate(f"{confidence:.2f}", middle, **CENTERED, weight="bold", bbox=box, zorder=3)
 
 
-def _draw_node(ax: Axes, name: str, node: Node, is_vivid: bool) -> None:
+def _draw_node(ax: Axes, name: str, node: Node, is_highlighted: bool) -> None:
     face = BLUE if node.label == "A" else ORANGE
     marker = "o" if node.is_scored else "s"
-    ink, alpha = (INK, 1.0) if is_vivid else ("#808080", 0.3)
+    ink, alpha = (INK, 1.0) if is_highlighted else ("#808080", 0.3)
     ax.plot(*node.place, marker, markersize=22, color="white", zorder=3)
     ax.plot(*node.place, marker, markersize=21, color=face, alpha=alpha, markeredgewidth=0, zorder=4)
-    if node.is_scored and node.is_right:
+    if node.is_scored and node.is_correct:
         ax.plot(*node.place, "o", markersize=23, markerfacecolor="none", color=ink, markeredgewidth=2, zorder=4)
     elif node.is_scored:
         ax.plot(*node.place, "x", markersize=23, color=RED, alpha=max(alpha, 0.5), markeredgewidth=3, zorder=4)
@@ -141,35 +141,35 @@ def _legend() -> list[Line2D]:
         Line2D([], [], **dot, color=BLUE, label="true label A"),
         Line2D([], [], **dot, color=ORANGE, label="true label B"),
         Line2D([], [], **{**dot, "marker": "s"}, color=ORANGE, alpha=0.4, label="training node, not scored"),
-        Line2D([], [], **dot, markerfacecolor="none", color=INK, markeredgewidth=2, label="predicted right"),
-        Line2D([], [], **{**dot, "marker": "x"}, color=RED, markeredgewidth=3, label="predicted wrong"),
-        Line2D([], [], **edge, color=INK, label="both ends right"),
-        Line2D([], [], **edge, color=RED, linestyle=DOTTED, label="an end is wrong"),
+        Line2D([], [], **dot, markerfacecolor="none", color=INK, markeredgewidth=2, label="correct prediction"),
+        Line2D([], [], **{**dot, "marker": "x"}, color=RED, markeredgewidth=3, label="wrong prediction"),
+        Line2D([], [], **edge, color=INK, label="both ends correct"),
+        Line2D([], [], **edge, color=RED, linestyle=DOTTED, label="at least one end wrong"),
     ]
 
 
 # --- reliability diagrams ---
 
 
-def drawn_labels(probs: Floats, rng: np.random.Generator) -> Labels:
-    """Draw a label of each node from its own probabilities: these are then right."""
+def draw_labels(probs: Floats, rng: np.random.Generator) -> Labels:
+    """Draw the label of each node from its probabilities, which are then calibrated."""
     return np.asarray((probs.cumsum(1) > rng.random((len(probs), 1))).argmax(1))
 
 
 def draw_over_and_under() -> Figure:
-    """Draw a model that is too sure and one that is not sure enough; labels come from the probabilities between."""
+    """Draw an over-confident and an under-confident model, for labels from the probabilities between them."""
     rng = np.random.default_rng(0)
     true = rng.dirichlet([0.6] * 4, size=20_000)
-    y, no_edges = drawn_labels(true, rng), np.empty((2, 0), dtype=np.int64)
+    y, no_edges = draw_labels(true, rng), np.empty((2, 0), dtype=np.int64)
     fig, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
     cases = {
-        "over-confident": (2.5, "bars hang from\nthe diagonal:\nless often right\nthan it says", (0.6, 0.05)),
-        "under-confident": (0.4, "bars stand on\nthe diagonal:\nmore often right\nthan it says", (0.03, 0.72)),
+        "over-confident": (2.5, "bars below\nthe diagonal:\naccuracy below\nconfidence", (0.6, 0.05)),
+        "under-confident": (0.4, "bars above\nthe diagonal:\naccuracy above\nconfidence", (0.03, 0.72)),
     }
-    for ax, (title, (power, words, place)) in zip(axes, cases.items(), strict=True):
-        believed = true**power / (true**power).sum(1, keepdims=True)
-        ew.plot_reliability(ew.evaluate(believed, y, no_edges), ax=ax, views="nodewise", title=title)
-        ax.annotate(words, place, fontsize="small")
+    for ax, (title, (power, text, place)) in zip(axes, cases.items(), strict=True):
+        probs = true**power / (true**power).sum(1, keepdims=True)
+        ew.plot_reliability(ew.evaluate(probs, y, no_edges), ax=ax, views="nodewise", title=title)
+        ax.annotate(text, place, fontsize="small")
     return fig
 
 
@@ -180,7 +180,7 @@ def draw_gcn() -> Figure:
 
 
 def draw_before_and_after() -> Figure:
-    """Draw pairs before and after the calibrator of docs/choosing.md."""
+    """Draw reliability before and after the calibrator of docs/choosing.md."""
     data, split, fitted = _cora_gcn()
     calibrated = ew.StructuredCalibrator().fit(fitted, data, split)
     rows = {"uncalibrated": fitted.posterior(), "structured": calibrated.posterior()}
@@ -192,16 +192,16 @@ def draw_before_and_after() -> Figure:
 
 
 def draw_perfect_model() -> Figure:
-    """Draw a model whose probabilities are right: labels are drawn from them, as in docs/views.md."""
+    """Draw a perfectly calibrated model, whose labels are drawn from its probabilities, as in docs/views.md."""
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.5, 0.5, 0.5], size=100_000)
-    edges = alike(probs, 3, rng)
-    ev = ew.evaluate(probs, drawn_labels(probs, rng), edges, same_label=True)
+    edges = link_same_prediction(probs, 3, rng)
+    ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
     return ew.plot_reliability(ev, views=("edgewise", "same_label", "agree", "disagree"))[0]
 
 
-def alike(probs: Floats, num_each: int, rng: np.random.Generator) -> Edges:
-    """Link each node to some that are predicted alike, by probabilities and never by labels."""
+def link_same_prediction(probs: Floats, num_each: int, rng: np.random.Generator) -> Edges:
+    """Link each node to `num_each` nodes with the same predicted class, independently of the labels."""
     order = np.argsort(probs.argmax(1), kind="stable")
     steps = rng.integers(1, 100, size=(num_each, len(probs)))
     ends = order[(np.arange(len(probs)) + steps) % len(probs)]
@@ -209,14 +209,14 @@ def alike(probs: Floats, num_each: int, rng: np.random.Generator) -> Edges:
 
 
 def draw_noise() -> Figure:
-    """Draw the calibration error of a model that has none, against how many nodes it is measured on."""
+    """Draw the measured ECE of a perfectly calibrated model against the number of scored nodes."""
     rng = np.random.default_rng(0)
     sizes = [50, 100, 200, 500, 1000, 2000, 5000, 10_000]
     no_edges = np.empty((2, 0), dtype=np.int64)
     errors = []
     for size in sizes:
         probs = rng.dirichlet([0.5] * 4, size=(200, size))
-        errors.append([ew.evaluate(p, drawn_labels(p, rng), no_edges).nodewise.ece for p in probs])
+        errors.append([ew.evaluate(p, draw_labels(p, rng), no_edges).nodewise.ece for p in probs])
     low, middle, high = np.quantile(errors, [0.025, 0.5, 0.975], axis=1)
     fig, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
     ax.fill_between(sizes, low, high, color="#0072B2", alpha=0.25, linewidth=0, label="95% of 200 draws")
@@ -224,7 +224,7 @@ def draw_noise() -> Figure:
     ax.set(xscale="log", xlabel="scored nodes", ylabel="measured ECE, 15 bins", ylim=(0, None))
     ax.set_xticks(sizes, labels=[f"{size:,}" for size in sizes])
     ax.minorticks_off()
-    ax.set_title("A model without any calibration error", loc="left", weight="bold")
+    ax.set_title("A perfectly calibrated model", loc="left", weight="bold")
     ax.legend(frameon=False)
     return fig
 
@@ -246,12 +246,12 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 
 
 def main() -> None:
-    """Draw all of them."""
+    """Draw all figures."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES
     folder.mkdir(parents=True, exist_ok=True)
     mpl.use("Agg")
     for name, draw in DRAWINGS.items():
-        # Without the version of matplotlib in it, equal pictures are equal files.
+        # Without the version of matplotlib in the metadata, equal figures are equal files.
         draw().savefig(folder / name, dpi=150, bbox_inches="tight", metadata={"Software": None})
         print(f"Wrote {folder / name}.")
 

