@@ -17,43 +17,46 @@ PAGES = sorted((HOME / "docs" / "api").glob("*.md"))
 IDENTIFIERS = [name for page in PAGES for name in re.findall(r"^::: (\S+)$", page.read_text("utf-8"), re.MULTILINE)]
 
 
-def found(identifier: str) -> object:
+def resolve(identifier: str) -> object:
     module, _, name = identifier.rpartition(".")
     return getattr(import_module(module), name)
 
 
 def test_each_public_name_is_on_exactly_one_page():
-    shown = Counter(identifier.rpartition(".")[2] for identifier in IDENTIFIERS)
-    assert {name: shown[name] for name in ew.__all__ if name != "__version__" and shown[name] != 1} == {}
-    assert [name for name, times in shown.items() if times > 1] == []
+    counts = Counter(identifier.rpartition(".")[2] for identifier in IDENTIFIERS)
+    assert {name: counts[name] for name in ew.__all__ if name != "__version__" and counts[name] != 1} == {}
+    assert [name for name, count in counts.items() if count > 1] == []
 
 
-def returned_by(shown: object) -> set[str]:
-    """Classes of ours that a function returns, or the public methods of a class."""
+def returned_classes(shown: object) -> set[str]:
+    """Return the names of our classes that a function returns, or the public methods of a class."""
     methods = [part for name, part in vars(shown).items() if name[0] != "_"] if isinstance(shown, type) else [shown]
-    answers = [(part, part.__annotations__.get("return")) for part in methods if inspect.isfunction(part)]
-    answers = [
-        getattr(sys.modules[part.__module__], name, None) if isinstance(name, str) else name for part, name in answers
+    annotations = [(part, part.__annotations__.get("return")) for part in methods if inspect.isfunction(part)]
+    annotations = [
+        getattr(sys.modules[part.__module__], name, None) if isinstance(name, str) else name
+        for part, name in annotations
     ]
     return {
-        answer.__name__ for answer in answers if isinstance(answer, type) and answer.__module__.startswith("edgewise.")
+        annotation.__name__
+        for annotation in annotations
+        if isinstance(annotation, type) and annotation.__module__.startswith("edgewise.")
     }
 
 
-def test_what_a_shown_function_returns_is_on_a_page_too():
-    returned = set().union(*(returned_by(found(identifier)) for identifier in IDENTIFIERS))
+def test_classes_that_shown_functions_return_are_shown():
+    returned = set().union(*(returned_classes(resolve(identifier)) for identifier in IDENTIFIERS))
     assert {"Evaluation", "Posterior", "Calibrated"} <= returned
     assert returned - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS} == set()
 
 
-def test_what_a_recipe_of_contributing_takes_from_a_package_is_on_a_page():
+def test_names_imported_in_contributing_are_shown():
     text = (HOME / "CONTRIBUTING.md").read_text("utf-8")
-    taken = {
+    imported = {
         name for names in re.findall(r"^from edgewise\.\w+ import (.+)$", text, re.M) for name in names.split(", ")
     }
-    assert "NodeCalibrator" in taken
+    assert "NodeCalibrator" in imported
     assert (
-        taken
+        imported
         - {"Weights", "check_number", "check_whole_number"}
         - {identifier.rpartition(".")[2] for identifier in IDENTIFIERS}
         == set()
@@ -61,24 +64,24 @@ def test_what_a_recipe_of_contributing_takes_from_a_package_is_on_a_page():
 
 
 @pytest.mark.parametrize("identifier", IDENTIFIERS)
-def test_what_a_page_shows_is_what_the_name_stands_for(identifier):
+def test_shown_object_is_the_public_one(identifier):
     name = identifier.rpartition(".")[2]
-    shown = found(identifier)
+    shown = resolve(identifier)
     assert shown is getattr(ew, name, shown)
     assert not inspect.ismodule(shown), (
-        "A file has the name of what it defines: name both, as in metrics.evaluate.evaluate."
+        "This is a module with the name of a function. Write both, as in metrics.evaluate.evaluate."
     )
 
 
 @pytest.mark.parametrize("identifier", IDENTIFIERS)
-def test_each_parameter_is_described_by_itself(identifier):
-    """Of "a, b" the page would show the type and the default of a for both."""
-    shown = found(identifier)
+def test_each_parameter_has_its_own_description(identifier):
+    """For "a, b", the page would show the type and the default of a for both."""
+    shown = resolve(identifier)
     for part in (shown, *vars(shown).values()) if isinstance(shown, type) else (shown,):
         assert re.findall(r"^ *\w+(?:, \w+)+$", getattr(part, "__doc__", None) or "", re.MULTILINE) == []
 
 
-def test_commands_are_shown_as_their_help_says():
+def test_page_of_commands_is_up_to_date():
     spec = spec_from_file_location("show_commands", HOME / "scripts" / "show_commands.py")
     script = module_from_spec(spec)
     spec.loader.exec_module(script)

@@ -1,4 +1,4 @@
-"""The page about the inside lists every file, and names files, tests and layers that exist."""
+"""docs/inside.md lists every source file, and the files, tests and layers it names exist."""
 
 import re
 import tomllib
@@ -12,33 +12,33 @@ SOURCE = HOME / "src" / "edgewise"
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:src|tests|docs)/[\w/.]+)", PAGE))))
-def test_files_exist(path):
+def test_named_files_exist(path):
     assert (HOME / path).exists()
 
 
 @pytest.mark.parametrize("test", sorted(set(re.findall(r"`(tests/\S+::\w+)`", PAGE))))
-def test_tests_exist(test):
+def test_named_tests_exist(test):
     path, name = test.split("::")
     assert f"def {name}(" in (HOME / path).read_text("utf-8")
 
 
-def test_every_source_file_has_a_line():
+def test_every_source_file_has_a_row():
     sections = dict(re.findall(r"^## (\w+)(?:/|\.py)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
     listed = {
         f"{folder}/{name}" for folder, text in sections.items() for name in re.findall(r"^\| `(\w+\.py)`", text, re.M)
     }
-    there = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("*/*.py") if path.name != "__init__.py"}
-    assert listed == there
+    existing = {str(path.relative_to(SOURCE)) for path in SOURCE.glob("*/*.py") if path.name != "__init__.py"}
+    assert listed == existing
 
 
-def test_base_names_are_unique_but_for_commands():
+def test_file_names_are_unique_except_those_of_commands():
     names = [path.name for path in SOURCE.rglob("*.py") if path.parent.name != "cli" and path.name != "__init__.py"]
     assert sorted(names) == sorted(set(names))
 
 
-def test_the_picture_has_the_layers_that_are_checked():
+def test_figure_shows_the_layers_of_the_import_contract():
     settings = tomllib.loads((HOME / "pyproject.toml").read_text("utf-8"))
     contract = next(c for c in settings["tool"]["importlinter"]["contracts"] if c["type"] == "layers")
     layers = [layer.replace("edgewise.", "") for layer in contract["layers"]]
-    words = re.findall(r"<text[^>]*>([^<]*)</text>", (HOME / "docs" / "pictures" / "flow.svg").read_text("utf-8"))
-    assert words[-len(layers) :] == layers
+    texts = re.findall(r"<text[^>]*>([^<]*)</text>", (HOME / "docs" / "pictures" / "flow.svg").read_text("utf-8"))
+    assert texts[-len(layers) :] == layers

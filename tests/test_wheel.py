@@ -1,4 +1,4 @@
-"""The wheel builds, and does what the README shows in an environment that has nothing but what it asks for."""
+"""The wheel builds, and the README runs in an environment with only its required dependencies."""
 
 import os
 import re
@@ -17,9 +17,9 @@ HOME = Path(__file__).parents[1]
 
 
 def run(*command: object, **extra: object) -> str:
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300, check=False, **extra)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=600, check=False, **extra)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +31,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an environment with the wheel, and of what is installed here only what it asks for without extras."""
+    """Create an environment with the wheel and its required dependencies, linked from this environment."""
     folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     site = next(folder.glob("lib/python*/site-packages"))
-    for distribution in asked_for(wheel):
+    for distribution in required_distributions(wheel):
         tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")}
         for top in tops:
             if not (site / top).exists():
@@ -45,51 +45,55 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked_for(wheel: Path) -> list[metadata.Distribution]:
-    """Give the distributions that a wheel needs, and those that they need."""
+def required_distributions(wheel: Path) -> list[metadata.Distribution]:
+    """Return the distributions that a wheel requires, directly or indirectly."""
     with zipfile.ZipFile(wheel) as archive:
-        (about,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        waiting = wishes(message_from_bytes(archive.read(about)).get_all("Requires-Dist", []), set())
-    found: dict[str, metadata.Distribution] = {}
-    while waiting:
-        wish = waiting.pop()
-        if canonicalize_name(wish.name) not in found:
-            needed = found[canonicalize_name(wish.name)] = metadata.distribution(wish.name)
-            waiting += wishes(needed.requires or [], wish.extras)
-    return list(found.values())
+        (metadata_file,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        texts = message_from_bytes(archive.read(metadata_file)).get_all("Requires-Dist", [])
+    pending = active_requirements(texts, set())
+    required: dict[str, metadata.Distribution] = {}
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in required:
+            required[name] = metadata.distribution(requirement.name)
+            pending += active_requirements(required[name].requires or [], requirement.extras)
+    return list(required.values())
 
 
-def wishes(texts: list[str], extras: set[str]) -> list[Requirement]:
-    """Give the requirements that hold here with these extras."""
-    cases = [{"extra": extra} for extra in extras or {""}]
-    needed = map(Requirement, texts)
-    return [wish for wish in needed if not wish.marker or any(map(wish.marker.evaluate, cases))]
+def active_requirements(texts: list[str], extras: set[str]) -> list[Requirement]:
+    """Return the requirements whose markers are true here, with these extras."""
+    environments = [{"extra": extra} for extra in extras or {""}]
+    requirements = map(Requirement, texts)
+    return [one for one in requirements if not one.marker or any(map(one.marker.evaluate, environments))]
 
 
-def test_the_wheel_has_the_package_and_nothing_else(wheel: Path) -> None:
+@pytest.mark.slow
+def test_wheel_contains_only_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    here = {
+    in_source = {
         str(file.relative_to(HOME / "src"))
         for file in (HOME / "src" / "edgewise").rglob("*")
         if file.is_file() and "__pycache__" not in file.parts
     }
-    assert {name for name in names if ".dist-info/" not in name} == here
+    assert {name for name in names if ".dist-info/" not in name} == in_source
     assert "edgewise/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
-def test_the_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_path: Path) -> None:
     readme = (HOME / "README.md").read_text(encoding="utf-8")
     own_predictions, cora = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)[:2]
-    alone = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "MPLBACKEND": "Agg"}
-    kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG")}
-    settings = {"cwd": tmp_path, "env": alone | kept}
+    variables = {"PATH": f"{environment / 'bin'}:{os.environ['PATH']}", "MPLBACKEND": "Agg"}
+    inherited = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG")}
+    settings = {"cwd": tmp_path, "env": variables | inherited}
     python = environment / "bin" / "python"
 
-    where = run(python, "-c", "import edgewise; print(edgewise.__file__)", **settings)
-    assert Path(where.strip()).is_relative_to(environment)
+    location = run(python, "-c", "import edgewise; print(edgewise.__file__)", **settings)
+    assert Path(location.strip()).is_relative_to(environment)
     import_ray = [python, "-c", "import ray"]
-    missing = subprocess.run(import_ray, capture_output=True, text=True, **settings, check=False, timeout=300)
+    missing = subprocess.run(import_ray, capture_output=True, text=True, **settings, check=False, timeout=600)
     assert "No module named 'ray'" in missing.stderr
 
     assert "edgewise        2,768" in run(python, "-c", own_predictions + cora, **settings)
@@ -99,21 +103,21 @@ def test_the_readme_runs_from_the_wheel_without_extras(environment: Path, tmp_pa
     assert (tmp_path / "diagrams.png").exists()
 
 
-def test_what_needs_an_extra_says_which(environment: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
+@pytest.mark.slow
+def test_missing_extra_is_named(environment: Path, tmp_path: Path) -> None:
+    result = subprocess.run(
         [environment / "bin" / "edgewise", "reproduce", "--out", "results", "--quick", "--ray", "local"],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=300,
+        timeout=600,
         check=False,
     )
-    assert done.returncode == 2
-    assert "edgewise[ray]" in done.stderr
+    assert result.returncode == 2
+    assert "edgewise[ray]" in result.stderr
 
 
-def test_import_is_quick_and_silent() -> None:
-    """Nothing heavy is imported before it is used."""
-    heavy = {"torch", "torch_geometric", "matplotlib", "pyarrow", "numba", "numpy", "scipy", "typer", "rich"}
+def test_import_loads_no_large_package() -> None:
+    large = {"torch", "torch_geometric", "matplotlib", "pyarrow", "numba", "numpy", "scipy", "typer", "rich"}
     modules = run(sys.executable, "-W", "error", "-c", "import edgewise, sys; print(*sys.modules)").split()
-    assert not heavy & set(modules)
+    assert not large & set(modules)
