@@ -20,7 +20,7 @@ from edgewise.cli.app import Signals, print_error, print_exception
 from edgewise.sweep.run_table import write_run_table
 from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
 from helpers.fake_results import fake_results
-from helpers.forked_commands import command, temporary_files, read_to_end
+from helpers.forked_commands import command, read_to_end, temporary_files
 from helpers.one_thread import one_thread
 from test_cli import run
 

@@ -1,11 +1,11 @@
-"""Random predictions on random graphs, for tests."""
+"""Random predictions on random graphs."""
 
 import torch
 from hypothesis import strategies as st
 
 
 def random_case(seed, num_nodes=12, num_edges=30, num_classes=3, dtype=torch.float64, sharpness=2.0):
-    """Probabilities, labels, edges (loops, parallel edges and both directions occur) and a mask."""
+    """Return probabilities, labels, edges (with self-loops, parallel and reversed edges) and a mask."""
     g = torch.Generator().manual_seed(seed)
     logits = sharpness * torch.randn(num_nodes, num_classes, generator=g, dtype=torch.float64)
     probs = logits.softmax(-1).to(dtype)
@@ -18,6 +18,7 @@ def random_case(seed, num_nodes=12, num_edges=30, num_classes=3, dtype=torch.flo
 
 @st.composite
 def cases(draw):
+    """Strategy of random cases of many sizes."""
     return random_case(
         seed=draw(st.integers(0, 2**32)),
         num_nodes=draw(st.integers(1, 12)),
@@ -29,7 +30,7 @@ def cases(draw):
 
 
 def symmetric_joints(probs, edge_index, seed=0):
-    """A joint for each listed edge, no product, with that of (j, i) the transpose of that of (i, j)."""
+    """Return random joints of the listed edges and of all pairs. Joint (j, i) is the transpose of joint (i, j)."""
     num_nodes, num_classes = probs.shape
     g = torch.Generator().manual_seed(seed)
     table = torch.rand(num_nodes, num_nodes, num_classes, num_classes, generator=g, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The compiled pass and the tensors give the same bits."""
+"""Compiled loops and tensor operations give the same bits."""
 
 import subprocess
 import sys
@@ -8,14 +8,14 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.kernels import dispatch as compiled
+from edgewise.kernels import dispatch
 from helpers.random_predictions import random_case
 
 
 @pytest.fixture
-def compiled_for_all(monkeypatch):
+def use_compiled(monkeypatch):
     def switch(on):
-        monkeypatch.setattr(compiled, "MIN_COMPILED_LENGTH", 0 if on else 1 << 62)
+        monkeypatch.setattr(dispatch, "MIN_COMPILED_LENGTH", 0 if on else 1 << 62)
 
     return switch
 
@@ -24,26 +24,26 @@ def compiled_for_all(monkeypatch):
 @pytest.mark.parametrize("choice", ["both", "any", "all"])
 @pytest.mark.parametrize("closed", ["right", "left"])
 @pytest.mark.parametrize("size", [(5, 7), (40, 300), (3000, 20_000)])
-def test_same_bits(compiled_for_all, dtype, choice, closed, size):
+def test_same_bits(use_compiled, dtype, choice, closed, size):
     for seed in range(2):
         probs, y, edge_index, mask = random_case(seed, *size, num_classes=5, dtype=dtype, sharpness=30.0)
-        probs[: len(y) // 3] = torch.eye(5, dtype=dtype)[y[: len(y) // 3] - 1]  # truths of probability zero
+        probs[: len(y) // 3] = torch.eye(5, dtype=dtype)[y[: len(y) // 3] - 1]  # true labels of probability zero
         y[~mask] = torch.where(y[~mask] == 0, -1, y[~mask])
-        answers = []
+        results = []
         for on in (True, False):
-            compiled_for_all(on)
+            use_compiled(on)
             ev = ew.evaluate(
                 probs, y, edge_index, mask=mask, closed=closed, edge_choice=choice, n_bins=7, same_label=True
             )
-            answers.append(ev.to_dict())
-        np.testing.assert_equal(*answers)
+            results.append(ev.to_dict())
+        np.testing.assert_equal(*results)
 
 
-def test_same_bits_for_int32_edges_in_any_layout_and_number_of_threads(compiled_for_all):
+def test_same_bits_for_int32_edges_any_layout_and_any_number_of_threads(use_compiled):
     probs, y, edge_index, mask = random_case(0, 300, 5000)
-    compiled_for_all(False)
+    use_compiled(False)
     expected = ew.evaluate(probs, y, edge_index, mask=mask).to_dict()
-    compiled_for_all(True)
+    use_compiled(True)
     threads = torch.get_num_threads()
     try:
         for num in (1, 2, 5):
@@ -54,8 +54,7 @@ def test_same_bits_for_int32_edges_in_any_layout_and_number_of_threads(compiled_
         torch.set_num_threads(threads)
 
 
-def test_truth_to_1e_9_on_two_million_edges():
-    """Above the threshold for real; every number against float64 sums of the definitions."""
+def test_scores_of_two_million_edges_match_numpy_to_1e_9():
     g = torch.Generator().manual_seed(0)
     n, num_edges = 50_000, 2_000_000
     probs = (3 * torch.randn(n, 6, generator=g)).softmax(-1)
@@ -82,8 +81,8 @@ def test_truth_to_1e_9_on_two_million_edges():
         assert scores.ece == pytest.approx(np.abs(gap).sum() / chosen.sum(), abs=1e-9)
 
 
-def test_short_inputs_do_not_load_numba():
-    """It takes a second, which only long inputs are worth."""
+def test_short_inputs_do_not_import_numba():
+    """The import takes a second, which pays off only for long inputs."""
     code = (
         "import sys, torch, edgewise as ew\n"
         "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), same_label=True, n_resamples=2)\n"

@@ -1,3 +1,5 @@
+"""`evaluate` compared with loops, its invariances, and edge cases."""
+
 import itertools
 import math
 
@@ -23,7 +25,7 @@ def assert_matches(ev, expected, rel=1e-11):
     assert got == pytest.approx(expected["k_index"], nan_ok=True)
 
 
-def loop(probs, y, edge_index, mask, **options):
+def reference_scores(probs, y, edge_index, mask, **options):
     edges = list(zip(*edge_index.tolist(), strict=True))
     return loops.evaluate(probs.double().tolist(), y.tolist(), edges, mask.tolist(), **options)
 
@@ -36,36 +38,36 @@ def loop(probs, y, edge_index, mask, **options):
     choice=st.sampled_from(["both", "any", "all"]),
 )
 @settings(max_examples=150)
-def test_product_joint_equals_the_loops(case, n_bins, norm, closed, choice):
+def test_product_joints_match_the_loops(case, n_bins, norm, closed, choice):
     probs, y, edge_index, mask = case
     ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edge_choice=choice)
-    assert_matches(ev, loop(*case, n_bins=n_bins, norm=norm, closed=closed, choice=choice))
+    assert_matches(ev, reference_scores(*case, n_bins=n_bins, norm=norm, closed=closed, choice=choice))
 
 
 @given(case=cases(), n_bins=st.integers(1, 30))
 @settings(max_examples=50)
-def test_explicit_joint_equals_the_loops(case, n_bins):
+def test_explicit_joints_match_the_loops(case, n_bins):
     probs, y, edge_index, mask = case
     joints, table = symmetric_joints(probs, edge_index)
     ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, n_bins=n_bins)
     by_pair = {(i, j): table[i, j].tolist() for i in range(len(y)) for j in range(len(y))}
-    assert_matches(ev, loop(*case, joints=by_pair, n_bins=n_bins))
+    assert_matches(ev, reference_scores(*case, joints=by_pair, n_bins=n_bins))
 
 
 @given(case=cases())
 @settings(max_examples=50)
-def test_explicit_product_equals_the_cheap_path(case):
+def test_explicit_products_match_the_factorized_computation(case):
     probs, y, edge_index, mask = case
     start, end = edge_index
     joints = probs[start].double()[:, :, None] * probs[end].double()[:, None, :]
-    cheap = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True)
-    full = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, same_label=True)
+    factorized = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True)
+    explicit = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, same_label=True)
     for view in ew.VIEWS:
         for metric in ("accuracy", "brier", "ece"):
-            assert cheap[view][metric] == pytest.approx(full[view][metric], abs=1e-12, nan_ok=True)
-        if math.isfinite(full[view].nll):  # a product may underflow where a sum of logarithms does not
-            assert cheap[view].nll == pytest.approx(full[view].nll, rel=1e-9)
-    assert cheap.same_label.ece == pytest.approx(full.same_label.ece, abs=1e-12, nan_ok=True)
+            assert factorized[view][metric] == pytest.approx(explicit[view][metric], abs=1e-12, nan_ok=True)
+        if math.isfinite(explicit[view].nll):  # a product may underflow where a sum of logarithms does not
+            assert factorized[view].nll == pytest.approx(explicit[view].nll, rel=1e-9)
+    assert factorized.same_label.ece == pytest.approx(explicit.same_label.ece, abs=1e-12, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -89,41 +91,41 @@ def test_worked_example_of_the_paper(p, nodewise, chain, cycle):
 
 @given(case=cases(), seed=st.integers(0, 1000))
 @settings(max_examples=50)
-def test_order_and_direction_of_edges_change_no_bit(case, seed):
+def test_scores_do_not_depend_on_order_and_direction_of_edges(case, seed):
     probs, y, edge_index, mask = case
     g = torch.Generator().manual_seed(seed)
     once = edge_index[:, edge_index[0] < edge_index[1]]
     shuffled = once[:, torch.randperm(once.shape[1], generator=g)]
-    turned = torch.where(torch.rand(once.shape[1], generator=g) < 0.5, once, once.flip(0))
+    reversed_some = torch.where(torch.rand(once.shape[1], generator=g) < 0.5, once, once.flip(0))
     both = torch.cat([once, once.flip(0)], dim=1)
     loops_added = torch.cat([once, torch.arange(len(y)).repeat(2, 1)], dim=1)
     expected = ew.evaluate(probs, y, once, mask=mask).to_dict()
-    # A pair that is there twice and turned once counts once: only simple graphs may be turned edge by edge.
+    # Reversing one of two parallel edges changes the count, so single edges are reversed only in simple graphs.
     simple = once.unique(dim=1).shape[1] == once.shape[1]
-    for edges in [shuffled, both, loops_added, *([turned] if simple else [])]:
+    for edges in [shuffled, both, loops_added, *([reversed_some] if simple else [])]:
         np.testing.assert_equal(ew.evaluate(probs, y, edges, mask=mask).to_dict(), expected)
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
 @settings(max_examples=50)
-def test_names_of_nodes_change_no_bit(case, seed):
+def test_scores_do_not_depend_on_node_order(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
-    new_name = order.argsort()
-    renamed = ew.evaluate(probs[order], y[order], new_name[edge_index], mask=mask[order])
-    np.testing.assert_equal(renamed.to_dict(), ew.evaluate(probs, y, edge_index, mask=mask).to_dict())
+    new_index = order.argsort()
+    permuted = ew.evaluate(probs[order], y[order], new_index[edge_index], mask=mask[order])
+    np.testing.assert_equal(permuted.to_dict(), ew.evaluate(probs, y, edge_index, mask=mask).to_dict())
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
 @settings(max_examples=50)
-def test_names_of_classes_change_nothing(case, seed):
+def test_scores_do_not_depend_on_class_order(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(probs.shape[1], generator=torch.Generator().manual_seed(seed))
-    renamed = ew.evaluate(probs[:, order], order.argsort()[y], edge_index, mask=mask)
+    permuted = ew.evaluate(probs[:, order], order.argsort()[y], edge_index, mask=mask)
     ev = ew.evaluate(probs, y, edge_index, mask=mask)
     for view in ew.VIEWS:
         for metric in ew.METRICS:
-            assert renamed[view][metric] == pytest.approx(ev[view][metric], rel=1e-12, abs=1e-12, nan_ok=True)
+            assert permuted[view][metric] == pytest.approx(ev[view][metric], rel=1e-12, abs=1e-12, nan_ok=True)
 
 
 @given(case=cases(), n_bins=st.integers(1, 20), kind=st.sampled_from(["width", "mass"]))
@@ -153,7 +155,7 @@ def test_scores_stay_in_their_ranges(case, n_bins, kind):
             assert torch.equal(parts, getattr(l1.edgewise.reliability, name))
 
 
-def test_reversed_list_and_parallel_edges():
+def test_count_of_reversed_and_parallel_edges():
     probs, y, _, _ = random_case(0, num_nodes=3)
     for edges, count in [
         ([(0, 1), (1, 0)], 1),
@@ -188,7 +190,7 @@ def test_unknown_labels_outside_the_mask():
     assert ew.evaluate(probs, y, torch.tensor([[0, 2], [3, 3]]), mask=mask, edge_choice="all").edgewise.count == 1
 
 
-def test_empty_sets_are_legal():
+def test_scores_of_empty_sets_are_nan():
     probs, y, edge_index, _ = random_case(2)
     nothing = ew.evaluate(probs, y, edge_index, mask=torch.zeros(len(y), dtype=torch.bool), same_label=True)
     no_edges = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), n_resamples=3)
@@ -201,7 +203,7 @@ def test_empty_sets_are_legal():
     assert no_edges.nodewise.count == 12 and no_edges.k_index.edgewise == 0
 
 
-def test_a_truth_of_probability_zero_makes_the_nll_infinite():
+def test_true_label_of_probability_zero_makes_the_nll_infinite():
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     ev = ew.evaluate(probs, torch.tensor([1, 0]), torch.tensor([[0], [1]]), same_label=True)
     assert ev.nodewise.nll == math.inf and ev.nodewise.zero_probability == 1
@@ -209,7 +211,7 @@ def test_a_truth_of_probability_zero_makes_the_nll_infinite():
     assert ev.same_label.nll == pytest.approx(math.log(2))
 
 
-def test_same_label_event():
+def test_same_label_scores():
     probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     y = torch.tensor([0, 0, 1])
     same = ew.evaluate(probs, y, torch.tensor([[0, 1], [1, 2]]), same_label=True, n_bins=1).same_label
@@ -224,7 +226,7 @@ def test_same_label_event():
 
 @given(case=cases())
 @settings(max_examples=60)
-def test_an_outcome_is_at_least_as_probable_as_the_labels_that_came_true(case):
+def test_same_label_outcome_is_at_least_as_probable_as_the_labels(case):
     probs, y, edge_index, mask = case
     joints, _ = symmetric_joints(probs, edge_index)
     for edge_probs in (None, joints):
@@ -256,28 +258,26 @@ def test_same_label_in_bins_of_equal_mass():
     once = edge_index[:, edge_index[0] < edge_index[1]].unique(dim=1)
     same = ew.evaluate(probs, y, once, same_label=True, binning="mass", n_bins=4).same_label
     p = (probs[once[0]] * probs[once[1]]).sum(1)
-    happened = (y[once[0]] == y[once[1]]).double()
+    outcome = (y[once[0]] == y[once[1]]).double()
     order = p.argsort()
     limits = [math.ceil(k * len(p) / 4) for k in range(5)]
-    gaps = [abs(float((happened - p)[order[a:b]].sum())) for a, b in itertools.pairwise(limits)]
+    gaps = [abs(float((outcome - p)[order[a:b]].sum())) for a, b in itertools.pairwise(limits)]
     assert same.ece == pytest.approx(sum(gaps) / len(p), abs=1e-12)
 
 
-def test_labels_drawn_from_the_joint_are_calibrated_on_edges_but_not_given_agreement():
-    """ALGORITHMS: agree and disagree condition on the truth, so even a perfect model has errors there."""
+def test_true_model_is_calibrated_on_edges_but_not_given_agreement():
+    """The views agree and disagree condition on the true labels, so even the true model has errors there."""
     g = torch.Generator().manual_seed(0)
     n = 200_000
-    of_pair = 1.5 * torch.randn(n // 2, 3, generator=g, dtype=torch.float64).repeat(
-        2, 1
-    )  # neighbors resemble each other
-    probs = (of_pair + 0.3 * torch.randn(n, 3, generator=g, dtype=torch.float64)).softmax(-1)
+    shared_logits = 1.5 * torch.randn(n // 2, 3, generator=g, dtype=torch.float64).repeat(2, 1)
+    probs = (shared_logits + 0.3 * torch.randn(n, 3, generator=g, dtype=torch.float64)).softmax(-1)
     y = torch.multinomial(probs, 1, generator=g).squeeze(1)
     ev = ew.evaluate(probs, y, torch.arange(n).view(2, -1), same_label=True)
     assert ev.nodewise.ece < 0.005 and ev.edgewise.ece < 0.005 and ev.same_label.ece < 0.01
     assert ev.agree.ece > 0.05 and ev.disagree.ece > 0.05
 
 
-def test_table_for_a_person():
+def test_printed_table_and_lookup_by_name():
     probs, y, edge_index, mask = random_case(3)
     ev = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True, n_resamples=5)
     text = str(ev)
@@ -293,13 +293,13 @@ def test_table_for_a_person():
         ev.agree["acc"]
 
 
-def test_evaluations_of_parts_add_up():
-    whole_probs, whole_y, whole_edges, _ = random_case(4)
+def test_sum_of_evaluations_equals_evaluation_of_all_parts():
+    first_probs, first_y, first_edges, _ = random_case(4)
     probs, y, edges, _ = random_case(5)
     together = ew.evaluate(
-        torch.cat([whole_probs, probs]), torch.cat([whole_y, y]), torch.cat([whole_edges, edges + len(whole_y)], dim=1)
+        torch.cat([first_probs, probs]), torch.cat([first_y, y]), torch.cat([first_edges, edges + len(first_y)], dim=1)
     )
-    added = ew.evaluate(whole_probs, whole_y, whole_edges) + ew.evaluate(probs, y, edges)
+    added = ew.evaluate(first_probs, first_y, first_edges) + ew.evaluate(probs, y, edges)
     assert added.to_dict() == together.to_dict()
     assert sum([ew.evaluate(probs, y, edges)] * 2).edgewise.count == 2 * ew.evaluate(probs, y, edges).edgewise.count
     for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edge_choice": "all"}, {"same_label": True}):
@@ -312,7 +312,7 @@ def test_evaluations_of_parts_add_up():
         by_mass + by_mass
 
 
-def test_progress_is_told():
+def test_progress_reports_processed_edges():
     probs, y, edge_index, mask = random_case(6)
     calls = []
     ew.evaluate(probs, y, edge_index, mask=mask, progress=lambda done, total: calls.append((done, total)))

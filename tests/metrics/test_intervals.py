@@ -1,3 +1,5 @@
+"""Confidence intervals by resampling nodes."""
+
 import math
 
 import numpy as np
@@ -9,39 +11,39 @@ from helpers.random_predictions import random_case
 
 
 def heavy_tailed_edges(num_nodes, generator):
-    """A graph with hubs: ends are drawn in proportion to Pareto weights."""
+    """Edges of a graph with hubs, whose ends are drawn with Pareto weights."""
     weight = torch.rand(num_nodes, generator=generator, dtype=torch.float64) ** (-1 / 1.5)
     ends = torch.multinomial(weight, 6 * num_nodes, replacement=True, generator=generator).view(2, -1)
     return ends.sort(0).values.unique(dim=1)
 
 
 def draw_prediction(num_nodes, generator):
-    """Binary predictions with 10 points too much confidence."""
+    """Draw binary predictions whose confidence is 0.1 above the accuracy."""
     confidence = 0.6 + 0.4 * torch.rand(num_nodes, generator=generator, dtype=torch.float64)
     correct = torch.rand(num_nodes, generator=generator) < confidence - 0.1
     probs = torch.stack([confidence, 1 - confidence], dim=1)
     return probs, (~correct).long()
 
 
-def test_width_is_that_of_repeated_experiments_and_not_that_of_resampled_edges():
-    """Nodes are the independent draws: on a graph with hubs, resampling edges is several times too sure."""
+def test_width_matches_repeated_experiments_unlike_resampled_edges():
+    """Nodes are the independent draws. On a graph with hubs, resampling edges gives far too narrow intervals."""
     g = torch.Generator().manual_seed(0)
     n = 1500
     edge_index = heavy_tailed_edges(n, g)
     runs = [ew.evaluate(*draw_prediction(n, g), edge_index).edgewise for _ in range(200)]
     probs, y = draw_prediction(n, g)
     interval = ew.evaluate(probs, y, edge_index, n_resamples=400).intervals["edgewise"]
-    right = (y[edge_index] == 0).all(0).double()
+    correct = (y[edge_index] == 0).all(0).double()
     for metric in ("accuracy", "brier", "ece"):
         true_std = float(np.std([run[metric] for run in runs]))
-        ours = (interval[metric].high - interval[metric].low) / (2 * 1.96)
-        assert 0.7 < ours / true_std < 1.5, metric
-    by_edges = float(right.std()) / math.sqrt(len(right))
-    assert by_edges < 0.3 * float(np.std([run.accuracy for run in runs]))
+        estimated_std = (interval[metric].high - interval[metric].low) / (2 * 1.96)
+        assert 0.7 < estimated_std / true_std < 1.5, metric
+    edge_std = float(correct.std()) / math.sqrt(len(correct))
+    assert edge_std < 0.3 * float(np.std([run.accuracy for run in runs]))
 
 
 @pytest.mark.parametrize("graph", ["ring", "matching"])
-def test_where_edges_hardly_share_nodes_intervals_are_wide_by_root_three_at_most(graph):
+def test_intervals_are_conservative_if_few_edges_share_nodes(graph):
     g = torch.Generator().manual_seed(0)
     n = 1000
     nodes = torch.arange(n)
@@ -51,19 +53,19 @@ def test_where_edges_hardly_share_nodes_intervals_are_wide_by_root_three_at_most
     assert 1.0 < (interval.high - interval.low) / (2 * 1.96) / float(np.std(runs)) < 2.0
 
 
-def test_a_calibrated_model_may_well_have_no_error():
-    """Plain quantiles of the resamples lie above the truth, zero, altogether."""
+def test_interval_of_a_calibrated_model_contains_zero():
+    """Percentile intervals of the resamples would lie above the true error, zero."""
     g = torch.Generator().manual_seed(0)
-    holds_zero = 0
+    num_near_zero = 0
     for _ in range(20):
         probs = 0.5 + 0.5 * torch.rand(400, 1, generator=g, dtype=torch.float64)
         y = (torch.rand(400, generator=g) >= probs[:, 0]).long()
         ev = ew.evaluate(torch.cat([probs, 1 - probs], dim=1), y, torch.arange(400).view(2, -1), n_resamples=100)
-        holds_zero += ev.intervals["nodewise"]["ece"].low < 0.01
-    assert holds_zero >= 15
+        num_near_zero += ev.intervals["nodewise"]["ece"].low < 0.01
+    assert num_near_zero >= 15
 
 
-def test_coverage_is_near_the_level():
+def test_coverage_is_near_the_confidence_level():
     g = torch.Generator().manual_seed(1)
     n = 600
     edge_index = heavy_tailed_edges(n, g)
@@ -82,7 +84,7 @@ def test_coverage_is_near_the_level():
         assert count / repeats > 0.78, name
 
 
-def test_intervals_hold_the_score_and_grow_with_the_level():
+def test_intervals_contain_the_score_and_grow_with_the_confidence_level():
     probs, y, edge_index, mask = random_case(0, num_nodes=300, num_edges=900)
     narrow, wide = (
         ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=200, confidence_level=level) for level in (0.5, 0.99)
@@ -94,7 +96,7 @@ def test_intervals_hold_the_score_and_grow_with_the_level():
             assert outer.low <= wide[view][metric] <= outer.high
 
 
-def test_a_seed_gives_the_same_interval_and_leaves_other_generators_alone():
+def test_intervals_are_reproducible_and_keep_the_global_random_state():
     probs, y, edge_index, mask = random_case(0, num_nodes=60, num_edges=100)
     state = torch.random.get_rng_state()
     first, again, other = (
@@ -104,7 +106,7 @@ def test_a_seed_gives_the_same_interval_and_leaves_other_generators_alone():
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_without_resamples_there_are_no_intervals_and_scores_do_not_depend_on_them():
+def test_scores_do_not_depend_on_resamples():
     probs, y, edge_index, mask = random_case(0, num_nodes=60, num_edges=100)
     plain = ew.evaluate(probs, y, edge_index, mask=mask)
     with_intervals = ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=5)
@@ -112,7 +114,7 @@ def test_without_resamples_there_are_no_intervals_and_scores_do_not_depend_on_th
     assert plain.scalars() == with_intervals.scalars()
 
 
-def test_a_view_that_is_empty_or_infinite_has_no_interval():
+def test_intervals_of_empty_views_and_infinite_scores():
     probs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.5, 0.5]])
     ev = ew.evaluate(probs, torch.tensor([1, 1, 1]), torch.tensor([[0, 1], [1, 2]]), n_resamples=20)
     assert math.isnan(ev.intervals["disagree"]["ece"].low)
@@ -121,7 +123,7 @@ def test_a_view_that_is_empty_or_infinite_has_no_interval():
 
 
 @pytest.mark.parametrize("binning", ["width", "mass"])
-def test_every_choice_of_edges_and_bins(binning):
+def test_intervals_for_all_edge_choices_and_binnings(binning):
     probs, y, edge_index, mask = random_case(0, num_nodes=60, num_edges=100)
     for choice in ("both", "any", "all"):
         ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_choice=choice, binning=binning, n_resamples=50)
@@ -129,8 +131,8 @@ def test_every_choice_of_edges_and_bins(binning):
         assert interval.low < ev.edgewise.brier < interval.high
 
 
-def test_ends_outside_the_mask_are_resampled_too():
-    """A star: its center is scored, and its leaves bear all the uncertainty of its edges."""
+def test_ends_outside_the_mask_are_resampled():
+    """Only the center of a star is in the mask, but the uncertainty of its edges comes from the leaves."""
     g = torch.Generator().manual_seed(0)
     probs, y = draw_prediction(200, g)
     y[0] = 0

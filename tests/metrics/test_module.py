@@ -1,4 +1,4 @@
-"""GraphCalibration: batches, processes, devices and dtypes change no bit."""
+"""GraphCalibration gives the same bits for all batches, processes and dtypes."""
 
 import copy
 import pickle
@@ -21,7 +21,7 @@ def batches(num, dtype=torch.float32):
     return [random_case(seed, num_nodes=20 + seed, num_edges=60, dtype=dtype) for seed in range(num)]
 
 
-def as_one_graph(parts):
+def merge_graphs(parts):
     offsets = np.cumsum([0] + [len(part[1]) for part in parts])
     return (
         torch.cat([part[0] for part in parts]),
@@ -31,23 +31,23 @@ def as_one_graph(parts):
     )
 
 
-def whole(parts, **options):
-    probs, y, edge_index, mask = as_one_graph(parts)
+def evaluate_merged(parts, **options):
+    probs, y, edge_index, mask = merge_graphs(parts)
     return ew.evaluate(probs, y, edge_index, mask=mask, **options).to_dict()
 
 
 @given(st.permutations(range(6)), st.integers(0, 6))
 @settings(max_examples=20)
-def test_batches_in_any_order_and_grouping_give_the_bits_of_one_graph(order, cut):
+def test_batches_in_any_order_give_the_same_bits_as_one_graph(order, cut):
     parts = batches(6)
     metric = ew.GraphCalibration(same_label=True)
     for group in (order[:cut], order[cut:]):
         if group:
-            metric.update(*as_one_graph([parts[k] for k in group]))
-    assert metric.compute().to_dict() == whole(parts, same_label=True)
+            metric.update(*merge_graphs([parts[k] for k in group]))
+    assert metric.compute().to_dict() == evaluate_merged(parts, same_label=True)
 
 
-def test_a_posterior_is_a_batch_with_joints_of_its_own():
+def test_update_uses_the_joints_of_a_posterior():
     probs, y, edge_index, mask = random_case(0, num_nodes=20, num_edges=60)
     belief = ew.MixturePosterior(torch.stack([probs, probs.flip(1)]))
     metric = ew.GraphCalibration()
@@ -65,21 +65,21 @@ def test_merge_state_of_metrics_and_of_dicts():
     third.update(*parts[3])
     first.merge_state(second)
     first.merge_state(third.metric_state)
-    assert first.compute().to_dict() == whole(parts)
+    assert first.compute().to_dict() == evaluate_merged(parts)
 
 
-def test_forward_gives_the_batch_and_keeps_the_sum():
+def test_forward_returns_the_batch_scores_and_accumulates():
     parts = batches(3)
     metric = ew.GraphCalibration()
     for part in parts:
-        assert metric(*part).to_dict() == whole([part])
-    assert metric.compute().to_dict() == whole(parts)
+        assert metric(*part).to_dict() == evaluate_merged([part])
+    assert metric.compute().to_dict() == evaluate_merged(parts)
     metric.reset()
     metric.update(*parts[0])
-    assert metric.compute().to_dict() == whole(parts[:1])
+    assert metric.compute().to_dict() == evaluate_merged(parts[:1])
 
 
-def test_dtype_device_copy_and_pickle_change_nothing():
+def test_dtype_copy_pickle_and_state_dict_keep_the_sums():
     parts = batches(2)
     metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     metric.update(*parts[0])
@@ -89,16 +89,16 @@ def test_dtype_device_copy_and_pickle_change_nothing():
     fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     fresh.persistent(True)
     fresh.load_state_dict(metric.state_dict())
-    for survivor in (metric, fresh):
-        survivor.update(*parts[1])
-        assert survivor.tables.dtype == torch.int64
-    expected = whole(parts, n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
+    for module in (metric, fresh):
+        module.update(*parts[1])
+        assert module.tables.dtype == torch.int64
+    expected = evaluate_merged(parts, n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
     assert metric.compute().to_dict() == expected
-    # torchmetrics does not save that it was updated, so the loaded one is asked for its sums, not for compute().
+    # torchmetrics does not save whether a metric was updated, so the sums are compared instead of compute().
     assert torch.equal(fresh.tables, metric.tables)
 
 
-def test_explicit_joints_and_collections():
+def test_metric_collection_with_edge_probs():
     probs, y, edge_index, mask = random_case(0)
     joints = torch.full((edge_index.shape[1], 3, 3), 1 / 9)
     collection = MetricCollection({"graph": ew.GraphCalibration()})
@@ -107,8 +107,8 @@ def test_explicit_joints_and_collections():
     assert ev.to_dict() == ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints).to_dict()
 
 
-def test_modules_with_other_options_are_never_taken_for_one():
-    """torchmetrics shares the state of metrics that look alike after a first batch."""
+def test_modules_with_different_options_do_not_share_state():
+    """torchmetrics shares the state of metrics whose states are equal after the first batch."""
     probs, y, edge_index, mask = random_case(0, num_nodes=40, num_edges=90)
     options = {
         "both": {},
@@ -129,7 +129,7 @@ def test_modules_with_other_options_are_never_taken_for_one():
 
 
 @pytest.mark.parametrize("other", [{"edge_choice": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": True}])
-def test_sums_of_other_options_are_neither_merged_nor_loaded(other):
+def test_sums_with_other_options_are_neither_merged_nor_loaded(other):
     ours, theirs = ew.GraphCalibration(), ew.GraphCalibration(**other)
     for metric in (ours, theirs):
         metric.update(*random_case(0))
@@ -140,7 +140,7 @@ def test_sums_of_other_options_are_neither_merged_nor_loaded(other):
         ours.load_state_dict(theirs.state_dict())
 
 
-def test_a_refused_batch_costs_nothing():
+def test_invalid_batch_keeps_the_sums():
     probs, y, edge_index, mask = random_case(0)
     metric = ew.GraphCalibration()
     metric(probs, y, edge_index, mask)
@@ -157,7 +157,7 @@ def _worker(rank, world_size, folder):
         metric.update(*part)
     reductions, all_reduce = [], dist.all_reduce
     dist.all_reduce = lambda tensor, **options: (reductions.append(tensor.shape), all_reduce(tensor, **options))
-    dist.all_gather = None  # whoever gathers fails
+    dist.all_gather = None  # a call would fail
     result = metric.compute().to_dict()
     assert len(reductions) == 1
     local_count = int(metric.tables[0, :-2, 0].sum())
@@ -168,18 +168,18 @@ def _worker(rank, world_size, folder):
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_several_processes_give_the_bits_of_one(world_size, tmp_path):
+def test_several_processes_give_the_same_bits_as_one(world_size, tmp_path):
     processes = mp.spawn(_worker, (world_size, tmp_path), nprocs=world_size, join=False)
-    _wait_for(processes, seconds=300)
+    _wait_for(processes, timeout_seconds=600)
     result, local_count = pickle.loads((tmp_path / "result").read_bytes())
     parts = batches(7)
-    assert result == whole(parts, same_label=True)
-    assert local_count < result["nodewise"]["count"]  # the sums were spread over the processes
+    assert result == evaluate_merged(parts, same_label=True)
+    assert local_count < result["nodewise"]["count"]  # the sums are distributed over the processes
 
 
-def _wait_for(processes, seconds):
-    """Wait for all processes, none of which stays; if one fails, its error is raised here."""
-    end = time.monotonic() + seconds
+def _wait_for(processes, timeout_seconds):
+    """Wait for all processes, raise the error of a failed process, and kill the remaining ones."""
+    end = time.monotonic() + timeout_seconds
     try:
         while not processes.join(timeout=1):
             assert time.monotonic() < end

@@ -1,4 +1,4 @@
-"""Our scores against libraries that are not ours."""
+"""Scores compared with torchmetrics, netcal, scikit-learn and uncertainty-calibration."""
 
 import numpy as np
 import pytest
@@ -23,15 +23,15 @@ def flat_product(probs, ends):
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "max"])
 @pytest.mark.parametrize("n_bins", [5, 15])
-def test_nodewise_calibration_error_is_that_of_torchmetrics(case, norm, n_bins):
+def test_nodewise_calibration_error_equals_torchmetrics(case, norm, n_bins):
     probs, y, edge_index, mask = case
     ev = ew.evaluate(probs, y, edge_index, mask=mask, norm=norm, n_bins=n_bins)
     theirs = multiclass_calibration_error(probs[mask], y[mask], num_classes=4, n_bins=n_bins, norm=norm)
-    assert ev.nodewise.ece == pytest.approx(float(theirs), abs=1e-6)  # theirs sums in float32
+    assert ev.nodewise.ece == pytest.approx(float(theirs), abs=1e-6)  # torchmetrics sums in float32
 
 
 @pytest.mark.parametrize("norm", ["l1", "l2", "max"])
-def test_edgewise_calibration_error_is_that_of_torchmetrics_on_pairs_as_classes(case, norm):
+def test_edgewise_calibration_error_equals_torchmetrics_with_pairs_as_classes(case, norm):
     probs, y, edge_index, mask = case
     once = edge_index.unique(dim=1)
     once = once[:, (once[0] < once[1]) & mask[once[0]] & mask[once[1]]]
@@ -45,7 +45,7 @@ def test_edgewise_calibration_error_is_that_of_torchmetrics_on_pairs_as_classes(
         assert ev[view].accuracy == pytest.approx(float(accuracy), abs=1e-6)
 
 
-def test_nodewise_scores_are_those_of_netcal_and_scikit_learn(case):
+def test_nodewise_scores_equal_netcal_and_scikit_learn(case):
     probs, y, edge_index, mask = case
     ev = ew.evaluate(probs, y, edge_index, mask=mask)
     p, labels = probs[mask].numpy(), y[mask].numpy()
@@ -57,8 +57,8 @@ def test_nodewise_scores_are_those_of_netcal_and_scikit_learn(case):
     assert ev.nodewise.brier == pytest.approx(((p - np.eye(4)[labels]) ** 2).sum(1).mean(), rel=1e-12)
 
 
-def test_debiased_error_is_that_of_its_authors(case):
-    """Kumar, Liang and Ma publish their estimator as `uncertainty-calibration`."""
+def test_debiased_error_equals_the_implementation_of_its_authors(case):
+    """Kumar, Liang and Ma publish it as `uncertainty-calibration`."""
     probs, y, edge_index, mask = case
     confidence, prediction = probs[mask].max(1)
     correct = (prediction == y[mask]).long()
@@ -70,7 +70,7 @@ def test_debiased_error_is_that_of_its_authors(case):
     assert ev.nodewise.debiased_l2 == pytest.approx(unbiased_l2_ce(binned), abs=1e-12)
 
 
-def test_debiased_error_of_a_calibrated_model_is_nearer_to_zero():
+def test_debiased_error_of_a_calibrated_model_is_closer_to_zero():
     g = torch.Generator().manual_seed(0)
     no_edges = torch.empty(2, 0, dtype=torch.long)
     plain, debiased = [], []

@@ -1,15 +1,15 @@
-"""Bad input is an error that says what was expected, what came, and where; never a number."""
+"""Invalid inputs of `evaluate` and `GraphCalibration` raise ValueError; all valid dtypes and layouts are accepted."""
 
 import numpy as np
 import pytest
 import torch
 
 import edgewise as ew
-from edgewise.kernels import dispatch as compiled
+from edgewise.kernels import dispatch
 from helpers.random_predictions import random_case
 
 
-def good():
+def valid_inputs():
     probs, y, edge_index, mask = random_case(0)
     return {"probs": probs, "y": y, "edge_index": edge_index, "mask": mask}
 
@@ -19,20 +19,17 @@ def joints_of(case):
     return case["probs"][start][:, :, None] * case["probs"][end][:, None, :]
 
 
-def change(tensor, place, value):
+def change(tensor, index, value):
     out = tensor.clone()
-    out[place] = value
+    out[index] = value
     return out
 
 
-REFUSED = {
-    "NaN": (
-        lambda c: {"probs": change(c["probs"], (7, 1), float("nan"))},
-        "row 7 of probs holds NaN",
-    ),
+INVALID = {
+    "NaN": (lambda c: {"probs": change(c["probs"], (7, 1), float("nan"))}, "row 7 of probs holds NaN"),
     "infinity": (lambda c: {"probs": change(c["probs"], (7, 1), float("inf"))}, "row 7 of probs sums to inf"),
     "negative": (lambda c: {"probs": change(c["probs"], (3, 0), -0.25)}, r"row 3 of probs holds -0.25.*softmax"),
-    "no sum": (lambda c: {"probs": change(c["probs"], 5, 0.5)}, r"row 5 of probs sums to 1.5.*softmax"),
+    "wrong sum": (lambda c: {"probs": change(c["probs"], 5, 0.5)}, r"row 5 of probs sums to 1.5.*softmax"),
     "zero row": (lambda c: {"probs": change(c["probs"], 5, 0.0)}, "row 5 of probs sums to 0"),
     "integers": (lambda c: {"probs": torch.ones(12, 1, dtype=torch.long)}, "floating-point.*int64"),
     "1-D probs": (lambda c: {"probs": c["probs"][:, 0]}, r"shape \(nodes, classes\).*\(12,\)"),
@@ -46,13 +43,10 @@ REFUSED = {
     "unknown": (lambda c: {"y": change(c["y"], 4, -1), "mask": None}, "node 4 has label -1.*mask="),
     "float labels": (lambda c: {"y": c["y"].double()}, "y to hold integers.*float64"),
     "few labels": (lambda c: {"y": c["y"][:-1]}, r"for each of the 12 rows of probs, but got shape \(11,\)"),
-    "one-hot": (
-        lambda c: {"y": torch.eye(12, 3).long()},
-        r"one label for each .*\(12, 3\). For one-hot labels pass y.argmax",
-    ),
+    "one-hot": (lambda c: {"y": torch.eye(12, 3).long()}, r"\(12, 3\).*y.argmax"),
     "edge high": (lambda c: {"edge_index": change(c["edge_index"], (1, 2), 12)}, "nodes from 0 to 11, but edge 2 is"),
     "edge low": (lambda c: {"edge_index": change(c["edge_index"], (0, 2), -1)}, r"edge 2 is \[-1, "),
-    "edges turned": (lambda c: {"edge_index": c["edge_index"].T}, r"shape \(2, edges\).*edge_index.T"),
+    "edges transposed": (lambda c: {"edge_index": c["edge_index"].T}, r"shape \(2, edges\).*edge_index.T"),
     "edges flat": (lambda c: {"edge_index": c["edge_index"][0]}, r"shape \(2, edges\)"),
     "float edges": (lambda c: {"edge_index": c["edge_index"].double()}, "edge_index to hold integers"),
     "bool edges": (lambda c: {"edge_index": c["edge_index"] > 3}, "edge_index to hold integers.*bool"),
@@ -74,7 +68,7 @@ REFUSED = {
     "longdouble": (lambda c: {"probs": c["probs"].numpy().astype(np.longdouble)}, "at most 64 bits"),
     "n_bins huge": (lambda c: {"n_bins": 10**14}, "n_bins .* but got 1000"),
     "seed": (lambda c: {"seed": -1}, "seed .* but got -1"),
-    "no seed": (lambda c: {"seed": None}, "seed .* but got None"),
+    "seed None": (lambda c: {"seed": None}, "seed .* but got None"),
     "level": (lambda c: {"confidence_level": "high"}, "a number above 0 and below 1, but got 'high'"),
     "n_bins 1.5": (lambda c: {"n_bins": 1.5}, "n_bins .* but got 1.5"),
     "n_bins True": (lambda c: {"n_bins": True}, "n_bins .* but got True"),
@@ -90,30 +84,30 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("long", [False, True], ids=["tensors", "compiled"])
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused_with_a_way_out(name, long, monkeypatch):
-    monkeypatch.setattr(compiled, "MIN_COMPILED_LENGTH", 0 if long else 1 << 62)
-    wrong, message = REFUSED[name]
-    case = good()
-    case |= wrong(case)
+@pytest.mark.parametrize("compiled", [False, True], ids=["tensors", "compiled"])
+@pytest.mark.parametrize("name", INVALID)
+def test_evaluate_rejects_invalid_input(name, compiled, monkeypatch):
+    monkeypatch.setattr(dispatch, "MIN_COMPILED_LENGTH", 0 if compiled else 1 << 62)
+    changes, message = INVALID[name]
+    case = valid_inputs()
+    case |= changes(case)
     with pytest.raises(ValueError, match=message):
         ew.evaluate(**case)
 
 
 @pytest.mark.parametrize("name", ["NaN", "label high", "edge high", "short mask", "joint sum"])
-def test_the_module_refuses_the_same_and_keeps_its_sums(name):
-    wrong, message = REFUSED[name]
+def test_module_rejects_invalid_input_and_keeps_its_sums(name):
+    changes, message = INVALID[name]
     metric = ew.GraphCalibration()
-    metric.update(**good())
+    metric.update(**valid_inputs())
     before = metric.tables.clone()
-    case = good()
+    case = valid_inputs()
     with pytest.raises(ValueError, match=message):
-        metric.update(**case | wrong(case))
+        metric.update(**case | changes(case))
     assert torch.equal(metric.tables, before)
 
 
-def test_bad_options_of_the_module():
+def test_module_rejects_invalid_options():
     for options, message in [
         ({"n_bins": 0}, "n_bins"),
         ({"norm": "l3"}, "norm"),
@@ -125,7 +119,7 @@ def test_bad_options_of_the_module():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-def test_rounding_to_a_dtype_is_no_error(dtype):
+def test_probabilities_rounded_to_a_dtype_are_valid(dtype):
     g = torch.Generator().manual_seed(0)
     for num_classes in (2, 40, 1000):
         probs = torch.randn(200, num_classes, generator=g).softmax(-1).to(dtype)
@@ -134,16 +128,16 @@ def test_rounding_to_a_dtype_is_no_error(dtype):
 
 
 @pytest.mark.parametrize("as_type", [np.int8, np.int32, np.uint8, np.uint16, np.uint32, ">i8"])
-def test_any_integers_will_do(as_type):
-    case = good()
+def test_any_integer_dtype_is_valid(as_type):
+    case = valid_inputs()
     expected = ew.evaluate(**case).to_dict()
     arrays = {name: value.numpy() for name, value in case.items()}
     arrays["y"], arrays["edge_index"] = arrays["y"].astype(as_type), arrays["edge_index"].astype(as_type)
     np.testing.assert_equal(ew.evaluate(**arrays).to_dict(), expected)
 
 
-def test_arrays_of_any_layout_are_read_and_never_written():
-    case = good()
+def test_arrays_of_any_layout_and_read_only_arrays():
+    case = valid_inputs()
     expected = ew.evaluate(**case).to_dict()
     probs = np.asfortranarray(case["probs"].numpy())[:, ::1]
     probs.flags.writeable = False

@@ -1,4 +1,4 @@
-"""The definitions as loops that a reader believes at sight. Slow, and for tests only."""
+"""Reference implementation of the metrics with plain Python loops."""
 
 import math
 from collections import Counter
@@ -6,13 +6,13 @@ from fractions import Fraction
 
 
 def scored_edges(edges, mask, choice="both"):
-    """Pairs (low, high), each as often as it is to be counted."""
+    """Return pairs (low, high), each repeated as often as it counts."""
     forward, backward = Counter(), Counter()
     for i, j in edges:
-        inside = {"both": mask[i] and mask[j], "any": mask[i] or mask[j], "all": True}[choice]
-        if i < j and inside:
+        selected = {"both": mask[i] and mask[j], "any": mask[i] or mask[j], "all": True}[choice]
+        if i < j and selected:
             forward[i, j] += 1
-        if i > j and inside:
+        if i > j and selected:
             backward[j, i] += 1
     pairs = []
     for pair in set(forward) | set(backward):
@@ -21,7 +21,7 @@ def scored_edges(edges, mask, choice="both"):
 
 
 def bin_of(confidence, n_bins, closed="right"):
-    """(k-1)/m < c <= k/m, or (k-1)/m <= c < k/m; counted from 0, in exact arithmetic."""
+    """Return k - 1 for (k-1)/m < c <= k/m, or (k-1)/m <= c < k/m if closed on the left, in exact arithmetic."""
     scaled = Fraction(confidence) * n_bins
     k = math.ceil(scaled) - 1 if closed == "right" else math.floor(scaled)
     return min(max(k, 0), n_bins - 1)
@@ -50,13 +50,13 @@ def product(p, q):
 
 
 def score_distributions(distributions, truths, corrects, n_bins, norm="l1", closed="right"):
-    """Accuracy, NLL, Brier and ECE of flat distributions with known true entries."""
+    """Return accuracy, NLL, Brier score and ECE of flat distributions with the given true entries."""
     n = len(distributions)
     if n == 0:
         return {"count": 0, "accuracy": math.nan, "nll": math.nan, "brier": math.nan, "ece": math.nan}
     nll = [-math.log(d[t]) if d[t] > 0 else math.inf for d, t in zip(distributions, truths, strict=True)]
     brier = [
-        math.fsum((1 - value) ** 2 if place == t else value**2 for place, value in enumerate(d))
+        math.fsum((1 - value) ** 2 if entry == t else value**2 for entry, value in enumerate(d))
         for d, t in zip(distributions, truths, strict=True)
     ]
     confidences = [max(d) for d in distributions]
@@ -70,10 +70,10 @@ def score_distributions(distributions, truths, corrects, n_bins, norm="l1", clos
 
 
 def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="right", choice="both"):
-    """All views; probs and joints are nested lists, joints[i, j] the joint of a pair (low, high)."""
+    """Return the scores of all views. Inputs are nested lists, and joints[i, j] is the joint of a pair (low, high)."""
     num_classes = len(probs[0])
     predicted = [p.index(max(p)) for p in probs]
-    right = [predicted[i] == y[i] for i in range(len(probs))]
+    correct = [predicted[i] == y[i] for i in range(len(probs))]
     nodes = [i for i in range(len(probs)) if mask[i]]
     scored = [(i, j) for i, j in scored_edges(edges, mask, choice) if y[i] >= 0 and y[j] >= 0]
 
@@ -83,7 +83,7 @@ def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="r
             joint = joints[i, j] if joints else product(probs[i], probs[j])
             flat.append([value for row in joint for value in row])
         truths = [y[i] * num_classes + y[j] for i, j in chosen]
-        corrects = [right[i] and right[j] for i, j in chosen]
+        corrects = [correct[i] and correct[j] for i, j in chosen]
         return score_distributions(flat, truths, corrects, n_bins, norm, closed)
 
     agree = [(i, j) for i, j in scored if y[i] == y[j]]
@@ -95,7 +95,7 @@ def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="r
 
     return {
         "nodewise": score_distributions(
-            [probs[i] for i in nodes], [y[i] for i in nodes], [right[i] for i in nodes], n_bins, norm, closed
+            [probs[i] for i in nodes], [y[i] for i in nodes], [correct[i] for i in nodes], n_bins, norm, closed
         ),
         "edgewise": score_edges(scored),
         "agree": score_edges(agree),
