@@ -1,4 +1,4 @@
-"""CaGCN against torch_geometric's layers, a loop over the margin, and data that no single temperature fits."""
+"""CaGCN against PyG layers, the margin loss against a loop, and data that need two temperatures."""
 
 import re
 
@@ -11,7 +11,7 @@ from torch_geometric.utils import to_undirected
 
 from edgewise import CaGCN, TemperatureScaling
 from edgewise.calibration.calibration_input import predictions_on
-from edgewise.calibration.graph_networks import _Network, margin_loss
+from edgewise.calibration.graph_networks import _CalibrationGCN, margin_loss
 from edgewise.data.splits import Split
 from edgewise.kernels.dropout import NO_DROPOUT
 
@@ -20,7 +20,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_factors_are_those_of_two_pyg_layers(case):
+def test_factors_equal_two_pyg_layers(case):
     g = generator()
     shapes = {"weight_1": (3, 5), "bias_1": (5,), "weight_2": (5, 1), "bias_2": (1,)}
     weights = {name: torch.randn(*shape, generator=g, dtype=torch.float64) for name, shape in shapes.items()}
@@ -33,7 +33,7 @@ def test_factors_are_those_of_two_pyg_layers(case):
         expected = torch.log(torch.exp(second(first(case.logits, edges).relu(), edges)) + 1.1)
     predictions = predictions_on(case.logits, case.data)
     for chosen in (torch.ones(60, dtype=torch.bool), case.split.val):
-        found = _Network.of(predictions, chosen).factors(weights, NO_DROPOUT, 0)
+        found = _CalibrationGCN.create(predictions, chosen).factors(weights, NO_DROPOUT, 0)
         torch.testing.assert_close(found, expected[chosen])
 
 
@@ -42,7 +42,7 @@ def test_large_logits_have_finite_factors(case):
     assert bool(found.parameters["factors"].isfinite().all()) and bool((found.parameters["factors"] > 0).all())
 
 
-def test_margin_is_that_of_a_loop():
+def test_margin_loss_equals_loop():
     g = generator()
     logits = torch.randn(40, 4, generator=g, dtype=torch.float64)
     labels = torch.randint(4, (40,), generator=g)
@@ -54,24 +54,24 @@ def test_margin_is_that_of_a_loop():
     assert float(margin_loss(logits, labels)) == pytest.approx(total / 40)
 
 
-def two_moods(nodes_each=150):
-    """Two communities with labels from softmax(z): of one 6 z is given, and of the other z / 4."""
+def two_communities(nodes_each=150):
+    """Two communities with labels from softmax(z), and the logits 6 z in one and z / 4 in the other."""
     g = generator(1)
     nodes = 2 * nodes_each
     true = 2.5 * torch.randn(nodes, 3, generator=g, dtype=torch.float64)
     y = torch.multinomial(true.softmax(-1), 1, generator=g).squeeze(1)
-    loud = torch.arange(nodes) < nodes_each
+    over_confident = torch.arange(nodes) < nodes_each
     pairs = torch.triu_indices(nodes, nodes, 1)
-    fit = (loud[pairs[0]] == loud[pairs[1]]) & (true.argmax(1)[pairs[0]] == true.argmax(1)[pairs[1]])
-    pairs = pairs[:, fit]
+    same_community, same_label = (part[pairs[0]] == part[pairs[1]] for part in (over_confident, true.argmax(1)))
+    pairs = pairs[:, same_community & same_label]
     edges = to_undirected(pairs[:, torch.randperm(pairs.shape[1], generator=g)[: 3 * nodes]])
-    place = torch.arange(nodes) % 3
-    split = Split(place == 0, place == 1, place == 2)
-    return Data(edge_index=edges, y=y), split, true * torch.where(loud, 6.0, 0.25)[:, None], loud
+    part = torch.arange(nodes) % 3
+    split = Split(part == 0, part == 1, part == 2)
+    return Data(edge_index=edges, y=y), split, true * torch.where(over_confident, 6.0, 0.25)[:, None], over_confident
 
 
-def test_it_fits_what_no_single_temperature_fits():
-    data, split, logits, loud = two_moods()
+def test_fits_two_communities_with_different_temperatures():
+    data, split, logits, over_confident = two_communities()
     options = {"hidden": 64, "dropout": 0.0, "margin": 0.0, "weight_decay": 1e-4}
     first = CaGCN(**options, epochs=1, learning_rate=1e-12).fit(logits, data, split).posterior()
     found = CaGCN(**options, epochs=300, patience=300, learning_rate=0.03).fit(logits, data, split)
@@ -79,11 +79,11 @@ def test_it_fits_what_no_single_temperature_fits():
     nll = [float(cross_entropy(p.node[split.test].log(), data.y[split.test])) for p in (found.posterior(), one, first)]
     assert nll[0] < min(nll[1:]) - 0.1
     factors = found.parameters["factors"]
-    assert float(factors[loud].median()) < 0.5 < 1.0 < float(factors[~loud].median())
+    assert float(factors[over_confident].median()) < 0.5 < 1.0 < float(factors[~over_confident].median())
     assert torch.equal(found.posterior().node.argmax(1), logits.argmax(1))
 
 
-def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
+def test_seed_determines_the_result(case):
     def nodes(seed):
         return CaGCN(epochs=5, seed=seed).fit(case.logits, case.data, case.split).posterior().node
 
@@ -92,7 +92,7 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "match"),
     [
         ({"hidden": 0}, "Expected hidden to be a whole number from 1 to 65536, but got 0."),
         ({"dropout": 1.0}, "Expected dropout to be a number of at least 0 and below 1, but got 1.0."),
@@ -103,6 +103,6 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(case):
         ({"seed": -1}, "Expected seed to be a whole number from 0 to"),
     ],
 )
-def test_options_are_checked_when_it_is_made(options, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
+def test_invalid_options_raise(options, match):
+    with pytest.raises(ValueError, match=re.escape(match)):
         CaGCN(**options)

@@ -1,4 +1,4 @@
-"""Ridge regression without two labels, against refits; features averaged over two hops, against dense matrices."""
+"""Leave-two-out ridge regression against refits, and feature propagation against dense matrices."""
 
 import numpy as np
 import torch
@@ -6,20 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from edgewise.calibration.structured import left_out, propagate_features
+from edgewise.calibration.structured import leave_out, propagate_features
 from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency
 
 PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
 
 
-def labeled(seed, width, nodes=12, classes=3):
+def random_nodes(seed, width, nodes=12, classes=3):
     g = torch.Generator().manual_seed(seed)
     features = torch.randn(nodes, width, generator=g, dtype=torch.float64)
     return features / features.norm(dim=1, keepdim=True), torch.randint(classes, (nodes,), generator=g)
 
 
-def refitted(features, labels, ridge, without):
-    """Fit all nodes but some, to one-hot labels less the shares of classes, and predict these."""
+def refit(features, labels, ridge, without):
+    """Fit centered one-hot labels without some nodes, and predict these nodes."""
     targets = np.eye(3)[labels]
     targets = targets - targets.mean(0)
     kept = np.setdiff1d(np.arange(len(labels)), without)
@@ -29,43 +29,43 @@ def refitted(features, labels, ridge, without):
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 10_000), ridge=st.sampled_from([1e-2, 1.0, 30.0]), width=st.sampled_from([1, 5, 12, 13, 40]))
-def test_left_out_scores_are_those_of_refits(seed, ridge, width):
-    features, labels = labeled(seed, width)
-    scores = left_out(features, labels, 3, PAIRS, ridge)
+def test_leave_out_scores_equal_refits(seed, ridge, width):
+    features, labels = random_nodes(seed, width)
+    scores = leave_out(features, labels, 3, PAIRS, ridge)
     for node in range(12):
-        expected = refitted(features.numpy(), labels.numpy(), ridge, [node])[0]
+        expected = refit(features.numpy(), labels.numpy(), ridge, [node])[0]
         np.testing.assert_allclose(scores.nodes[node], expected, atol=1e-9)
     for e, pair in enumerate(PAIRS.T.tolist()):
-        expected = refitted(features.numpy(), labels.numpy(), ridge, pair)
+        expected = refit(features.numpy(), labels.numpy(), ridge, pair)
         np.testing.assert_allclose(scores.pairs[:, e], expected, atol=1e-9)
 
 
-def test_a_small_penalty_of_many_features_leaves_digits():
-    """With a hat matrix that is nearly the identity; singular values of refits are far above the penalty."""
-    features, labels = labeled(0, 40)
-    scores = left_out(features, labels, 3, PAIRS, 1e-10)
+def test_small_penalty_with_many_features_is_accurate():
+    """The hat matrix is nearly the identity. The singular values of the refits are far above the penalty."""
+    features, labels = random_nodes(0, 40)
+    scores = leave_out(features, labels, 3, PAIRS, 1e-10)
     for e, pair in enumerate(PAIRS.T.tolist()):
-        expected = refitted(features.numpy(), labels.numpy(), 1e-10, pair)
+        expected = refit(features.numpy(), labels.numpy(), 1e-10, pair)
         np.testing.assert_allclose(scores.pairs[:, e], expected, atol=1e-8)
 
 
-def test_the_order_of_a_pair_does_not_matter():
-    features, labels = labeled(1, 5)
-    there, back = (left_out(features, labels, 3, pairs, 1.0).pairs for pairs in (PAIRS, PAIRS.flip(0)))
-    torch.testing.assert_close(there, back.flip(0))
+def test_order_within_a_pair_does_not_matter():
+    features, labels = random_nodes(1, 5)
+    forward, backward = (leave_out(features, labels, 3, pairs, 1.0).pairs for pairs in (PAIRS, PAIRS.flip(0)))
+    torch.testing.assert_close(forward, backward.flip(0))
 
 
-def test_labels_of_a_pair_say_nothing_about_it():
-    features, labels = labeled(2, 5)
+def test_labels_of_a_pair_do_not_affect_its_scores():
+    features, labels = random_nodes(2, 5)
     labels[:2] = torch.tensor([0, 1])
     swapped = labels.clone()
-    swapped[:2] = torch.tensor([1, 0])  # so that the shares of classes stay
-    before, after = (left_out(features, y, 3, PAIRS, 1.0).pairs for y in (labels, swapped))
+    swapped[:2] = torch.tensor([1, 0])  # the class proportions stay the same
+    before, after = (leave_out(features, y, 3, PAIRS, 1.0).pairs for y in (labels, swapped))
     torch.testing.assert_close(before[:, 0], after[:, 0])
     assert not torch.allclose(before[:, 1], after[:, 1])
 
 
-def test_features_are_averaged_over_two_hops_and_scaled(case):
+def test_features_are_propagated_over_two_hops_and_normalized(case):
     edges = case.data.edge_index[:, case.data.edge_index[0] < case.data.edge_index[1]]
     adjacency = np.eye(60)
     for i, j in edges.T.tolist():

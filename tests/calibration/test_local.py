@@ -1,4 +1,4 @@
-"""Temperatures that follow spread and degree: gradients of a loss that is written here, and graphs without either."""
+"""LocalScaling against a loss computed by a loop, and on special graphs."""
 
 import numpy as np
 import pytest
@@ -10,8 +10,8 @@ from scipy.optimize import minimize_scalar
 from edgewise import LocalScaling
 
 
-def traits_by_a_loop(case):
-    """Logarithms of spread and 1 + degree of each node, less their means."""
+def covariates_loop(case):
+    """Log spread and log(1 + degree) of each node, minus their means."""
     logits, edges = case.logits.numpy(), case.data.edge_index.T.tolist()
     neighbors = [set() for _ in logits]
     for i, j in edges:
@@ -23,44 +23,44 @@ def traits_by_a_loop(case):
     return spread - spread.mean(), degree - degree.mean()
 
 
-def penalized_nll(case, exponents, priors):
-    spread, degree = traits_by_a_loop(case)
+def penalized_nll(case, exponents, deviations):
+    spread, degree = covariates_loop(case)
     log_t, b, c = exponents
-    total = 0.5 * sum((value / prior) ** 2 for value, prior in zip(exponents, priors, strict=True))
+    total = 0.5 * sum((value / deviation) ** 2 for value, deviation in zip(exponents, deviations, strict=True))
     z = case.logits.numpy() / np.exp(log_t + b * spread + c * degree)[:, None]
     z = z - z.max(1, keepdims=True)
     val, y = case.split.val.nonzero().flatten().tolist(), case.data.y.numpy()
     for i in val:
         total += np.log(np.exp(z[i]).sum()) - z[i, y[i]]
-    if all(z[i, y[i]] == 0 for i in val):  # then half a label more, of any node and class
+    if all(z[i, y[i]] == 0 for i in val):  # add half a pseudo-label, spread over all nodes and classes
         total += 0.5 * np.mean([np.log(np.exp(z[i]).sum()) - z[i, label] for i in val for label in range(z.shape[1])])
     return total
 
 
 @settings(max_examples=10)
-@given(seed=st.integers(0, 10_000), priors=st.tuples(*[st.floats(0.1, 3.0)] * 3), all_right=st.booleans())
-def test_the_loss_is_flat_where_it_ends(make_case, seed, priors, all_right):
+@given(seed=st.integers(0, 10_000), deviations=st.tuples(*[st.floats(0.1, 3.0)] * 3), all_correct=st.booleans())
+def test_result_minimizes_the_penalized_nll(make_case, seed, deviations, all_correct):
     case = make_case(seed)
-    if all_right:
+    if all_correct:
         case.logits[case.split.val, case.data.y[case.split.val]] = case.logits[case.split.val].amax(1) + 0.1
-    found = LocalScaling(*priors).fit(case.logits, case.data, case.split)
+    found = LocalScaling(*deviations).fit(case.logits, case.data, case.split)
     at = np.array([np.log(found.parameters["temperature"]), found.parameters["spread"], found.parameters["degree"]])
-    here = penalized_nll(case, at, priors)
+    minimum = penalized_nll(case, at, deviations)
     for step in 1e-3 * np.vstack([np.eye(3), -np.eye(3), [[1, 1, 1], [-1, 1, 0]]]):
-        assert penalized_nll(case, at + step, priors) > here
+        assert penalized_nll(case, at + step, deviations) > minimum
     slopes = [
-        (penalized_nll(case, at + step, priors) - penalized_nll(case, at - step, priors)) / 2e-5
+        (penalized_nll(case, at + step, deviations) - penalized_nll(case, at - step, deviations)) / 2e-5
         for step in 1e-5 * np.eye(3)
     ]
     np.testing.assert_allclose(slopes, 0.0, atol=1e-4)
-    spread, degree = traits_by_a_loop(case)
+    spread, degree = covariates_loop(case)
     temperatures = np.exp(at[0] + at[1] * spread + at[2] * degree)
     expected = (case.logits / torch.from_numpy(temperatures)[:, None]).softmax(-1)
     torch.testing.assert_close(found.posterior().node, expected, atol=1e-9, rtol=0.0)
     assert torch.equal(found.posterior().node.argmax(1), case.logits.argmax(1))
 
 
-def test_nodes_that_are_all_alike_have_one_temperature(case):
+def test_equal_spread_and_degree_give_temperature_scaling(case):
     case.logits = (case.logits - case.logits.mean(1, keepdim=True)) / case.logits.std(1, keepdim=True)
     ring = torch.arange(60)
     case.data.edge_index = torch.stack([ring, ring.roll(1)])
@@ -71,8 +71,8 @@ def test_nodes_that_are_all_alike_have_one_temperature(case):
     assert found["temperature"] == pytest.approx(np.exp(best), rel=1e-4)
 
 
-def test_hubs_that_are_too_sure_cool_down():
-    """Twice as many labels are wrong at hubs as their logits say, and the power of the degree is positive."""
+def test_over_confident_hubs_give_positive_degree_exponent():
+    """Labels of hubs are drawn with temperature 4, those of other nodes with temperature 1."""
     rng = np.random.default_rng(0)
     num_nodes = 400
     hubs = np.arange(num_nodes) < 40

@@ -1,4 +1,4 @@
-"""Coupled joints: whose marginals they have, how strong the coupling is, and whether it helps."""
+"""StructuredCalibrator: marginals, coupling, log odds ratio, and edge scores."""
 
 import math
 import re
@@ -49,7 +49,7 @@ def test_marginals_are_those_of_the_node_calibrator(case, nodes):
     assert abs(parameters["coupling"]) > 0.1
 
 
-def test_it_is_saved_and_loaded(case, tmp_path):
+def test_posterior_is_saved_and_loaded(case, tmp_path):
     found = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
     found.save(tmp_path / "found.safetensors")
     again = Posterior.load(tmp_path / "found.safetensors")
@@ -57,39 +57,35 @@ def test_it_is_saved_and_loaded(case, tmp_path):
     assert torch.equal(again.joint(edges_of(case)), found.joint(edges_of(case)))
 
 
-def log_odds(happened, of):
-    return math.log((happened + 0.5) / (of - happened + 0.5))
-
-
-def test_surplus_by_hand():
-    """Labels 0 0 1 1 0 of nodes 0 to 4; node 5 has none that may be looked at."""
+def test_log_odds_ratio_by_hand():
+    """Nodes 0 to 4 have labels 0 0 1 1 0. Node 5 is neither a training nor a validation node."""
     nodes = torch.arange(6)
     y = torch.tensor([0, 0, 1, 1, 0, 0])
-    edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 4]])  # equal on 0-1, 2-3, 0-4; not on 1-2, 3-4
+    edges = torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, 4, 5, 4]])  # same label on 0-1, 2-3, 0-4, not on 1-2, 3-4
     split = SimpleNamespace(train=nodes < 3, val=(nodes == 3) | (nodes == 4))
     data = SimpleNamespace(y=y, edge_index=edges)
     logits = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     parameters = StructuredCalibrator().fit(logits, data, split).parameters
-    # 3 of 5 labeled edges, against 3 + 1 of all 10 pairs of labeled nodes.
-    found, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
-    assert parameters["log_odds_ratio"] == pytest.approx(found**3 / (found**2 + variance))
+    # The label is the same on 3 of 5 labeled edges, and in 3 + 1 of 10 pairs of labeled nodes.
+    estimate, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
+    assert parameters["log_odds_ratio"] == pytest.approx(estimate**3 / (estimate**2 + variance))
 
 
-def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
-    """The NLL of edges between validation nodes, plus (w - J/2)² / 2σ²; 2 x 2 joints in closed form."""
+def test_coupling_without_features_is_fitted_to_validation_edges(make_case):
+    """w minimizes the NLL of edges between validation nodes plus (w - J/2)² / 2σ²; 2 x 2 joints have a closed form."""
     case = make_case(5, num_nodes=80, num_edges=600, num_classes=2)
     case.data.x = None
     calibrated = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split)
     found, parameters = calibrated.posterior(), calibrated.parameters
     edges = edges_of(case)
     edges = edges[:, case.split.val[edges].all(0)]
-    p, y, surplus = found.node.numpy(), case.data.y.numpy(), parameters["log_odds_ratio"]
+    p, y, log_odds_ratio = found.node.numpy(), case.data.y.numpy(), parameters["log_odds_ratio"]
     assert edges.shape[1] > 10
     labeled = edges_of(case)
     labeled = labeled[:, (case.split.train | case.split.val)[labeled].all(0)]
     equal = int((case.data.y[labeled[0]] == case.data.y[labeled[1]]).sum())
     variance = 1 / (equal + 0.5) + 1 / (labeled.shape[1] - equal + 0.5)
-    prior = (surplus / 6) ** 2 + variance / 4 + 0.25**2
+    prior_variance = (log_odds_ratio / 6) ** 2 + variance / 4 + 0.25**2
 
     def joint(a, b, w):
         """q(0, 0) = x solves x (1 - a - b + x) = e^2w (a - x) (b - x)."""
@@ -100,14 +96,14 @@ def test_without_features_the_coupling_is_that_of_validation_edges(make_case):
 
     def loss(w):
         nll = -sum(math.log(joint(p[i, 0], p[j, 0], w)[y[i], y[j]]) for i, j in edges.T.tolist())
-        return nll + (w - surplus / 2) ** 2 / (2 * prior)
+        return nll + (w - log_odds_ratio / 2) ** 2 / (2 * prior_variance)
 
     best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-5}).x
     assert parameters["coupling"] == pytest.approx(best, abs=1e-3)
-    assert parameters["coupling"] != pytest.approx(surplus / 2, abs=1e-2)
+    assert parameters["coupling"] != pytest.approx(log_odds_ratio / 2, abs=1e-2)
 
 
-def test_without_features_and_validation_edges_the_coupling_is_half_the_surplus(case):
+def test_coupling_without_features_and_validation_edges_is_half_the_log_odds_ratio(case):
     val = case.split.val[case.data.edge_index].all(0)
     case.data.edge_index = case.data.edge_index[:, ~val]
     case.data.x = None
@@ -125,7 +121,7 @@ def test_without_labeled_edges_joints_are_products(case):
     torch.testing.assert_close(found.joint(edges_of(case)), product.joint(edges_of(case)))
 
 
-def test_without_edges_there_are_marginals(case):
+def test_graph_without_edges_keeps_marginals(case):
     case.data.edge_index = torch.zeros(2, 0, dtype=torch.long)
     found = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split).posterior()
     expected = TemperatureScaling().fit(case.logits, case.data, case.split).posterior()
@@ -135,26 +131,26 @@ def test_without_edges_there_are_marginals(case):
 
 @pytest.mark.parametrize(("equal", "sign"), [(True, 1), (False, -1)])
 @pytest.mark.parametrize("features", [True, False])
-def test_neighbors_that_differ_give_a_negative_coupling(make_case, equal, sign, features):
+def test_coupling_has_the_sign_of_homophily(make_case, equal, sign, features):
     case = make_case(2, num_nodes=120)
     y = case.data.y
     pairs = torch.triu_indices(120, 120, 1)
-    wanted = pairs[:, (y[pairs[0]] == y[pairs[1]]) == equal]
-    some = wanted[:, torch.randperm(wanted.shape[1], generator=torch.Generator().manual_seed(0))[:400]]
-    case.data.edge_index = to_undirected(some)
+    candidates = pairs[:, (y[pairs[0]] == y[pairs[1]]) == equal]
+    chosen = candidates[:, torch.randperm(candidates.shape[1], generator=torch.Generator().manual_seed(0))[:400]]
+    case.data.edge_index = to_undirected(chosen)
     if not features:
         case.data.x = None
     calibrated = StructuredCalibrator().fit(case.logits, case.data, case.split)
     found, parameters = calibrated.posterior(), calibrated.parameters
     assert sign * parameters["log_odds_ratio"] > 2 and sign * parameters["coupling"] > 0.3
-    same = found.joint(some).diagonal(dim1=1, dim2=2).sum(1)
-    product = IndependentPosterior(found.node).joint(some).diagonal(dim1=1, dim2=2).sum(1)
+    same = found.joint(chosen).diagonal(dim1=1, dim2=2).sum(1)
+    product = IndependentPosterior(found.node).joint(chosen).diagonal(dim1=1, dim2=2).sum(1)
     assert bool((sign * (same - product) > 0).all())
 
 
-def test_joints_of_a_synthetic_graph_are_better_than_products():
-    """Predictions from features alone, as sure as they should be: what neighbors say of each other is left to w."""
-    better = []
+def test_joints_score_better_than_products_on_synthetic_graphs():
+    """The logits are calibrated and use features only, so all dependence between neighbors is left to w."""
+    gains = []
     for seed in range(3):
         graph = synthetic(600, 3, homophily=0.85, feature_noise=1.0, seed=seed)
         split = make_splits(graph.data.y, n_splits=1, seed=seed)[0]
@@ -165,11 +161,11 @@ def test_joints_of_a_synthetic_graph_are_better_than_products():
         ours, product = (evaluate(p, graph.data.y, graph.data.edge_index, mask=split.test) for p in (found, nodes))
         assert parameters["coupling"] > 0.5
         assert ours.nodewise.nll == pytest.approx(product.nodewise.nll, rel=1e-12)
-        better.append(product.edgewise.nll - ours.edgewise.nll)
-    assert min(better) > 0.05
+        gains.append(product.edgewise.nll - ours.edgewise.nll)
+    assert min(gains) > 0.05
 
 
-def test_sparse_features_are_features(case):
+def test_sparse_and_dense_features_give_the_same_bits(case):
     dense = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
     case.data.x = case.data.x.to_sparse()
     sparse = StructuredCalibrator().fit(case.logits, case.data, case.split).posterior()
@@ -177,51 +173,52 @@ def test_sparse_features_are_features(case):
 
 
 @pytest.mark.parametrize(
-    ("x", "words"),
+    ("x", "match"),
     [
         (
             torch.ones(59, 4),
-            "Expected x of shape (60, features), but got shape (59, 4). To do without",
+            "shape (59, 4)",
         ),
-        (torch.ones(60), "Expected x of shape (60, features), but got shape (60,)."),
+        (torch.ones(60), "shape (60,)"),
         (
             torch.full((60, 2), math.nan),
-            "Expected finite features x, but those of node 0 hold NaN or infinity.",
+            "those of node 0",
         ),
         ([[1.0]] * 60, "Expected x to be a tensor or a NumPy array, but got list."),
     ],
 )
-def test_what_are_no_features_is_refused(case, x, words):
+def test_invalid_features_raise(case, x, match):
     data = SimpleNamespace(x=x, y=case.data.y, edge_index=case.data.edge_index)
-    with pytest.raises(ValueError, match=re.escape(words)):
+    with pytest.raises(ValueError, match=re.escape(match)):
         StructuredCalibrator().fit(case.logits, data, case.split).posterior()
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "match"),
     [
-        ({"nodes": "temperature"}, "Expected nodes to be a calibrator of nodes, say TemperatureScaling(), but got"),
+        ({"nodes": "temperature"}, "TemperatureScaling()"),
         ({"nodes": StructuredCalibrator()}, "but got StructuredCalibrator("),
         ({"ridge": 0.0}, "Expected ridge to be a number above 0, but got 0.0."),
     ],
 )
-def test_options_are_checked_when_it_is_made(options, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
+def test_invalid_options_raise(options, match):
+    with pytest.raises(ValueError, match=re.escape(match)):
         StructuredCalibrator(**options)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8, 0.97])
-def test_independent_labels_are_not_coupled_however_many_are_alike(share):
-    """Labels, edges and features have nothing to do with each other; equal neighbors are common all the same."""
+@pytest.mark.parametrize("proportion", [0.5, 0.8, 0.97])
+def test_independent_labels_have_no_coupling_for_any_class_proportions(proportion):
+    """Labels, edges and features are independent. Many neighbors have the same label by chance."""
     found = []
     for seed in range(3):
         g = torch.Generator().manual_seed(seed)
         nodes = torch.arange(600)
-        y = (torch.rand(600, generator=g) >= share).long()
+        y = (torch.rand(600, generator=g) >= proportion).long()
         data = SimpleNamespace(
             x=torch.randn(600, 8, generator=g), edge_index=torch.randint(600, (2, 3000), generator=g), y=y
         )
         split = SimpleNamespace(train=nodes < 300, val=(nodes >= 300) & (nodes < 450))
-        logits = torch.log(torch.tensor([share, 1 - share])).expand(600, 2) + 0.1 * torch.randn(600, 2, generator=g)
+        noise = 0.1 * torch.randn(600, 2, generator=g)
+        logits = torch.tensor([proportion, 1 - proportion]).log().expand(600, 2) + noise
         found.append(StructuredCalibrator(TemperatureScaling()).fit(logits, data, split).parameters["coupling"])
     assert abs(sum(found) / 3) < 0.15

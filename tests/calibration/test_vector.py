@@ -1,4 +1,4 @@
-"""Vector scaling against scipy on a loss that is written here, and at both ends of its prior."""
+"""Vector scaling against a reference optimizer, and its limits for wide and narrow priors."""
 
 import numpy as np
 import pytest
@@ -19,10 +19,10 @@ def reference(case, temperature, prior):
     def loss(parameters):
         log_p = log_softmax(z * parameters[:classes] + parameters[classes:], axis=1)
         gap = np.exp(log_p) - np.eye(classes)[y]
-        off = parameters - np.repeat([1.0, 0.0], classes)
+        deviation = parameters - np.repeat([1.0, 0.0], classes)
         penalty = 0.0 if prior is None else 1 / prior**2
-        value = -log_p[np.arange(len(y)), y].sum() + penalty * (off**2).sum() / 2
-        return value, np.concatenate([(gap * z).sum(0), gap.sum(0)]) + penalty * off
+        value = -log_p[np.arange(len(y)), y].sum() + penalty * (deviation**2).sum() / 2
+        return value, np.concatenate([(gap * z).sum(0), gap.sum(0)]) + penalty * deviation
 
     start = np.repeat([1.0, 0.0], classes)
     found = minimize(loss, start, jac=True, method="CG", options={"gtol": 1e-7, "maxiter": 5000}).x
@@ -32,7 +32,7 @@ def reference(case, temperature, prior):
 
 @pytest.mark.parametrize("prior", [0.2, 1.0, 5.0])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_penalized_nll_is_lowest(make_case, prior, seed):
+def test_result_minimizes_the_penalized_nll(make_case, prior, seed):
     case = make_case(seed)
     calibrated = VectorScaling(prior).fit(case.logits, case.data, case.split)
     posterior, parameters = calibrated.posterior(), calibrated.parameters
@@ -41,27 +41,27 @@ def test_the_penalized_nll_is_lowest(make_case, prior, seed):
     torch.testing.assert_close(posterior.node, (z * parameters["factor"] + parameters["shift"]).softmax(-1))
 
 
-def test_a_wide_prior_gives_plain_vector_scaling(make_case):
-    case = make_case(3, num_nodes=200, strength=0.5)  # no class can be told from others without mistakes
+def test_wide_prior_gives_unpenalized_vector_scaling(make_case):
+    case = make_case(3, num_nodes=200, signal_scale=0.5)  # the classes are not separable
     calibrated = VectorScaling(1e4).fit(case.logits, case.data, case.split)
     posterior, parameters = calibrated.posterior(), calibrated.parameters
     np.testing.assert_allclose(posterior.node, reference(case, parameters["temperature"], None), atol=1e-4)
-    shares = torch.bincount(case.data.y[case.split.val]) / int(case.split.val.sum())
-    torch.testing.assert_close(posterior.node[case.split.val].mean(0), shares.double(), atol=1e-4, rtol=0.0)
+    proportions = torch.bincount(case.data.y[case.split.val]) / int(case.split.val.sum())
+    torch.testing.assert_close(posterior.node[case.split.val].mean(0), proportions.double(), atol=1e-4, rtol=0.0)
 
 
-def test_a_narrow_prior_gives_temperature_scaling(case):
+def test_narrow_prior_gives_temperature_scaling(case):
     narrow = VectorScaling(1e-4).fit(case.logits, case.data, case.split).posterior()
     one = TemperatureScaling().fit(case.logits, case.data, case.split).posterior()
     torch.testing.assert_close(narrow.node, one.node, atol=1e-5, rtol=0.0)
 
 
-def test_a_shift_of_a_node_changes_nothing(case):
+def test_shift_of_logits_does_not_matter(case):
     shift = torch.linspace(-50, 50, 60, dtype=torch.float64)[:, None]
     plain, shifted = (VectorScaling().fit(z, case.data, case.split) for z in (case.logits, case.logits + shift))
     torch.testing.assert_close(shifted.posterior().node, plain.posterior().node, atol=1e-6, rtol=0.0)
 
 
-def test_the_prior_must_be_positive():
+def test_nonpositive_prior_raises():
     with pytest.raises(ValueError, match="Expected prior to be a number above 0, but got -1"):
         VectorScaling(-1)

@@ -1,4 +1,4 @@
-"""What training keeps, and when it stops: validation scores follow a script."""
+"""Early stopping and kept weights, for scripted validation scores."""
 
 import math
 
@@ -12,29 +12,29 @@ from edgewise.models.training import EarlyStopping, Epoch, Log, Phase, copy_weig
 
 ADAM = Adam(learning_rate=0.01, weight_decay=0.0)
 LABELS = torch.zeros(4, dtype=torch.long)
-HIGH, LOW = 120.0, 60.0  # of NLL
+HIGH, LOW = 120.0, 60.0  # NLL
 
 
-def logits_of(num_correct, nll):
-    """Logits of four nodes of label 0, so many of them right, for sure, the others wrong enough for this NLL.
+def logits_with_scores(num_correct, nll):
+    """Return logits of four nodes of label 0 with this number of correct predictions and this mean NLL.
 
-    With margins of 48 and more the other label adds less than the last bit: the NLL of a node is 0 or the margin, and
-    epochs of different accuracy may have equal NLL, to the bit.
+    With margins of 48 or more the other label adds less than the last bit. The NLL of a node is then exactly 0 or the
+    margin, so that epochs of different accuracy can have exactly equal NLL.
     """
     margins = [48.0] * num_correct + [-4 * nll / (4 - num_correct)] * (4 - num_correct)
     return torch.tensor([[margin, 0.0] for margin in margins], dtype=torch.float64)
 
 
-class Scripted:
-    """A network that learns nothing, and validates as the script says."""
+class ScriptedNetwork:
+    """A network whose validation scores follow a script of (number correct, NLL)."""
 
     def __init__(self, script, losses=None):
         self.script, self.losses = script, losses
-        self.after, self.passes, self.asked = [], 0, 0
+        self.weights_after, self.passes, self.num_calls = [], 0, 0
 
     def at(self, weights):
-        self.asked += 1
-        return ScriptedLogits(self, weights, self.asked)
+        self.num_calls += 1
+        return ScriptedLogits(self, weights, self.num_calls)
 
 
 class ScriptedLogits:
@@ -42,56 +42,56 @@ class ScriptedLogits:
         self.network, self.weights, self.number = network, weights, number
 
     def with_dropout(self):
-        assert self.number == self.network.asked == self.network.passes + 1  # of the weights as they are now
+        assert self.number == self.network.num_calls == self.network.passes + 1  # computed from the current weights
         self.network.passes += 1
         losses = self.network.losses
         return self.weights["w"].sum() * (1.0 if losses is None else losses[self.network.passes - 1])
 
     def validation(self):
-        assert self.number == self.network.asked and not torch.is_grad_enabled()
-        self.network.after.append(copy_weights(self.weights))
-        return logits_of(*self.network.script[len(self.network.after) - 1])
+        assert self.number == self.network.num_calls and not torch.is_grad_enabled()
+        self.network.weights_after.append(copy_weights(self.weights))
+        return logits_with_scores(*self.network.script[len(self.network.weights_after) - 1])
 
 
-def itself(logits):
+def identity(logits):
     return logits
 
 
 def run(script, patience, max_epochs=None, log=None):
-    """How many epochs were trained, and after which of them weights were kept; 0 if none were."""
-    passes, start = Scripted(script), {"w": torch.ones(2, dtype=torch.float64)}
+    """Return the number of epochs, and the epoch whose weights were kept; 0 for the initial weights."""
+    network, start = ScriptedNetwork(script), {"w": torch.ones(2, dtype=torch.float64)}
     phase = Phase("training", len(script) if max_epochs is None else max_epochs, patience)
-    kept = train(start, passes, itself, LABELS, phase, ADAM, Log() if log is None else log)
+    kept = train(start, network, identity, LABELS, phase, ADAM, Log() if log is None else log)
     assert torch.equal(start["w"], torch.ones(2, dtype=torch.float64))  # not changed in place
     assert not kept["w"].requires_grad
-    moments = [start, *passes.after]
-    assert passes.passes == len(passes.after)
-    (epoch,) = [k for k, weights in enumerate(moments) if torch.equal(weights["w"], kept["w"])]
-    return len(passes.after), epoch
+    history = [start, *network.weights_after]
+    assert network.passes == len(network.weights_after)
+    (epoch,) = [k for k, weights in enumerate(history) if torch.equal(weights["w"], kept["w"])]
+    return len(network.weights_after), epoch
 
 
-def test_scripts_give_the_scores_that_they_promise():
+def test_logits_with_scores_have_these_scores():
     for num_correct in range(4):
         for nll in (48.0, 54.0, LOW, 66.0, 72.0, 90.0, HIGH):
-            assert nll_and_accuracy(logits_of(num_correct, nll), LABELS) == (nll, num_correct / 4)
+            assert nll_and_accuracy(logits_with_scores(num_correct, nll), LABELS) == (nll, num_correct / 4)
 
 
-def test_the_best_of_both_is_kept():
+def test_best_epoch_in_accuracy_and_nll_is_kept():
     assert run([(1, HIGH), (3, LOW), (2, HIGH), (0, HIGH)], patience=10) == (4, 2)
 
 
-def test_better_in_one_only_is_not_kept():
+def test_epoch_better_in_one_score_only_is_not_kept():
     assert run([(2, 90.0), (3, HIGH), (1, LOW)], patience=10) == (3, 1)
 
 
-def test_both_bests_move_even_if_nothing_is_kept():
-    """After epochs 2 and 3 what is to be beaten is 3 correct and the low NLL, which no epoch had at once."""
+def test_both_bests_are_updated_even_if_weights_are_not_kept():
+    """After epochs 2 and 3 the bests are 3 correct and the low NLL, which no single epoch has."""
     assert run([(2, 90.0), (3, HIGH), (1, LOW), (2, 72.0), (3, 66.0)], patience=10) == (5, 1)
     assert run([(2, 90.0), (3, HIGH), (1, LOW), (2, 72.0), (3, LOW)], patience=10) == (5, 5)
 
 
 def test_ties_are_improvements():
-    """The last of equals is kept, and the same again forever is never without improvement."""
+    """The last of several equal epochs is kept, and the patience never runs out."""
     assert run([(2, LOW)] * 6, patience=2) == (6, 6)
     assert run([(2, LOW), (2, HIGH), (0, LOW), (2, HIGH), (0, LOW)], patience=1) == (5, 1)
 
@@ -109,24 +109,24 @@ def test_patience_restarts_when_either_improves(better):
     assert run([(2, LOW), worse, worse, better, worse, worse, worse, worse], patience=3) == (7, 1)
 
 
-def test_without_patience_the_last_weights():
+def test_last_weights_are_kept_without_patience():
     assert run([(3, LOW), (2, HIGH), (1, HIGH), (0, HIGH)], patience=None) == (4, 4)
 
 
-def test_at_most_so_many_epochs():
+def test_max_epochs_is_a_limit():
     assert run([(2, LOW)] * 10, patience=5, max_epochs=3) == (3, 3)
     assert run([(2, LOW)] * 10, patience=None, max_epochs=3) == (3, 3)
 
 
-def by_the_rule(script, patience):
-    """The rule from the page, looking back over all epochs each time."""
+def early_stopping_loop(script, patience):
+    """Early stopping by comparing each epoch with all earlier ones."""
     kept = waited = 0
     for epoch, (accuracy, nll) in enumerate(script, start=1):
         before = script[: epoch - 1]
-        better = all(accuracy >= earlier for earlier, _ in before)
-        surer = all(nll <= earlier for _, earlier in before)
-        kept = epoch if better and surer else kept
-        waited = 0 if better or surer else waited + 1
+        accuracy_improved = all(accuracy >= earlier for earlier, _ in before)
+        nll_improved = all(nll <= earlier for _, earlier in before)
+        kept = epoch if accuracy_improved and nll_improved else kept
+        waited = 0 if accuracy_improved or nll_improved else waited + 1
         if waited == patience:
             return epoch, kept
     return len(script), kept
@@ -137,47 +137,49 @@ def by_the_rule(script, patience):
     patience=st.integers(1, 4),
 )
 @settings(max_examples=100)
-def test_any_script(script, patience):
-    assert run(script, patience) == by_the_rule(script, patience)
+def test_random_scripts_equal_loop(script, patience):
+    assert run(script, patience) == early_stopping_loop(script, patience)
 
 
-def test_best_keeps_a_first_epoch_without_any_right():
-    best = EarlyStopping()
-    assert best.update(0.0, math.inf) and best.waited == 0
-    assert best.update(0.0, 5.0) and not best.update(0.0, 6.0) and best.waited == 0
-    assert (best.accuracy, best.nll) == (0.0, 5.0)
+def test_first_epoch_is_kept_with_zero_accuracy():
+    stopping = EarlyStopping()
+    assert stopping.update(0.0, math.inf) and stopping.waited == 0
+    assert stopping.update(0.0, 5.0) and not stopping.update(0.0, 6.0) and stopping.waited == 0
+    assert (stopping.accuracy, stopping.nll) == (0.0, 5.0)
 
 
-def test_log_tells_all_epochs():
-    told = []
-    log = Log(told.append)
+def test_log_collects_all_epochs():
+    epochs = []
+    log = Log(epochs.append)
     run([(1, HIGH), (3, LOW)], patience=10, log=log)
     history = log.history()
     assert history.val_accuracy == [0.25, 0.75] and history.val_loss == [HIGH, LOW]
     assert history.loss == pytest.approx([2.0, 1.98])  # before each step of 0.01 for two weights
     assert history.epochs == 2 and history.phases == [("training", 2)] and history.seconds > 0
-    assert told == [
+    assert epochs == [
         Epoch("training", k + 1, 2, history.loss[k], history.val_loss[k], history.val_accuracy[k]) for k in range(2)
     ]
 
 
-def test_one_step_is_that_of_adam_with_weight_decay():
+def test_single_step_is_adam_with_weight_decay():
     """The first step of Adam is lr · g / (|g| + ε), g = 1 + decay · w."""
     start = {"w": torch.tensor([3.0, -4000.0], dtype=torch.float64)}
-    got = train(start, Scripted([(1, LOW)]), itself, LABELS, Phase("training", 1, None), Adam(0.5, 5e-4), Log())
+    got = train(
+        start, ScriptedNetwork([(1, LOW)]), identity, LABELS, Phase("training", 1, None), Adam(0.5, 5e-4), Log()
+    )
     torch.testing.assert_close(got["w"], torch.tensor([2.5, -3999.5], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_divergence_names_epoch_phase_and_learning_rate(value):
     log = Log()
-    passes = Scripted([(1, LOW)] * 5, losses=[1.0, 1.0, value, 1.0, 1.0])
-    with pytest.raises(FloatingPointError, match=r"diverged in epoch 3 of warming up.*learning rate \(0\.01\)"):
-        train({"w": torch.ones(2)}, passes, itself, LABELS, Phase("warming up", 5, 3), ADAM, log)
+    network = ScriptedNetwork([(1, LOW)] * 5, losses=[1.0, 1.0, value, 1.0, 1.0])
+    with pytest.raises(FloatingPointError, match=r"epoch 3 of warming up.*learning rate \(0\.01\)"):
+        train({"w": torch.ones(2)}, network, identity, LABELS, Phase("warming up", 5, 3), ADAM, log)
     assert len(log.loss) == 2
 
 
-def test_divergence_of_validation():
-    passes = Scripted([(1, LOW), (1, math.nan)])
-    with pytest.raises(FloatingPointError, match=r"diverged in epoch 2 of training: .*nan"):
-        train({"w": torch.ones(2)}, passes, itself, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())
+def test_divergence_of_validation_raises():
+    network = ScriptedNetwork([(1, LOW), (1, math.nan)])
+    with pytest.raises(FloatingPointError, match=r"epoch 2 of training: .*nan"):
+        train({"w": torch.ones(2)}, network, identity, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())

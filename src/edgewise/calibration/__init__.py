@@ -1,6 +1,6 @@
-"""Calibrators: from a model's predictions and the labels of validation nodes to probabilities that can be trusted.
+"""Post-hoc calibrators, which are fitted to a model's logits and the labels of validation nodes.
 
-Each calibrator is a class in a module of this package, and a name of `edgewise`.
+Each calibrator is a class in a module of this package, and is exported by `edgewise`.
 """
 
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions

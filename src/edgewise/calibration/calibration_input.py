@@ -1,4 +1,4 @@
-"""What a calibrator may look at, checked once, and what most of them minimize: the NLL of validation labels."""
+"""Validated inputs of calibrators, and the NLL that most of them minimize."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +23,11 @@ from edgewise.validation import (
 
 
 class ValidationSplit(Protocol):
-    """Which nodes validate: an `ew.Split`, or anything with this mask. A mask ``train`` is used if there is one."""
+    """An `ew.Split`, or anything with a mask ``val``. A mask ``train`` is optional."""
 
     @property
     def val(self) -> Bool[Tensor, " nodes"]:
-        """The nodes whose labels a calibrator learns from."""
+        """Validation nodes, whose labels a calibrator is fitted to."""
 
 
 class HasLogits(Protocol):
@@ -35,17 +35,17 @@ class HasLogits(Protocol):
 
     @property
     def logits(self) -> Float[Tensor, "nodes classes"]:
-        """What it says of each node, before softmax."""
+        """The logits of all nodes."""
 
 
-LogitsLike = ArrayLike | Posterior | HasLogits | HasPosterior  # what a calibrator takes in the place of logits
+LogitsLike = ArrayLike | Posterior | HasLogits | HasPosterior  # accepted by `Calibrator.fit` as logits
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What learned parameters are applied to: logits, and the graph that they are on.
+    """The input of `Calibrator.calibrate`: logits and a graph.
 
-    Edges are as they were given: most calibrators need none, and those that do check them at first use.
+    Edges are validated on first access, because most calibrators do not need them.
     """
 
     logits: Float[Tensor, "nodes classes"]  # float64, on the CPU
@@ -58,8 +58,8 @@ class Predictions:
         """Each undirected edge once, no self-loops."""
         if self.raw_edge_index is None:
             raise ValueError(
-                "Expected data with an edge_index, for this calibrator looks at neighbors, but got none. Pass the "
-                "graph that the logits are on: fit(logits, data, split), apply(logits, data)."
+                "Expected data with edge_index, because this calibrator uses the graph, but got none. Pass the graph "
+                "of the logits: fit(logits, data, split), apply(logits, data)."
             )
         edges = check_edges(as_tensor(self.raw_edge_index, "edge_index").cpu(), len(self.logits)).long()
         return undirected_edges(edges, len(self.logits))
@@ -76,21 +76,20 @@ class Predictions:
 
     @cached_property
     def normalized_adjacency(self) -> Any:
-        """Â = D^-½ (A + I) D^-½ as a scipy matrix."""
+        """Â = D^-½ (A + I) D^-½ as a scipy CSR array."""
         return normalize_adjacency(adjacency_with_self_loops(self.edge_index, len(self.logits)))
 
 
 @dataclass(frozen=True, eq=False)
 class CalibrationInput:
-    """What parameters are learned from: predictions, and labels of validation nodes.
+    """The input of `Calibrator.learn_parameters`: predictions and the labels of validation nodes.
 
-    Labels of training nodes are there only for a calibrator that says so (`Calibrator.uses_training_labels`). Features
-    are as they were inputs.
+    Labels of training nodes are included only if `Calibrator.uses_training_labels` is true. Features are not validated.
     """
 
     predictions: Predictions
-    labels: Int[Tensor, " nodes"]  # -1 where a calibrator must not look
-    train: Bool[Tensor, " nodes"]  # none, where the split does not tell
+    labels: Int[Tensor, " nodes"]  # -1 where the calibrator must not use the label
+    train: Bool[Tensor, " nodes"]  # all False if the split has no mask train
     val: Bool[Tensor, " nodes"]
     raw_features: Any = None
 
@@ -106,14 +105,14 @@ class CalibrationInput:
 
     @property
     def pseudo_count(self) -> float:
-        """See `pseudo_count`."""
+        """The pseudo-count of the validation labels, see `pseudo_count`."""
         return pseudo_count(self.val_logits, self.val_labels)
 
 
 def predictions_on(logits: Float[Tensor, "nodes classes"], data: Any) -> Predictions:
-    """Bring checked logits to float64, and note which dtype and device the posterior is to have."""
+    """Convert checked logits to float64 on the CPU, and store the dtype and device of the posterior."""
     dtype = logits.dtype if logits.dtype in (torch.float32, torch.float64) else torch.float32
-    # A copy, for what was made in inference mode knows no gradients.
+    # Clone, because tensors created in inference mode cannot be used with autograd.
     on_cpu = logits.detach().cpu().double().clone()
     return Predictions(on_cpu, getattr(data, "edge_index", None), dtype, logits.device)
 
@@ -121,45 +120,45 @@ def predictions_on(logits: Float[Tensor, "nodes classes"], data: Any) -> Predict
 def calibration_input(
     logits: Float[Tensor, "nodes classes"], data: Any, split: ValidationSplit, training_labels: bool
 ) -> CalibrationInput:
-    """Check labels and masks, and hide the labels of all other nodes."""
+    """Validate labels and masks, and set the labels of all other nodes to -1."""
     labels = _labels(data, len(logits))
     val = _mask("val", split, labels)
     if val is None or not bool(val.any()):
-        came = f"a {type(split).__name__} has none" if val is None else "the mask is empty"
+        got = f"{type(split).__name__} has no mask val" if val is None else "the mask is empty"
         raise ValueError(
-            f"Expected a split with at least one val node, but {came}. Calibrators learn from labels of validation "
-            "nodes: pass one of ew.make_splits(y), or anything with a mask val."
+            f"Expected a split with at least one val node, but {got}. Calibrators are fitted to the labels of "
+            "validation nodes: pass one of ew.make_splits(y), or anything with a mask val."
         )
     train = _mask("train", split, labels)
     train = torch.zeros_like(val) if train is None else train
-    known = val | train if training_labels else val
-    for name, mask in (("val", val), ("train", train & known)):
+    used = val | train if training_labels else val
+    for name, mask in (("val", val), ("train", train & used)):
         if bool((unknown := mask & (labels < 0)).any()):
             raise ValueError(
-                f"Expected a label for each {name} node, but that of node {int(unknown.nonzero()[0])} is unknown (-1). "
-                f"Leave such nodes out: {name} & (y >= 0)."
+                f"Expected a label for each {name} node, but the label of node {int(unknown.nonzero()[0])} is -1 "
+                f"(unknown). Remove such nodes from the mask: {name} & (y >= 0)."
             )
-    labels = torch.where(known, labels, -1)
+    labels = torch.where(used, labels, -1)
     if int(labels.max()) >= logits.shape[1]:
         raise ValueError(
             f"Expected labels below {logits.shape[1]}, the number of columns of the logits, but got "
-            f"{int(labels.max())}."
+            f"{int(labels.max())}. Pass logits of all classes."
         )
     if bool((both := train & val).any()):
         raise ValueError(
-            f"Expected training and validation nodes to differ, but node {int(both.nonzero()[0])} is in both. A model "
-            "is surer of what it was trained on: leave it out of one, val & ~train."
+            f"Expected disjoint training and validation nodes, but node {int(both.nonzero()[0])} is in both. A model "
+            "is over-confident on its training nodes: remove them from the mask, val & ~train."
         )
     return CalibrationInput(predictions_on(logits, data), labels, train, val, getattr(data, "x", None))
 
 
 def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
-    """Check that there is a label, or -1, for each row of the logits."""
+    """Return the labels, or raise ValueError if there is not one label (or -1) per row of the logits."""
     y = getattr(data, "y", None)
     if y is None:
         raise ValueError(
-            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data, or "
-            "anything that has them."
+            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data or any "
+            "object with this attribute."
         )
     return check_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
 
@@ -170,11 +169,13 @@ def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tenso
 
 
 def as_logits(inputs: LogitsLike) -> Float[Tensor, "nodes classes"]:
-    """Take logits, or the logits of a fitted model; of a posterior, the logarithms of its node marginals."""
+    """Return logits, or the logits of a fitted model; for a posterior, its log node marginals."""
     if isinstance(inputs, Posterior) or (hasattr(inputs, "posterior") and getattr(inputs, "logits", None) is None):
         node = as_posterior(inputs).node  # type: ignore[arg-type]  # mypy does not narrow by hasattr
         if node.shape[1] < 2:
-            raise ValueError("Expected two classes at least, but got one: there is nothing to calibrate.")
+            raise ValueError(
+                "Expected at least two classes, but got one. With one class there is nothing to calibrate."
+            )
         return node.clamp(min=torch.finfo(node.dtype).tiny).log()
     own = getattr(inputs, "logits", None)
     return _finite_logits(inputs if own is None else own)  # type: ignore[arg-type]
@@ -184,19 +185,19 @@ def _finite_logits(values: ArrayLike) -> Float[Tensor, "nodes classes"]:
     logits = as_tensor(values, "logits")
     if logits.ndim != 2 or len(logits) == 0 or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ValueError(
-            f"Expected floating-point logits of shape (nodes, classes), of two classes at least, but got shape "
+            f"Expected floating-point logits of shape (nodes, classes) with at least two classes, but got shape "
             f"{tuple(logits.shape)} and dtype {logits.dtype}."
         )
     bad = ~logits.isfinite().all(1)
     if bool(bad.any()):
         raise ValueError(
-            f"Expected finite logits, but those of node {int(bad.nonzero()[0])} hold NaN or infinity. If they are "
-            "logarithms of probabilities, pass the probabilities: ew.wrap(probs), in a command --probs."
+            f"Expected finite logits, but those of node {int(bad.nonzero()[0])} contain NaN or infinity. If they are "
+            "log-probabilities, pass the probabilities: ew.wrap(probs), or --probs on the command line."
         )
     if logits.dtype in SUM_TOLERANCE and first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
         raise ValueError(
-            "Expected logits, but these are probabilities: each row sums to 1. Pass a posterior of them: "
-            "ew.wrap(probs), in a command --probs."
+            "Expected logits, but got probabilities: each row sums to 1. Pass ew.wrap(probs), or --probs on the "
+            "command line."
         )
     return logits
 
@@ -206,16 +207,21 @@ LBFGS_TOLERANCE = 1e-12
 
 
 def pseudo_count(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> float:
-    """Return how many labels to add to those of validation nodes: ½ where each has the largest logit, else none.
+    """Return the number of pseudo-labels to add: ½ if every label has the largest logit of its node, else 0.
 
-    Such labels fit the better the surer a calibrator is, and in the end every other label would be impossible. What is
-    added may be the label of any node, and any class: it has the mean of the NLL over all of them.
+    If all labels are predicted correctly, the NLL falls without bound as the confidence grows, and every other label
+    would get probability 0. The pseudo-label is spread evenly over all nodes and classes: it adds the pseudo-count
+    times the mean of -log p over them.
+
+    The rule is discontinuous: one wrong label among many removes the pseudo-label, and the fit can change by a jump.
     """
-    of_labels = logits.gather(1, labels[:, None])
-    return PSEUDO_COUNT if bool((logits <= of_labels).all()) else 0.0
+    label_logits = logits.gather(1, labels[:, None])
+    return PSEUDO_COUNT if bool((logits <= label_logits).all()) else 0.0
 
 
-def nll(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], added: float) -> Float[Tensor, ""]:
-    """Sum -log softmax(z_i)(y_i) over nodes, and add as many labels as `pseudo_count` says."""
-    known = cross_entropy(logits, labels, reduction="sum")
-    return known - added * logits.log_softmax(-1).mean() if added else known
+def nll(
+    logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"], pseudo_count: float
+) -> Float[Tensor, ""]:
+    """Return the sum of -log softmax(z_i)(y_i) over nodes, plus the term of the pseudo-labels, see `pseudo_count`."""
+    total = cross_entropy(logits, labels, reduction="sum")
+    return total - pseudo_count * logits.log_softmax(-1).mean() if pseudo_count else total

@@ -1,4 +1,4 @@
-"""A calibrator is its options; `fit` learns parameters from labels of validation nodes and returns a `Calibrated`."""
+"""Base classes of calibrators. A calibrator is a frozen dataclass of options. Its ``fit`` returns a `Calibrated`."""
 
 import json
 import math
@@ -27,15 +27,15 @@ from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 
 Parameters = Mapping[str, float | Tensor]  # by name
-Learned = Mapping[str, Tensor]  # the same, with numbers as float64 tensors of no dimension
+Learned = Mapping[str, Tensor]  # parameters as tensors; numbers are float64 scalars
 FORMAT = "edgewise calibrated 1"
 
 
 class Calibrator(ABC):
-    """What all calibrators have in common: `fit`, which learns from labels of validation nodes.
+    """Base class of all calibrators.
 
-    A calibrator is its frozen options. It has two functions: `learn_parameters`, and `calibrate`, which applies what
-    was learned to any predictions. A new calibrator of single nodes is a `NodeCalibrator`.
+    A subclass is a frozen dataclass of options with two methods: `learn_parameters`, and `calibrate`, which applies
+    the parameters to any predictions. A new calibrator of node marginals should subclass `NodeCalibrator`.
 
     Examples
     --------
@@ -54,31 +54,30 @@ class Calibrator(ABC):
     uses_training_labels: ClassVar[bool] = False
 
     def fit(self, logits: LogitsLike, data: Any, split: ValidationSplit) -> "Calibrated":
-        """Calibrate a model's predictions on a graph.
+        """Fit the calibrator to a model's predictions on a graph.
 
         Parameters
         ----------
         logits
-            Logits (nodes, classes), or a fitted model, whose logits are taken. Of a posterior, or of a model that has
-            nothing but one, the node marginals are taken. Probabilities that are no posterior yet become one by
-            `ew.wrap`.
+            Logits (nodes, classes), or a fitted model with ``logits``. A posterior, or a model that only has
+            ``posterior()``, is calibrated through its log node marginals. Wrap probabilities with `ew.wrap`.
         data
-            A torch_geometric Data, or anything with ``y`` and, where a calibrator looks at neighbors, ``edge_index``;
-            the structured one also looks at features ``x`` if there are any.
+            A torch_geometric Data, or anything with ``y``. Calibrators that use the graph need ``edge_index``.
+            `StructuredCalibrator` also uses features ``x``, if there are any.
         split
-            An `ew.Split`, or anything with a mask ``val`` of validation nodes. If there is a mask ``train``, it must
-            not overlap. Labels of training nodes are used by the structured calibrator only, labels of other nodes
-            never.
+            An `ew.Split`, or anything with a mask ``val`` of validation nodes. A mask ``train`` is optional and must
+            not overlap with it. Only `StructuredCalibrator` uses labels of training nodes, and no calibrator uses
+            labels of other nodes.
 
         Returns
         -------
         Calibrated
-            Has a ``posterior()`` and ``parameters``, can be applied to other logits, and can be saved.
+            The calibrated ``posterior()``, and the parameters, which can be applied to other logits.
 
         Raises
         ------
         ValueError
-            If logits, labels or masks are not as expected, or if edges are needed and there are none.
+            If logits, labels or masks are invalid, or if edges are needed and missing.
         """
         with torch.inference_mode(False), torch.enable_grad():
             inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
@@ -87,57 +86,57 @@ class Calibrator(ABC):
 
     @abstractmethod
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
-        """Learn everything that `calibrate` needs."""
+        """Return all parameters that `calibrate` needs."""
 
     @abstractmethod
     def calibrate(self, learned: Learned, predictions: Predictions) -> Posterior:
-        """Apply what was learned. No label has probability 0."""
+        """Return the calibrated posterior. No label may have probability 0."""
 
     def summarize_parameters(self, learned: Learned) -> Parameters:
-        """Choose and name what a reader wants to see of the parameters; by default all of them."""
+        """Return the entries of `Calibrated.parameters`; by default all learned parameters."""
         return learned
 
 
 class NodeCalibrator(Calibrator):
-    """A calibrator of single nodes: the joint of two nodes is the product of their marginals."""
+    """Base class of calibrators of node marginals. The joint of two nodes is the product of their marginals."""
 
     @abstractmethod
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
-        """Compute the logarithms of calibrated node marginals."""
+        """Compute the calibrated log node marginals."""
 
     def calibrate(self, learned: Learned, predictions: Predictions) -> IndependentPosterior:
-        """Make independent nodes of the marginals, none below the smallest normal number of the dtype."""
+        """Return a posterior of independent nodes, with probabilities of at least the smallest normal number."""
         node = self.log_marginals(learned, predictions).softmax(-1).to(predictions.device, predictions.dtype)
         return IndependentPosterior(node.clamp(min=torch.finfo(predictions.dtype).tiny))
 
 
 def as_tensors(parameters: Parameters) -> dict[str, Tensor]:
-    """Make float64 tensors of numbers."""
+    """Convert numbers to float64 scalar tensors."""
     return {
         name: value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
         for name, value in parameters.items()
     }
 
 
-def floored(log_p: Float[Tensor, "nodes classes"], dtype: torch.dtype) -> Float[Tensor, "nodes classes"]:
-    """Raise log-probabilities to where a softmax in the dtype does not underflow: -87.3 in float32.
+def clamp_log_probs(log_p: Float[Tensor, "nodes classes"], dtype: torch.dtype) -> Float[Tensor, "nodes classes"]:
+    """Clamp log-probabilities to values whose exponential is a normal number of the dtype: -87.3 in float32.
 
-    Logits that are divided by a small temperature may differ by hundreds of nats. Their softmax would be 0, which says
-    that a label is impossible, and has an infinite NLL if it is the true one.
+    Logits divided by a small temperature can differ by hundreds of nats. Their softmax would underflow to 0, and the
+    NLL of such a label would be infinite.
     """
     return log_p.clamp(min=(1 - 1e-5) * math.log(torch.finfo(dtype).tiny))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibrated:
-    """Calibrated predictions, and the learned parameters that lead to them.
+    """A fitted calibrator with its calibrated predictions.
 
     Attributes
     ----------
     calibrator
-        The calibrator that was fitted.
+        The calibrator with its options.
     learned
-        All that `apply` needs. `parameters` shows what is worth reading of it.
+        All parameters that `apply` needs, as tensors. `parameters` is the readable form.
     """
 
     calibrator: Calibrator
@@ -150,27 +149,27 @@ class Calibrated:
 
     @property
     def parameters(self) -> dict[str, float | Tensor]:
-        """What was learned: numbers and tensors by name, such as "temperature"."""
+        """Learned numbers and tensors by name, such as "temperature"."""
         shown = as_tensors(self.calibrator.summarize_parameters(self.learned))
         return {name: value if value.ndim else float(value) for name, value in shown.items()}
 
     def apply(self, logits: LogitsLike, data: Any = None) -> Posterior:
-        """Calibrate other logits by the same parameters; of the logits of `fit` it gives the same bits.
+        """Calibrate other logits with the same parameters. The logits of `fit` give bitwise the same posterior.
 
         Parameters
         ----------
         logits
-            Logits of as many classes, or whatever `fit` takes in their place.
+            Logits of the same number of classes, or anything else that `fit` accepts.
         data
-            The graph that they are on: anything with ``edge_index``. Only calibrators that look at neighbors need it.
+            The graph of the logits: anything with ``edge_index``. Only calibrators that use the graph need it.
         """
         with torch.inference_mode(False), torch.no_grad():
             checked = as_logits(logits)
             classes = self._posterior.num_classes
             if checked.shape[1] != classes:
                 raise ValueError(
-                    f"Expected logits of {classes} classes, as those that {type(self.calibrator).__name__} was fitted "
-                    f"to, but got {checked.shape[1]} columns. Fit it to these."
+                    f"Expected logits of {classes} classes, as in the fit of {type(self.calibrator).__name__}, but got "
+                    f"{checked.shape[1]} columns. Fit the calibrator to these logits."
                 )
             return self.calibrator.calibrate(self.learned, predictions_on(checked, data))
 
@@ -180,7 +179,7 @@ class Calibrated:
         tensors |= {f"posterior/{name}": tensor for name, tensor in self._posterior.tensors().items()}
         metadata = {
             "format": FORMAT,
-            "calibrator": json.dumps(_described(self.calibrator)),
+            "calibrator": json.dumps(_to_dict(self.calibrator)),
             "posterior": type(self._posterior).__name__,
             "tensors": json.dumps({name: list(tensor.shape) for name, tensor in tensors.items()}),
         }
@@ -188,19 +187,20 @@ class Calibrated:
 
     @staticmethod
     def load(path: Path | str) -> "Calibrated":
-        """Read what `save` wrote, onto the CPU; a calibrator that is not of edgewise has to be imported before."""
+        """Read a file written by `save`, onto the CPU. Import the module that defines a custom calibrator first."""
         tensors, metadata = read_tensors(path, "fitted calibrator", "Calibrated.save", {"format": [FORMAT]})
         try:
             saved = json.loads(metadata["tensors"])
             if saved != {name: list(tensor.shape) for name, tensor in tensors.items()}:
-                raise ValueError(f"its tensors are not as they were saved, {metadata['tensors'][:200]}")
-            tensors = {name: tensors[name] for name in saved}  # in their order
-            make: Callable[..., Posterior] = POSTERIORS[metadata["posterior"]]
-            posterior = make(**below("posterior", tensors))
-            return Calibrated(_remade(json.loads(metadata["calibrator"])), below("learned", tensors), posterior)
+                raise ValueError(f"its tensors do not have the saved shapes {metadata['tensors'][:200]}")
+            tensors = {name: tensors[name] for name in saved}  # in the saved order
+            make_posterior: Callable[..., Posterior] = POSTERIORS[metadata["posterior"]]
+            posterior = make_posterior(**select_prefix("posterior", tensors))
+            calibrator = _from_dict(json.loads(metadata["calibrator"]))
+            return Calibrated(calibrator, select_prefix("learned", tensors), posterior)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"Expected a whole fitted calibrator in {path}, but it cannot be read: {error}."
+                f"Expected a complete fitted calibrator in {path}, but reading it failed: {error}."
             ) from error
 
     def __repr__(self) -> str:
@@ -215,54 +215,55 @@ POSTERIORS: Mapping[str, type[Posterior]] = {kind.__name__: kind for kind in (In
 
 
 def known_calibrators() -> dict[str, type[Calibrator]]:
-    """Return the calibrators of this package by their names on the command line, in the order of these names.
+    """Return the calibrators of this package by name, in alphabetical order.
 
-    A calibrator needs no entry in a list: every module of the package is imported, and its calibrators are found there.
+    There is no registry: every module of the package is imported, and its calibrators are collected.
     """
     own = (kind for kind in defined_calibrators().values() if kind.__module__.startswith("edgewise.calibration."))
     return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
 
 
 def defined_calibrators() -> dict[str, type[Calibrator]]:
-    """Return all calibrators that are defined by now, wherever, by their names."""
+    """Return all calibrators defined so far, in any module, by name."""
     package = import_module("edgewise.calibration")
     for module in pkgutil.iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     kinds: list[type[Calibrator]] = Calibrator.__subclasses__()
-    for kind in kinds:  # grows by those of subclasses
+    for kind in kinds:  # the list grows while it is traversed
         kinds += kind.__subclasses__()
-    known: dict[str, type[Calibrator]] = {}
+    by_name: dict[str, type[Calibrator]] = {}
     for kind in (kind for kind in kinds if "name" in vars(kind)):
-        other = known.setdefault(kind.name, kind)
+        other = by_name.setdefault(kind.name, kind)
         if (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
             raise ValueError(f"Expected one calibrator named {kind.name!r}, but got {other} and {kind}. Rename one.")
-        known[kind.name] = kind  # of one that is defined again, the last
-    return known
+        by_name[kind.name] = kind  # a redefinition replaces the earlier class
+    return by_name
 
 
-def _described(calibrator: Calibrator) -> dict[str, Any]:
-    """Describe a calibrator by its name and its options; one of these may be a calibrator too."""
+def _to_dict(calibrator: Calibrator) -> dict[str, Any]:
+    """Convert a calibrator to its name and options; an option may be a calibrator too."""
     options = {field.name: getattr(calibrator, field.name) for field in fields(calibrator)}  # type: ignore[arg-type]
-    written = {name: _described(value) if isinstance(value, Calibrator) else value for name, value in options.items()}
-    return {"name": calibrator.name, "options": written}
+    converted = {name: _to_dict(value) if isinstance(value, Calibrator) else value for name, value in options.items()}
+    return {"name": calibrator.name, "options": converted}
 
 
-def _remade(description: Mapping[str, Any]) -> Calibrator:
-    """Make the calibrator that was described."""
-    known = defined_calibrators()
-    if description["name"] not in known:
+def _from_dict(description: Mapping[str, Any]) -> Calibrator:
+    """Create the calibrator from its name and options."""
+    defined = defined_calibrators()
+    if description["name"] not in defined:
         raise ValueError(
-            f"it is of {description['name']!r}, and known are {', '.join(known)}. Import the module that defines it "
-            "before you load it, or update edgewise"
+            f"its calibrator {description['name']!r} is not one of {', '.join(defined)}. Import the module that "
+            "defines it before loading, or update edgewise"
         )
     options = {
-        name: _remade(value) if isinstance(value, Mapping) else value for name, value in description["options"].items()
+        name: _from_dict(value) if isinstance(value, Mapping) else value
+        for name, value in description["options"].items()
     }
-    return known[description["name"]](**options)
+    return defined[description["name"]](**options)
 
 
-def below(folder: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Choose the tensors whose names begin with ``folder/``, and leave that out of their names."""
+def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with ``prefix/``, with this prefix removed."""
     return {
-        name.removeprefix(f"{folder}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{folder}/")
+        name.removeprefix(f"{prefix}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{prefix}/")
     }

@@ -1,4 +1,4 @@
-"""CaGCN and GATS: small networks on the logits of a node and its neighbors, trained on validation nodes."""
+"""CaGCN and GATS: small graph networks that predict temperatures from logits, trained on the validation nodes."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, leaky_relu, softplus
 
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
 from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
-from edgewise.calibration.scaling import best_temperature
+from edgewise.calibration.scaling import fit_temperature
 from edgewise.kernels.adam import Adam, Weights
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.sparse import SparseMatrix, sparse_matmul
@@ -21,7 +21,7 @@ from edgewise.models.training import copy_weights
 from edgewise.validation import check_number, check_seed, check_whole_number
 
 MAX_EPOCHS = 1 << 20
-STOPPING = 3  # one of so many validation nodes tells when to stop
+STOPPING_STRIDE = 3  # one in three validation nodes is used for early stopping
 
 Logits = Float[Tensor, "val classes"]
 Labels = Int[Tensor, " val"]
@@ -29,7 +29,7 @@ Labels = Int[Tensor, " val"]
 
 @dataclass(frozen=True)
 class Training:
-    """Adam on two thirds of the validation nodes, until the NLL of the others has not fallen for so many epochs."""
+    """Adam on two thirds of the validation nodes, with early stopping on the NLL of the other third."""
 
     epochs: int
     patience: int
@@ -42,42 +42,42 @@ class Training:
         check_number("learning_rate", self.learning_rate, above=0)
         check_number("weight_decay", self.weight_decay, least=0)
 
-    def best_weights(
+    def train(
         self,
         weights: Weights,
-        noisy: Callable[[Weights, int], Logits],
-        clean: Callable[[Weights], Logits],
+        train_logits: Callable[[Weights, int], Logits],
+        eval_logits: Callable[[Weights], Logits],
         labels: Labels,
         loss: Callable[[Logits, Labels], Tensor],
-        added: float,
+        pseudo_count: float,
         draws: torch.Generator,
     ) -> Weights:
-        """Return the weights of the lowest NLL on the nodes that tell when to stop; the first ones are among them.
+        """Return the weights with the lowest NLL on the early-stopping nodes, including the initial weights.
 
-        ``noisy`` computes the calibrated logits of validation nodes in an epoch, ``clean`` the same without dropout.
-        The labels ``added`` (`pseudo_count`) are to those of all validation nodes.
+        ``train_logits`` computes the calibrated logits of the validation nodes in an epoch, with dropout, and
+        ``eval_logits`` those without dropout. ``pseudo_count`` refers to all validation nodes, see `pseudo_count`.
         """
 
-        def with_added(loss: Tensor, logits: Logits) -> Tensor:
-            return loss - added / len(labels) * logits.log_softmax(-1).mean() if added else loss
+        def add_pseudo_labels(loss: Tensor, logits: Logits) -> Tensor:
+            return loss - pseudo_count / len(labels) * logits.log_softmax(-1).mean() if pseudo_count else loss
 
         stopping = torch.zeros(len(labels), dtype=torch.bool)
-        stopping[torch.randperm(len(labels), generator=draws)[::STOPPING]] = True
-        learning = ~stopping if len(labels) > 1 else stopping
+        stopping[torch.randperm(len(labels), generator=draws)[::STOPPING_STRIDE]] = True
+        training = ~stopping if len(labels) > 1 else stopping
         learned = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        steps = Adam(self.learning_rate, self.weight_decay).optimizer(learned)
+        optimizer = Adam(self.learning_rate, self.weight_decay).optimizer(learned)
         best, kept, waited = math.inf, copy_weights(learned), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():
-                logits = clean(learned)[stopping]
-                nll = float(with_added(cross_entropy(logits, labels[stopping]), logits))
+                logits = eval_logits(learned)[stopping]
+                nll = float(add_pseudo_labels(cross_entropy(logits, labels[stopping]), logits))
             waited = 0 if nll < best else waited + 1
             if nll < best:
                 best, kept = nll, copy_weights(learned)
             if waited >= self.patience or epoch == self.epochs:
                 break
-            logits = noisy(learned, epoch)[learning]
-            steps.step(with_added(loss(logits, labels[learning]), logits))
+            logits = train_logits(learned, epoch)[training]
+            optimizer.step(add_pseudo_labels(loss(logits, labels[training]), logits))
         return kept
 
 
@@ -86,31 +86,31 @@ MAX_HIDDEN = 1 << 16
 
 @dataclass(frozen=True)
 class CaGCN(NodeCalibrator):
-    """softmax(t_i z_i), t = log(exp(GCN(z)) + 1.1), trained by NLL and a margin on validation nodes.
+    """softmax(t_i z_i), t = log(exp(GCN(z)) + 1.1), trained with NLL and a margin loss (Wang et al. 2021).
 
-    The margin pulls correct predictions apart from the runner-up and wrong ones towards it. Published trainings stop by
-    the labels of training nodes, of which a network is surer than of others; here a third of the validation nodes tells
-    when to stop. No node's most likely label changes. The parameters are the weights of both layers, and t of the nodes
-    of `fit` as "factors" (Wang et al. 2021).
+    The margin loss increases the gap between the two largest probabilities of correct predictions, and decreases it for
+    wrong ones. Deviation from the publication: early stopping uses a third of the validation nodes, not the training
+    nodes, on which a network is over-confident. The predicted label of a node does not change. The parameters are the
+    weights of both layers, and t of the nodes of `fit` as "factors".
 
     Parameters
     ----------
     hidden
-        Units between its two layers.
+        Number of hidden units.
     dropout
-        The share of them that is dropped in each training pass.
+        Dropout probability of the hidden units.
     margin
-        The weight of the margin.
+        Weight of the margin loss.
     epochs
-        How long to train at most.
+        Maximum number of epochs.
     patience
-        For how many epochs to wait for a lower NLL on the nodes that tell when to stop.
+        Stop after this many epochs without a lower NLL on the early-stopping nodes.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     seed
-        Of weights and dropout, and of which validation nodes tell when to stop.
+        Seed of the initial weights, the dropout masks, and the choice of early-stopping nodes.
 
     Examples
     --------
@@ -148,16 +148,16 @@ class CaGCN(NodeCalibrator):
         draws = generator(self.seed, "cagcn")
         logits, labels = inputs.val_logits, inputs.val_labels
         classes, dtype = logits.shape[1], logits.dtype
-        first = {
+        initial = {
             "weight_1": glorot((classes, self.hidden), draws, dtype),
             "bias_1": torch.zeros(self.hidden, dtype=dtype),
             "weight_2": glorot((self.hidden, 1), draws, dtype),
             "bias_2": torch.zeros(1, dtype=dtype),
         }
         dropout = Dropout(self.dropout, dropout_key(self.seed, "cagcn"))
-        network = _Network.of(inputs.predictions, inputs.val)
-        weights = self._training().best_weights(
-            first,
+        network = _CalibrationGCN.create(inputs.predictions, inputs.val)
+        weights = self._training().train(
+            initial,
             lambda weights, epoch: network.factors(weights, dropout, epoch) * logits,
             lambda weights: network.factors(weights, NO_DROPOUT, 0) * logits,
             labels,
@@ -174,38 +174,41 @@ class CaGCN(NodeCalibrator):
 
 def _factors(weights: Learned, predictions: Predictions) -> Float[Tensor, "nodes 1"]:
     """Compute t of all nodes."""
-    everyone = torch.ones(len(predictions.logits), dtype=torch.bool)
-    return _Network.of(predictions, everyone).factors(weights, NO_DROPOUT, 0)
+    all_nodes = torch.ones(len(predictions.logits), dtype=torch.bool)
+    return _CalibrationGCN.create(predictions, all_nodes).factors(weights, NO_DROPOUT, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class _Network:
-    """What log(exp(Â max(0, Â z W₁ + b₁) W₂ + b₂) + 1.1) needs on some nodes: Â z on those that reach them, and Â."""
+class _CalibrationGCN:
+    """log(exp(Â ReLU(Â z W₁ + b₁) W₂ + b₂) + 1.1) for a set of nodes.
 
-    averaged: Float[Tensor, "reached classes"]
-    last: SparseMatrix
+    It stores Â z for these nodes and their neighbors, and the rows of Â of these nodes.
+    """
+
+    propagated: Float[Tensor, "neighborhood classes"]
+    adjacency: SparseMatrix
 
     @staticmethod
-    def of(predictions: Predictions, chosen: Bool[Tensor, " nodes"]) -> "_Network":
-        rows = predictions.normalized_adjacency[chosen.numpy()]
-        reached = np.unique(rows.indices)
-        averaged = torch.from_numpy(predictions.normalized_adjacency[reached] @ predictions.logits.numpy())
-        return _Network(averaged, SparseMatrix.from_scipy(rows[:, reached], averaged.dtype, averaged.device))
+    def create(predictions: Predictions, nodes: Bool[Tensor, " nodes"]) -> "_CalibrationGCN":
+        rows = predictions.normalized_adjacency[nodes.numpy()]
+        neighborhood = np.unique(rows.indices)
+        propagated = torch.from_numpy(predictions.normalized_adjacency[neighborhood] @ predictions.logits.numpy())
+        adjacency = SparseMatrix.from_scipy(rows[:, neighborhood], propagated.dtype, propagated.device)
+        return _CalibrationGCN(propagated, adjacency)
 
     def factors(self, weights: Learned, dropout: Dropout, epoch: int) -> Float[Tensor, "chosen 1"]:
-        """Compute t of the chosen nodes."""
-        hidden = (self.averaged @ weights["weight_1"] + weights["bias_1"]).relu()
-        exponent = (
-            sparse_matmul(self.last, apply_dropout(hidden, dropout, epoch) @ weights["weight_2"]) + weights["bias_2"]
-        )
+        """Compute t of the nodes."""
+        hidden = (self.propagated @ weights["weight_1"] + weights["bias_1"]).relu()
+        projected = apply_dropout(hidden, dropout, epoch) @ weights["weight_2"]
+        exponent = sparse_matmul(self.adjacency, projected) + weights["bias_2"]
         return torch.logaddexp(exponent, torch.full_like(exponent, math.log(1.1)))
 
 
 def margin_loss(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, " nodes"]) -> Tensor:
-    """Mean of 1 - p₁ + p₂ where the most likely label is right, and of p₁ - p₂ where it is wrong."""
-    two, places = logits.softmax(-1).topk(2, dim=-1)
-    gap = two[:, 0] - two[:, 1]
-    return torch.where(places[:, 0] == labels, 1 - gap, gap).mean()
+    """Return the mean of 1 - p₁ + p₂ for correct and p₁ - p₂ for wrong predictions, p₁ ≥ p₂ the two largest."""
+    largest, classes = logits.softmax(-1).topk(2, dim=-1)
+    gap = largest[:, 0] - largest[:, 1]
+    return torch.where(classes[:, 0] == labels, 1 - gap, gap).mean()
 
 
 MAX_HEADS = 1 << 10
@@ -214,29 +217,32 @@ MIN_TEMPERATURE = 1e-2
 
 @dataclass(frozen=True)
 class GATS(NodeCalibrator):
-    """softmax(z_i / T_i), T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j) over i and its neighbors j.
+    """softmax(z_i / T_i), T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j), j = i and its neighbors.
 
-    z̃_j are the sorted logits of j, scaled to [0, 1]; α_ij is the softmax of leaky-ReLU(z_i·z_j / γ_i γ_j); δ_i is by
-    how much i is more confident than i and its neighbors on average; γ has one value for training nodes, one for
-    their neighbors, and is 1 elsewhere. The NLL of validation nodes trains it, from where their T_i are on average
-    that of temperature scaling; none falls below 0.01. No node's most likely label changes. The parameters are θ, ω, γ
-    and T₀ ("theta", "omega", "gamma", "base"), and the "temperatures" of the nodes of `fit`. Applied to another graph,
-    no node counts as a training node (Hsu et al. 2022).
+    - z̃_j: the sorted logits of j, scaled to [0, 1].
+    - α_ij: attention weights, the softmax over j of leaky_relu(z_i·z_j / γ_i γ_j).
+    - δ_i: the confidence of i minus the mean confidence of i and its neighbors.
+    - γ: one value for training nodes, one for their neighbors, and 1 for all other nodes.
+
+    The network is trained with the NLL of the validation nodes (Hsu et al. 2022). The initial T₀ makes the mean T_i of
+    the validation nodes that of temperature scaling. T_i is at least 0.01. The predicted label of a node does not
+    change. The parameters are θ, ω, γ and T₀ as "theta", "omega", "gamma" and "base", and the "temperatures" of the
+    nodes of `fit`. When applied to another graph, no node counts as a training node.
 
     Parameters
     ----------
     heads
-        How many θ there are.
+        Number of heads, each with its own θ.
     epochs
-        How long to train at most.
+        Maximum number of epochs.
     patience
-        For how many epochs to wait for a lower NLL on the third of the validation nodes that tells when to stop.
+        Stop after this many epochs without a lower NLL on the early-stopping nodes, a third of the validation nodes.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     seed
-        Of the first θ, and of which validation nodes tell when to stop.
+        Seed of the initial θ, and of the choice of early-stopping nodes.
 
     Examples
     --------
@@ -266,23 +272,30 @@ class GATS(NodeCalibrator):
         return Training(self.epochs, self.patience, self.learning_rate, self.weight_decay)
 
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
-        """Train θ, ω, γ and T₀; keep which nodes were trained on, and in which graph."""
+        """Train θ, ω, γ and T₀, and store the training nodes and the edges of the graph."""
         logits, labels = inputs.val_logits, inputs.val_labels
         draws = generator(self.seed, "gats")
-        near = _Neighborhood.of(inputs.predictions, inputs.train, inputs.val)
-        first: Weights = {
+        neighborhoods = _Neighborhoods.create(inputs.predictions, inputs.train, inputs.val)
+        initial: Weights = {
             "theta": glorot((logits.shape[1], self.heads), draws, logits.dtype),
             "omega": torch.zeros(1, dtype=logits.dtype),
             "gamma": torch.ones(2, dtype=logits.dtype),
             "base": torch.zeros(1, dtype=logits.dtype),
         }
-        first["base"] = best_temperature(logits, labels) - near.temperatures(first).mean(0, keepdim=True)
+        mean_temperature = neighborhoods.temperatures(initial).mean(0, keepdim=True)
+        initial["base"] = fit_temperature(logits, labels) - mean_temperature
 
-        def scaled(weights: Weights) -> Float[Tensor, "val classes"]:
-            return logits / near.temperatures(weights).unsqueeze(1)
+        def scale_logits(weights: Weights) -> Float[Tensor, "val classes"]:
+            return logits / neighborhoods.temperatures(weights).unsqueeze(1)
 
-        weights = self._training().best_weights(
-            first, lambda weights, _: scaled(weights), scaled, labels, cross_entropy, inputs.pseudo_count, draws
+        weights = self._training().train(
+            initial,
+            lambda weights, _: scale_logits(weights),
+            scale_logits,
+            labels,
+            cross_entropy,
+            inputs.pseudo_count,
+            draws,
         )
         learned = {**weights, "trained": inputs.train, "edge_index": inputs.predictions.edge_index}
         return {**learned, "temperatures": _temperatures(learned, inputs.predictions)}
@@ -292,64 +305,70 @@ class GATS(NodeCalibrator):
         return (predictions.logits / _temperatures(learned, predictions).unsqueeze(1)).log_softmax(-1)
 
     def summarize_parameters(self, learned: Learned) -> Parameters:
-        """Leave out the graph and who was trained on."""
+        """Return all parameters except the stored graph and training nodes."""
         return {name: value for name, value in learned.items() if name not in ("trained", "edge_index")}
 
 
 def _temperatures(learned: Learned, predictions: Predictions) -> Float[Tensor, " nodes"]:
-    """Compute T of all nodes. On the graph of `fit` some were trained on; on another graph none was."""
-    everyone = torch.ones(len(predictions.logits), dtype=torch.bool)
+    """Compute T of all nodes. Training nodes are those of `fit` if the graph is the same, and none otherwise."""
+    all_nodes = torch.ones(len(predictions.logits), dtype=torch.bool)
     trained, edges = learned["trained"], learned["edge_index"]
-    is_graph_of_fit = len(trained) == len(everyone) and torch.equal(edges, predictions.edge_index)
-    trained = trained if is_graph_of_fit else torch.zeros_like(everyone)
-    return _Neighborhood.of(predictions, trained, everyone).temperatures(learned)
+    is_graph_of_fit = len(trained) == len(all_nodes) and torch.equal(edges, predictions.edge_index)
+    trained = trained if is_graph_of_fit else torch.zeros_like(all_nodes)
+    return _Neighborhoods.create(predictions, trained, all_nodes).temperatures(learned)
 
 
 @dataclass(frozen=True, eq=False)
-class _Neighborhood:
-    """Some nodes i, each with itself and its neighbors j."""
+class _Neighborhoods:
+    """Pairs of a node i, from a set of nodes, and a node j that is i or a neighbor of i."""
 
-    target: Int[Tensor, " pairs"]  # the place of i among the nodes whose temperature is asked for
-    agreement: Float[Tensor, " pairs"]  # z_i·z_j
-    kinds: tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]  # of i and j: trained, beside one that is, or neither
+    target: Int[Tensor, " pairs"]  # the position of i in the set
+    similarity: Float[Tensor, " pairs"]  # z_i·z_j
+    gamma_index: tuple[Int[Tensor, " pairs"], Int[Tensor, " pairs"]]  # of i and j: 0 training node, 1 neighbor, 2 other
     sorted_logits: Float[Tensor, "pairs classes"]  # z̃_j
-    lead: Float[Tensor, " nodes"]  # δ_i
+    relative_confidence: Float[Tensor, " nodes"]  # δ_i
 
     @staticmethod
-    def of(
-        predictions: Predictions, trained: Bool[Tensor, " nodes"], chosen: Bool[Tensor, " nodes"]
-    ) -> "_Neighborhood":
-        nodes, z = len(chosen), predictions.logits
-        source, target = torch.cat([predictions.both_directions, torch.arange(nodes).expand(2, -1)], dim=1)
-        wanted = chosen[target]
-        source, target = source[wanted], target[wanted]
-        place = chosen.cumsum(0) - 1
+    def create(
+        predictions: Predictions, trained: Bool[Tensor, " nodes"], nodes: Bool[Tensor, " nodes"]
+    ) -> "_Neighborhoods":
+        num_nodes, z = len(nodes), predictions.logits
+        source, target = torch.cat([predictions.both_directions, torch.arange(num_nodes).expand(2, -1)], dim=1)
+        selected = nodes[target]
+        source, target = source[selected], target[selected]
+        position = nodes.cumsum(0) - 1
         low, high = z.aminmax(dim=1, keepdim=True)
         sorted_logits = ((z - low) / (high - low).clamp(min=torch.finfo(z.dtype).tiny)).sort(-1).values
         confidence = z.softmax(-1).amax(-1)
-        around = torch.zeros_like(confidence).index_add(0, target, confidence[source])
-        lead = (confidence - around / (predictions.degree + 1))[chosen]
+        confidence_sum = torch.zeros_like(confidence).index_add(0, target, confidence[source])
+        relative_confidence = (confidence - confidence_sum / (predictions.degree + 1))[nodes]
         start, end = predictions.both_directions
-        beside = torch.zeros(nodes, dtype=torch.bool)
-        beside[end[trained[start]]] = True
-        kind = torch.where(trained, 0, torch.where(beside, 1, 2))
-        agreement = (z[target] * z[source]).sum(1)
-        return _Neighborhood(place[target], agreement, (kind[target], kind[source]), sorted_logits[source], lead)
+        near_trained = torch.zeros(num_nodes, dtype=torch.bool)
+        near_trained[end[trained[start]]] = True
+        index = torch.where(trained, 0, torch.where(near_trained, 1, 2))
+        return _Neighborhoods(
+            target=position[target],
+            similarity=(z[target] * z[source]).sum(1),
+            gamma_index=(index[target], index[source]),
+            sorted_logits=sorted_logits[source],
+            relative_confidence=relative_confidence,
+        )
 
     def temperatures(self, weights: Learned) -> Float[Tensor, " nodes"]:
         """Compute T_i."""
         from torch_geometric.utils import softmax
 
-        gamma = torch.cat([weights["gamma"], torch.ones(1, dtype=self.agreement.dtype)])
-        gamma_i, gamma_j = gamma[self.kinds[0]], gamma[self.kinds[1]]
-        scores = leaky_relu(self.agreement / _away_from_zero(gamma_i * gamma_j), 0.2)
-        attention = softmax(scores, self.target, num_nodes=len(self.lead))
+        num_nodes = len(self.relative_confidence)
+        gamma = torch.cat([weights["gamma"], torch.ones(1, dtype=self.similarity.dtype)])
+        gamma_i, gamma_j = gamma[self.gamma_index[0]], gamma[self.gamma_index[1]]
+        scores = leaky_relu(self.similarity / _clamp_magnitude(gamma_i * gamma_j), 0.2)
+        attention = softmax(scores, self.target, num_nodes=num_nodes)
         messages = (self.sorted_logits @ weights["theta"]) * (attention * gamma_j).unsqueeze(1)
-        received = messages.new_zeros(len(self.lead), messages.shape[1]).index_add(0, self.target, messages)
-        warmth = softplus(received + (weights["omega"] * self.lead).unsqueeze(1)).mean(1)
-        return (weights["base"] + warmth).clamp(min=MIN_TEMPERATURE)
+        sums = messages.new_zeros(num_nodes, messages.shape[1]).index_add(0, self.target, messages)
+        offsets = (weights["omega"] * self.relative_confidence).unsqueeze(1)
+        return (weights["base"] + softplus(sums + offsets).mean(1)).clamp(min=MIN_TEMPERATURE)
 
 
-def _away_from_zero(values: Tensor) -> Tensor:
-    """Keep a divisor's sign, and its size above the least temperature."""
+def _clamp_magnitude(values: Tensor) -> Tensor:
+    """Clamp the magnitude of divisors to at least `MIN_TEMPERATURE`, and keep their sign."""
     return torch.where(values < 0, values.clamp(max=-MIN_TEMPERATURE), values.clamp(min=MIN_TEMPERATURE))

@@ -1,4 +1,4 @@
-"""Isotonic regression: any map that keeps the order, for each event on its own (Zadrozny and Elkan 2002)."""
+"""Isotonic regression: a monotone map of the probability of an event (Zadrozny and Elkan 2002)."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,18 @@ from edgewise.calibration.calibration_input import CalibrationInput, Predictions
 from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
 from edgewise.validation import ArrayLike, as_tensor
 
-ROUNDING = 1e-4  # a sum of probabilities in float32 may be above 1
+PROBABILITY_TOLERANCE = 1e-4  # for rounding: a sum of float32 probabilities can exceed 1
 
 
 @dataclass(frozen=True, eq=False)
 class IsotonicMap:
-    """A map from probabilities of an event to calibrated ones that never falls: straight between its knots.
-
-    Made by `isotonic_map`; call it with probabilities.
-    """
+    """A non-decreasing, piecewise linear map from probabilities to calibrated probabilities, see `isotonic_map`."""
 
     knots: Float[Tensor, " knots"]
     values: Float[Tensor, " knots"]
 
     def __call__(self, probability: ArrayLike) -> Float[Tensor, "*shape"]:
-        """Map probabilities; below the first knot and above the last the map is constant."""
+        """Map probabilities. The map is constant below the first knot and above the last one."""
         p = as_tensor(probability, "probability")
         _check_probabilities(p)
         mapped = np.interp(p.cpu().double().numpy(), self.knots.numpy(), self.values.numpy())
@@ -33,16 +30,17 @@ class IsotonicMap:
 
 
 def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
-    """Fit the map of the lowest squared error to how often an event happened, by pooling adjacent violators.
+    """Fit the non-decreasing map with the lowest squared error to the outcomes of an event.
 
-    So many observations cannot show a probability below 1 / (n + 2) or above 1 less that, and the map stays within.
+    The map is fitted with the pool adjacent violators algorithm. For n observations, which cannot support more extreme
+    probabilities, its values are clipped to [1 / (n + 2), 1 - 1 / (n + 2)].
 
     Parameters
     ----------
     probability
-        P(event) of validation nodes or pairs; for pairs `EdgePredictions.outcomes` gives both.
+        Predicted P(event) of n validation nodes or pairs. For pairs, `EdgePredictions.outcomes` returns both arguments.
     happened
-        Whether it happened.
+        Whether the event occurred, as n Booleans.
 
     Returns
     -------
@@ -57,21 +55,21 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
     """
     from scipy.optimize import isotonic_regression
 
-    p, event = _checked(probability, happened)
-    knots, place = np.unique(p.cpu().double().numpy(), return_inverse=True)
-    count = np.bincount(place)
-    frequency = np.bincount(place, weights=event.cpu().double().numpy()) / count
+    p, outcomes = _check_observations(probability, happened)
+    knots, position = np.unique(p.cpu().double().numpy(), return_inverse=True)
+    count = np.bincount(position)
+    frequency = np.bincount(position, weights=outcomes.cpu().double().numpy()) / count
     fitted = isotonic_regression(frequency, weights=count).x
-    least = 1 / (len(p) + 2)
-    return IsotonicMap(torch.from_numpy(knots), torch.from_numpy(fitted.clip(least, 1 - least)))
+    lowest = 1 / (len(p) + 2)
+    return IsotonicMap(torch.from_numpy(knots), torch.from_numpy(fitted.clip(lowest, 1 - lowest)))
 
 
 @dataclass(frozen=True)
 class IsotonicCalibration(NodeCalibrator):
-    """One isotonic map for each event "the node has label c", fitted on validation nodes; then rows are normalized.
+    """One isotonic map per class c for the event "the node has label c", followed by normalization of each row.
 
-    Labels that are most likely may change. For an event on edges, such as "both ends have the same label",
-    `isotonic_map` makes a map of its own. The parameters of the map of label 0 are "knots_0" and "values_0".
+    The predicted label of a node can change. For an event on edges, such as "both ends have the same label", use
+    `isotonic_map`. The parameters of the map of class 0 are "knots_0" and "values_0".
 
     Examples
     --------
@@ -86,7 +84,7 @@ class IsotonicCalibration(NodeCalibrator):
     name = "isotonic"
 
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
-        """Fit a map for each label."""
+        """Fit one map per class."""
         learned: dict[str, float | Tensor] = {}
         for label, p in enumerate(inputs.val_logits.softmax(-1).unbind(1)):
             fitted = isotonic_map(p, inputs.val_labels == label)
@@ -94,32 +92,32 @@ class IsotonicCalibration(NodeCalibrator):
         return learned
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
-        """Compute the logarithms of the mapped probabilities, normalized."""
+        """Compute the log of the mapped and normalized probabilities."""
         maps = [
             IsotonicMap(learned[f"knots_{label}"], learned[f"values_{label}"])
             for label in range(predictions.logits.shape[1])
         ]
         probabilities = predictions.logits.softmax(-1).unbind(1)
-        mapped = torch.stack([of_label(p) for of_label, p in zip(maps, probabilities, strict=True)], dim=1)
+        mapped = torch.stack([apply(p) for apply, p in zip(maps, probabilities, strict=True)], dim=1)
         return (mapped / mapped.sum(1, keepdim=True)).log()
 
 
-def _checked(
+def _check_observations(
     probability: ArrayLike, happened: ArrayLike
 ) -> tuple[Float[Tensor, " observations"], Bool[Tensor, " observations"]]:
-    p, event = as_tensor(probability, "probability"), as_tensor(happened, "happened")
-    if p.ndim != 1 or len(p) == 0 or p.shape != event.shape or event.dtype != torch.bool:
+    p, outcomes = as_tensor(probability, "probability"), as_tensor(happened, "happened")
+    if p.ndim != 1 or len(p) == 0 or p.shape != outcomes.shape or outcomes.dtype != torch.bool:
         raise ValueError(
-            "Expected probabilities of an event and truth values of whether it happened, as many of each, but got "
-            f"shape {tuple(p.shape)} of dtype {p.dtype} and shape {tuple(event.shape)} of dtype {event.dtype}."
+            "Expected n probabilities of an event and n Boolean outcomes, but got shape "
+            f"{tuple(p.shape)} of dtype {p.dtype} and shape {tuple(outcomes.shape)} of dtype {outcomes.dtype}."
         )
     _check_probabilities(p)
-    return p, event
+    return p, outcomes
 
 
 def _check_probabilities(p: Float[Tensor, "*shape"]) -> None:
     if not p.is_floating_point():
         raise ValueError(f"Expected floating-point probabilities, but got dtype {p.dtype}.")
-    good = (p >= -ROUNDING) & (p <= 1 + ROUNDING)  # false for NaN
-    if not bool(good.all()):
-        raise ValueError(f"Expected probabilities from 0 to 1, but got {float(p[~good][0]):.6g}.")
+    valid = (p >= -PROBABILITY_TOLERANCE) & (p <= 1 + PROBABILITY_TOLERANCE)  # false for NaN
+    if not bool(valid.all()):
+        raise ValueError(f"Expected probabilities between 0 and 1, but got {float(p[~valid][0]):.6g}.")

@@ -1,6 +1,6 @@
-"""Models of node labels: frozen hyper-parameters, whose fit() returns a fitted value, which gives a Posterior.
+"""Node classifiers: a model is a frozen dataclass of hyper-parameters, and its ``fit`` returns a `Fitted`.
 
-Each model has a file of its own, and no list of them is kept: `known_models` finds them.
+Each model has its own file. There is no registry: `known_models` imports the files and collects the classes.
 """
 
 from edgewise.kernels.adam import Weights

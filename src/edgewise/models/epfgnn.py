@@ -1,4 +1,4 @@
-"""EPFGNN: a pairwise field whose unaries are a GCN's logits (Wang, Shen, Cremers 2021)."""
+"""EPFGNN: a pairwise MRF with a GCN's logits as unary potentials (Wang, Shen, Cremers 2021)."""
 
 import warnings
 from collections.abc import Callable
@@ -33,22 +33,22 @@ Inference = Literal["sum_product", "max_product", "mean_field"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedEPFGNN(Fitted):
-    """A pairwise field, and the labels of the training nodes.
+    """A fitted EPFGNN: a pairwise MRF, and the labels of the training nodes.
 
     Attributes
     ----------
     unary
-        U (N, C), a GCN's logits.
+        Unary potentials U (N, C): the logits of the GCN.
     edge_index
         Edges (2, E), each undirected edge once.
     edge_scale
-        r (E,), a factor of the coupling of each edge.
+        Scale r (E,) of the coupling of each edge.
     coupling
-        B (C, C), symmetric.
+        Coupling matrix B (C, C), symmetric.
     known
         The training nodes.
     known_labels
-        Their labels.
+        Labels of the training nodes.
     """
 
     model: "EPFGNN"
@@ -66,16 +66,16 @@ class FittedEPFGNN(Fitted):
 
     @property
     def is_coupled(self) -> bool:
-        """Whether EM beat its backbone and learned a coupling; if not, the joint of an edge is a product."""
+        """Whether the couplings are non-zero. If EM did not improve on its backbone, all edge joints are products."""
         return bool(self.edge_scale.any())
 
     def mrf(self, evidence: bool = True) -> PairwiseMRF:
-        """Return the field, with training nodes clamped to their labels or without."""
+        """Return the MRF, with or without the training nodes clamped to their labels."""
         labels = dict(zip(self.known.tolist(), self.known_labels.tolist(), strict=True)) if evidence else {}
         return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=labels)
 
     def infer(self, inference: Inference | None = None, evidence: bool | None = None) -> tuple[Posterior, Convergence]:
-        """Return the posterior, and whether inference converged; arguments as in `posterior`, which warns instead."""
+        """Return the posterior and its convergence. The arguments are those of `posterior`, which warns instead."""
         chosen = self.model.inference if inference is None else inference
         check_option("inference", chosen, tuple(INFERENCES))
         clamped = self.model.evidence if evidence is None else evidence
@@ -83,18 +83,18 @@ class FittedEPFGNN(Fitted):
         return INFERENCES[chosen](self.mrf(clamped))
 
     def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
-        """Return what the field says of nodes and edges: by sum-product with exact evidence, unless told otherwise.
+        """Return the posterior of nodes and edges, and warn if inference did not converge.
 
-        Messages run until they rest, for 1000 sweeps at most; to say otherwise call
+        Inference stops at convergence or after 1000 sweeps. For other limits or damping call
         ``ew.sum_product(fitted.mrf(), max_sweeps=…, damping=…)``.
 
         Parameters
         ----------
         inference
-            By "sum_product", "max_product" or "mean_field"; by default as the model says.
+            "sum_product", "max_product" or "mean_field". The default is the option of the model.
         evidence
-            Whether training nodes have their labels for sure; without, these are left out, as an ablation. By default
-            as the model says.
+            Whether training nodes are clamped to their labels. False is an ablation. The default is the option of the
+            model.
         """
         posterior, convergence = self.infer(inference, evidence)
         if not convergence:
@@ -102,7 +102,7 @@ class FittedEPFGNN(Fitted):
         return posterior
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
-        """Return mean field and sum-product; their names tell a published schedule from ours."""
+        """Return mean field and sum-product predictions; with the published schedule, names begin with "published_"."""
         prefix = "published_" if self.model.schedule == "published" else ""
         return {
             f"{prefix}mean_field": lambda: self.posterior("mean_field"),
@@ -112,40 +112,40 @@ class FittedEPFGNN(Fitted):
 
 @dataclass(frozen=True, kw_only=True)
 class EPFGNN(Model[FittedEPFGNN]):
-    """P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)): U a GCN's logits, B one matrix, r one scale for each edge.
+    """Pairwise MRF P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)) with the logits U of a GCN.
 
-    Trained by expectation maximization: M steps raise the piecewise likelihood of the expected labels, E steps are one
-    sweep of mean field.
+    B is one symmetric matrix, and r_ij one scale per edge. The model is trained by expectation maximization: M steps
+    maximize the expected piecewise log-likelihood, and each E step is one parallel mean-field sweep.
 
     Parameters
     ----------
     hidden
-        Hidden units of the GCN.
+        Number of hidden units of the GCN.
     dropout
-        The share of hidden units that is dropped in each training pass.
+        Dropout probability of the hidden units.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     pretrain_epochs
-        Stop training the GCN alone after so many epochs.
+        Maximum number of epochs of pretraining the GCN.
     pretrain_patience
-        Stop it when neither accuracy nor NLL on validation has improved for so many epochs.
+        Stop pretraining after this many epochs without an improvement of validation accuracy or NLL.
     rounds
-        Stop EM after so many rounds.
+        Maximum number of EM rounds.
     round_patience
-        Stop it when the accuracy on validation has not risen for so many rounds.
+        Stop EM after this many rounds without a higher validation accuracy.
     steps
-        Stop an M step after so many gradient steps.
+        Maximum number of gradient steps of an M step.
     step_patience
-        Stop it when the accuracy on validation has not risen for so many steps.
+        Stop an M step after this many gradient steps without a higher validation accuracy.
     schedule
-        What EM has to beat: "backbone", the validation accuracy of the pretrained GCN, which stays, without a coupling,
-        if EM does not; or "published", nothing, so that EM may end below its backbone.
+        "backbone": EM is kept only if its validation accuracy exceeds that of the pretrained GCN; otherwise the result
+        is the GCN without couplings. "published": EM is always kept, and can end below the pretrained GCN.
     inference
-        How a fitted value's posterior is inferred by default: by "sum_product", "max_product" or "mean_field".
+        Default inference of the posterior: "sum_product", "max_product" or "mean_field".
     evidence
-        Whether that posterior is sure of the labels of training nodes by default.
+        Whether the posterior clamps training nodes to their labels by default.
 
     Examples
     --------
@@ -190,13 +190,13 @@ class EPFGNN(Model[FittedEPFGNN]):
         rows = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
         em = _ExpectationMaximization(self, task, Network(gcn.forward, rows, dropout), log)
         kept_before = log.kept
-        found = self._fitted(task, em, em.run(start), log)
-        if self.schedule == "backbone" and found.is_coupled:
-            # E steps chose by mean field; what is asked for may be another inference, so it has the last word.
+        fitted = self._fitted(task, em, em.run(start), log)
+        if self.schedule == "backbone" and fitted.is_coupled:
+            # EM selects weights by mean-field accuracy. Check the accuracy of the chosen inference too.
             fallback = self._fitted(task, em, start, log)
-            if _accuracy(found, task) < _accuracy(fallback, task):
+            if _val_accuracy(fitted, task) < _val_accuracy(fallback, task):
                 return replace(fallback, history=replace(fallback.history, kept=kept_before))
-        return found
+        return fitted
 
     def _fitted(self, task: Task, em: "_ExpectationMaximization", weights: Weights, log: Log) -> FittedEPFGNN:
         return FittedEPFGNN(
@@ -217,27 +217,27 @@ def _check_evidence(evidence: object) -> None:
         raise ValueError(f"Expected evidence to be True or False, but got {evidence!r}.")
 
 
-def _accuracy(fitted: FittedEPFGNN, task: Task) -> float:
-    belief = fitted.infer()[0].node[task.val]
-    return float((belief.argmax(1) == task.labels[task.val]).double().mean())
+def _val_accuracy(fitted: FittedEPFGNN, task: Task) -> float:
+    marginals = fitted.infer()[0].node[task.val]
+    return float((marginals.argmax(1) == task.labels[task.val]).double().mean())
 
 
 class _ExpectationMaximization:
-    """Expectation maximization on one task."""
+    """Expectation maximization for one task."""
 
     def __init__(self, model: EPFGNN, task: Task, network: Network, log: Log):
         self._model, self._task, self._network, self._log = model, task, network, log
         self._stars = Stars(task.edge_index, task.num_nodes)
         self._labels = task.labels[task.val]
-        self._around_validation = _incident(task.val, task.edge_index, task.num_nodes)
+        self._val_neighbors = _incident_edges(task.val, task.edge_index, task.num_nodes)
 
     def unary(self, weights: Weights) -> Float[Tensor, "nodes classes"]:
-        """Compute the logits of all nodes without dropout."""
+        """Compute the unary potentials of all nodes, without dropout."""
         with torch.no_grad():
             return self._network.at(weights).without_dropout()
 
     def run(self, weights: Weights) -> Weights:
-        """Alternate until the validation accuracy stays where it is; return the weights with the best."""
+        """Alternate M and E steps until the validation accuracy stops rising, and return the best weights."""
         model = self._model
         weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         optimizer = model._adam.optimizer(weights)
@@ -256,8 +256,8 @@ class _ExpectationMaximization:
         return kept
 
     def _maximize(self, weights: Weights, optimizer: Optimizer, q: Tensor) -> int:
-        """M step: climb the piecewise likelihood, and go back to the step whose E step would be most accurate."""
-        # The published code carries the best step over from round to round; on Cora that makes no difference.
+        """M step: raise the piecewise likelihood, then restore the step with the highest E-step validation accuracy."""
+        # Deviation: the published code carries the best step over between rounds. On Cora this makes no difference.
         best, best_step, waited, snapshot = -1.0, 0, 0, optimizer.snapshot()
         logits = self._network.at(weights)
         for step in range(self._model.steps):
@@ -266,7 +266,8 @@ class _ExpectationMaximization:
             optimizer.step(loss)
             logits = self._network.at(weights)
             with torch.no_grad():
-                nll, accuracy = nll_and_accuracy(logits.validation() + self._validation_pull(weights, q), self._labels)
+                val_logits = logits.validation() + self._val_neighbor_terms(weights, q)
+                nll, accuracy = nll_and_accuracy(val_logits, self._labels)
             epoch = Epoch("EM", step + 1, self._model.steps, float(loss.detach()), nll, accuracy)
             self._log.add(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
@@ -278,34 +279,34 @@ class _ExpectationMaximization:
         return best_step
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
-        """E step: one parallel sweep of mean field, q_i ← softmax(U_i + Σ_j r_ij B q_j)."""
+        """E step: one parallel mean-field sweep q_i ← softmax(U_i + Σ_j r_ij B q_j). Return q and its val accuracy."""
         with torch.no_grad():
-            logits = self.unary(weights) + self._pull(weights, q)
+            logits = self.unary(weights) + self._neighbor_terms(weights, q)
             return self._task.clamp(logits.softmax(1)), nll_and_accuracy(logits[self._task.val], self._labels)[1]
 
-    def _pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
-        """Σ_j r_ij B q_j."""
+    def _neighbor_terms(self, weights: Weights, q: Tensor) -> Float[Tensor, "nodes classes"]:
+        """Compute Σ_j r_ij B q_j."""
         scale, (start, end) = weights["edge_scale"].detach().unsqueeze(1), self._task.edge_index
-        around = torch.zeros_like(q).index_add(0, start, scale * q[end]).index_add(0, end, scale * q[start])
-        return around @ _symmetric(weights["coupling"].detach())
+        sums = torch.zeros_like(q).index_add(0, start, scale * q[end]).index_add(0, end, scale * q[start])
+        return sums @ _symmetric(weights["coupling"].detach())
 
-    def _validation_pull(self, weights: Weights, q: Tensor) -> Float[Tensor, "val classes"]:
-        """Σ_j r_ij B q_j of validation nodes."""
-        target, source, edge = self._around_validation
+    def _val_neighbor_terms(self, weights: Weights, q: Tensor) -> Float[Tensor, "val classes"]:
+        """Compute Σ_j r_ij B q_j for the validation nodes."""
+        target, source, edge = self._val_neighbors
         messages = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[source]
-        around = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, target, messages)
-        return around @ _symmetric(weights["coupling"].detach())
+        sums = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, target, messages)
+        return sums @ _symmetric(weights["coupling"].detach())
 
 
-def _incident(
+def _incident_edges(
     nodes: Int[Tensor, " some"], edge_index: Int[Tensor, "2 edges"], num_nodes: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the edges at some nodes: the place of the node among them, its neighbor, and the number of the edge."""
-    place = torch.full((num_nodes,), -1, device=nodes.device)
-    place[nodes] = torch.arange(len(nodes), device=nodes.device)
-    here, there = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-    chosen = place[here] >= 0
-    return place[here[chosen]], there[chosen], chosen.nonzero().squeeze(1) % edge_index.shape[1]
+    """Return, for each edge incident to one of the nodes: the node's position, its neighbor, and the edge's index."""
+    position = torch.full((num_nodes,), -1, device=nodes.device)
+    position[nodes] = torch.arange(len(nodes), device=nodes.device)
+    target, source = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    incident = position[target] >= 0
+    return position[target[incident]], source[incident], incident.nonzero().squeeze(1) % edge_index.shape[1]
 
 
 def _symmetric(matrix: Float[Tensor, "classes classes"]) -> Float[Tensor, "classes classes"]:

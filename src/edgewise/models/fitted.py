@@ -1,4 +1,4 @@
-"""What training leaves behind: weights, a history, and what the model believes about its graph."""
+"""Fitted models: weights, training history, and predictions on the training graph."""
 
 import dataclasses
 import json
@@ -26,16 +26,16 @@ FORMAT = "edgewise fitted 1"
 
 @dataclass(frozen=True, eq=False)
 class Fitted(ABC):
-    """A trained model. Nothing of it changes; `posterior` is what it believes about the graph it was trained on.
+    """A trained model, which is immutable. `posterior` returns its predictions on the graph it was trained on.
 
     Attributes
     ----------
     model
-        The hyper-parameters it was trained with.
+        The model with its hyper-parameters.
     weights
-        What was learned, by name.
+        Learned parameters by name.
     history
-        How training went.
+        Training curves.
 
     Examples
     --------
@@ -50,18 +50,18 @@ class Fitted(ABC):
     weights: Weights
     history: History
 
-    parts: ClassVar[tuple[str, ...]]  # the fields that hold tensors besides the weights
+    parts: ClassVar[tuple[str, ...]]  # names of the tensor attributes besides the weights
 
     @abstractmethod
     def posterior(self) -> Posterior:
-        """Return what the model believes about the labels of all nodes."""
+        """Return the posterior of the labels of all nodes."""
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
-        """Return the predictions that a sweep scores, by name; each is computed when it is called."""
+        """Return the predictions that a sweep scores, as functions by name."""
         return {"product": self.posterior}
 
     def save(self, path: Path | str) -> None:
-        """Write hyper-parameters, weights, history and beliefs to a safetensors file."""
+        """Write hyper-parameters, weights, history and predictions to a safetensors file."""
         tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
         tensors |= {name: getattr(self, name) for name in self.parts}
         metadata = {
@@ -75,7 +75,7 @@ class Fitted(ABC):
 
     @staticmethod
     def load(path: Path | str) -> "Fitted":
-        """Read what `save` wrote, onto the CPU; a model that is not of edgewise has to be imported before."""
+        """Read a file written by `save`, onto the CPU. Import the module that defines a custom model first."""
         tensors, metadata = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
         return _rebuild(_find_model(metadata.get("model", ""), path), metadata, tensors, path)
 
@@ -84,25 +84,25 @@ class Fitted(ABC):
 
 
 def _find_model(name: str, path: Path | str) -> "type[Model[Any]]":
-    """Find the model that a file names among all that are defined."""
+    """Return the model class with this name, among all that are defined."""
     from edgewise.models.model import defined_models, known_models
 
-    known_models()  # which imports all of this package
-    known = defined_models()
-    found = {where: kind for where, kind in known.items() if kind.name == name}
-    if not found:
-        names = ", ".join(kind.name for kind in known.values())
+    known_models()  # imports all modules of this package
+    defined = defined_models()
+    matching = {where: model_class for where, model_class in defined.items() if model_class.name == name}
+    if not matching:
+        names = ", ".join(model_class.name for model_class in defined.values())
         raise ValueError(
-            f"Expected a fitted model of {names}, but {path} is of {name[:40]!r}. Import the module that defines it "
-            "before you load it, or update edgewise."
+            f"Expected a fitted model of a known type ({names}), but {path} holds {name[:40]!r}. Import the module "
+            "that defines it before loading, or update edgewise."
         )
-    if len(found) > 1:
-        raise ValueError(f"Expected one model named {name!r}, but got {' and '.join(found)}. Rename one of them.")
-    return next(iter(found.values()))
+    if len(matching) > 1:
+        raise ValueError(f"Expected one model named {name!r}, but got {' and '.join(matching)}. Rename one of them.")
+    return next(iter(matching.values()))
 
 
 def _rebuild(
-    kind: "type[Model[Any]]", metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
+    model_class: "type[Model[Any]]", metadata: Mapping[str, str], tensors: Mapping[str, Tensor], path: Path | str
 ) -> Fitted:
     weights = {name.removeprefix("weights/"): tensor for name, tensor in tensors.items() if name.startswith("weights/")}
     parts = {name: tensor for name, tensor in tensors.items() if not name.startswith("weights/")}
@@ -110,25 +110,25 @@ def _rebuild(
         shapes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         saved = json.loads(metadata["tensors"])
         if differing := sorted(name for name in saved | shapes if saved.get(name) != shapes.get(name)):
-            raise ValueError(f"its tensors {differing} are not as they were saved")
-        model = kind(**json.loads(metadata["hyperparameters"]))
-        read = json.loads(metadata["history"])
-        history = History(**read | {"phases": [tuple(phase) for phase in read["phases"]]})
-        return kind.fitted(model=model, weights=weights, history=history, **parts)
+            raise ValueError(f"its tensors {differing} do not have the shapes that were saved")
+        model = model_class(**json.loads(metadata["hyperparameters"]))
+        curves = json.loads(metadata["history"])
+        history = History(**curves | {"phases": [tuple(phase) for phase in curves["phases"]]})
+        return model_class.fitted(model=model, weights=weights, history=history, **parts)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"Expected a whole fitted {metadata['model']} in {path}, but it cannot be read: {error}."
+            f"Expected a complete fitted {metadata['model']} in {path}, but reading it failed: {error}. Save it again."
         ) from error
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedClassifier(Fitted):
-    """A trained classifier of single nodes: the joint of two nodes is the product of what it says of each.
+    """A trained node classifier. The joint of two nodes is the product of their marginals.
 
     Attributes
     ----------
     logits
-        What it says of each node, (N, C), before softmax.
+        Logits (N, C).
     """
 
     logits: Float[Tensor, "nodes classes"]
@@ -136,18 +136,19 @@ class FittedClassifier(Fitted):
     parts = ("logits",)
 
     def posterior(self) -> IndependentPosterior:
-        """Return softmax(logits) for each node, independent of the others."""
+        """Return softmax(logits) as a posterior of independent nodes."""
         return IndependentPosterior(self.logits.softmax(-1))
 
     def apply(self, data: Any, *, directed: Directed = "refuse") -> "FittedClassifier":
-        """Return the same weights with the logits of another graph, or of one that has changed.
+        """Return a fitted model with the same weights and the logits of another graph.
 
         Parameters
         ----------
         data
-            A torch_geometric Data, or anything with ``x``, of as many features as in training, and ``edge_index``.
+            A torch_geometric Data, or anything with ``edge_index`` and ``x``, with the same number of features as in
+            training.
         directed
-            What to do with edges that are listed in one direction, as in ``fit``.
+            How to treat edges that are listed in one direction only, as in ``fit``.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""GAT: two layers of graph attention (Veličković et al. 2018)."""
+"""GAT: two graph attention layers (Veličković et al. 2018)."""
 
 from dataclasses import dataclass
 
@@ -14,24 +14,24 @@ from edgewise.models.seeds import Initializer
 
 @dataclass(frozen=True, kw_only=True)
 class GAT(Classifier):
-    """Two layers of attention: several heads side by side and ELU, then one.
+    """Graph attention network with two layers: several concatenated heads and ELU, then one head.
 
     Parameters
     ----------
     hidden
-        Hidden units of all heads together.
+        Number of hidden units of all heads together.
     dropout
-        The share that is dropped of the inputs of both layers, and of attention weights, in each training pass.
+        Dropout probability of the inputs of both layers and of the attention weights.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     heads
-        Heads of the first layer.
+        Number of heads of the first layer.
     max_epochs
-        Stop after so many epochs.
+        Maximum number of epochs.
     patience
-        Stop when neither accuracy nor NLL on validation has improved for so many epochs.
+        Stop after this many epochs without an improvement of validation accuracy or NLL.
 
     Examples
     --------
@@ -50,10 +50,12 @@ class GAT(Classifier):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hidden % self.heads:
-            raise ValueError(f"Expected hidden to be a multiple of {self.heads} heads, but got {self.hidden}.")
+            raise ValueError(
+                f"Expected hidden to be a multiple of {self.heads} heads, but got {self.hidden}. Change one of them."
+            )
 
     def initial_weights(self, num_features: int, num_classes: int, draw: Initializer) -> Weights:
-        """Draw Glorot matrices and vectors of attention; biases are zero."""
+        """Draw Glorot-uniform weight matrices and attention vectors; biases are zero."""
         return {
             "weight_1": draw.glorot(num_features, self.hidden),
             "att_src_1": draw.glorot(self.heads, self.hidden // self.heads),
@@ -66,7 +68,7 @@ class GAT(Classifier):
         }
 
     def forward(self, weights: Weights, graph: GraphPass) -> Float[Tensor, "nodes classes"]:
-        """H = ELU(attention(X W₁) + b₁), then attention(H W₂) + b₂; X, H and attention with dropout."""
+        """Compute attention(H W₂) + b₂, H = ELU(attention(X W₁) + b₁), with dropout on X, H and attention weights."""
         w = weights
         projected = graph.project_features(w["weight_1"], dropout=True)
         hidden = elu(graph.attend(projected, w["att_src_1"], w["att_dst_1"]) + w["bias_1"])

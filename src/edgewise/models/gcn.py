@@ -14,22 +14,22 @@ from edgewise.models.seeds import Initializer
 
 @dataclass(frozen=True, kw_only=True)
 class GCN(Classifier):
-    """Two layers of averaging over neighbors, with ReLU and dropout between them.
+    """Graph convolutional network with two layers, and ReLU and dropout between them.
 
     Parameters
     ----------
     hidden
-        Hidden units.
+        Number of hidden units.
     dropout
-        The share of hidden units that is dropped in each training pass.
+        Dropout probability of the hidden units.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     max_epochs
-        Stop after so many epochs.
+        Maximum number of epochs.
     patience
-        Stop when neither accuracy nor NLL on validation has improved for so many epochs.
+        Stop after this many epochs without an improvement of validation accuracy or NLL.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class GCN(Classifier):
     hops = 2
 
     def initial_weights(self, num_features: int, num_classes: int, draw: Initializer) -> Weights:
-        """Draw Glorot matrices; biases are zero."""
+        """Draw Glorot-uniform weight matrices; biases are zero."""
         return {
             "weight_1": draw.glorot(num_features, self.hidden),
             "bias_1": draw.zeros(self.hidden),
@@ -54,7 +54,7 @@ class GCN(Classifier):
         }
 
     def forward(self, weights: Weights, graph: GraphPass) -> Float[Tensor, "nodes classes"]:
-        """Â · dropout(ReLU(Â X W₁ + b₁)) · W₂ + b₂."""
+        """Compute Â · dropout(ReLU(Â X W₁ + b₁)) · W₂ + b₂."""
         w = weights
         hidden = graph.propagate_features(w["weight_1"])
         hidden = graph.relu_dropout_matmul(hidden, w["bias_1"], w["weight_2"])
@@ -62,7 +62,7 @@ class GCN(Classifier):
 
 
 def backbone(model: Model[Any], max_epochs: int, patience: int) -> GCN:
-    """Return the GCN that another model is built on, with the options that all models have."""
+    """Return the GCN that another model is built on, with the options they share."""
     return GCN(
         hidden=model.hidden,
         dropout=model.dropout,

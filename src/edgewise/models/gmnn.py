@@ -1,4 +1,4 @@
-"""GMNN: one network labels nodes by features, another by their neighbors' labels (Qu, Bengio, Tang 2019)."""
+"""GMNN: one network predicts labels from features, another from the neighbors' labels (Qu, Bengio, Tang 2019)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ Prediction = Literal["mixture", "averaged_logits"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedGMNN(Fitted):
-    """What GMNN's training leaves behind: what the network p makes of labels that are drawn from the network q.
+    """A fitted GMNN: predictions of the network p for label samples from the network q.
 
     Attributes
     ----------
     sample_logits
-        p's logits (S, N, C), for S draws of all labels.
+        Logits of p (S, N, C) for S samples of all labels.
     """
 
     model: "GMNN"
@@ -43,13 +43,13 @@ class FittedGMNN(Fitted):
     parts = ("sample_logits",)
 
     def posterior(self, prediction: Prediction | None = None) -> MixturePosterior | IndependentPosterior:
-        """Return what the samples say of nodes and edges.
+        """Return the posterior of nodes and edges.
 
         Parameters
         ----------
         prediction
-            "mixture", that of the samples; or "averaged_logits", independent nodes by the softmax of averaged logits,
-            as published. By default as the model says.
+            "mixture" of the samples; or "averaged_logits", independent nodes with the softmax of the mean logits, as
+            published. The default is the option of the model.
         """
         chosen = self.model.prediction if prediction is None else prediction
         check_option("prediction", chosen, PREDICTIONS)
@@ -58,7 +58,7 @@ class FittedGMNN(Fitted):
         return IndependentPosterior(self.sample_logits.mean(0).softmax(-1))
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
-        """Return the averaged logits, the mixture, and products of the mixture's marginals."""
+        """Return predictions by averaged logits, by the mixture, and by products of the mixture's node marginals."""
         return {
             "averaged_logits": lambda: self.posterior("averaged_logits"),
             "mixture_product": lambda: IndependentPosterior(self.posterior("mixture").node),
@@ -68,31 +68,31 @@ class FittedGMNN(Fitted):
 
 @dataclass(frozen=True, kw_only=True)
 class GMNN(Model[FittedGMNN]):
-    """Two GCNs trained in turns: q maps features to labels, p maps labels of the neighborhood to labels.
+    """Graph Markov neural network: a GCN q from features to labels and a GCN p from labels to labels, trained by EM.
 
     Parameters
     ----------
     hidden
-        Hidden units of both.
+        Number of hidden units of each GCN.
     dropout
-        The share of hidden units that is dropped in each training pass.
+        Dropout probability of the hidden units.
     learning_rate
-        Of Adam.
+        Learning rate of Adam.
     weight_decay
-        Of Adam, on all parameters.
+        Weight decay of Adam, on all parameters.
     pretrain_epochs
-        Stop training q on the training nodes after so many epochs.
+        Maximum number of epochs of pretraining q on the training nodes.
     pretrain_patience
-        Stop it when neither accuracy nor NLL on validation has improved for so many epochs.
+        Stop pretraining after this many epochs without an improvement of validation accuracy or NLL.
     rounds
-        How often p (M step) and then q (E step) are trained on all nodes.
+        Number of EM rounds: an M step trains p on all nodes, then an E step trains q on all nodes.
     round_epochs
-        For how many epochs each of them is trained in a round.
+        Number of epochs of each M step and each E step.
     samples
-        How often labels are drawn from q, for p to make something of.
+        Number of label samples from q that are passed to p for prediction.
     prediction
-        What a fitted value's posterior is by default: "mixture", with joints Σ_s p_s(y_i) p_s(y_j) / S over the draws
-        s, or "averaged_logits", with products.
+        The default posterior: "mixture", with edge joints Σ_s p_s(y_i) p_s(y_j) / S over the S samples; or
+        "averaged_logits", with products.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class GMNN(Model[FittedGMNN]):
 
     @property
     def _gcn(self) -> GCN:
-        """Both networks."""
+        """The architecture and training options of q and p."""
         return backbone(self, self.pretrain_epochs, self.pretrain_patience)
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedGMNN:
@@ -130,17 +130,17 @@ class GMNN(Model[FittedGMNN]):
         p = gcn.initial_weights(task.num_classes, task.num_classes, p_draw)
         features = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
 
-        def improve(weights: Weights, rows: TrainingRows, target: Tensor, step: str, turn: int) -> Weights:
-            dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {turn}"))
+        def train_step(weights: Weights, rows: TrainingRows, target: Tensor, step: str, k: int) -> Weights:
+            dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {k}"))
             loss, phase = partial(cross_entropy, target=target), Phase(step, self.round_epochs, None)
             network = Network(gcn.forward, rows, dropout)
             return train(weights, network, loss, task.labels[task.val], phase, self._adam, log)
 
-        for turn in range(self.rounds):
+        for k in range(self.rounds):
             labels = draw_labels(task, all_logits(gcn.forward, task, task.x, q), draws)
-            p = improve(p, TrainingRows(task, labels, task.all_nodes, gcn.hops), labels, "M step", turn)
+            p = train_step(p, TrainingRows(task, labels, task.all_nodes, gcn.hops), labels, "M step", k)
             target = task.clamp(all_logits(gcn.forward, task, labels, p).softmax(-1))
-            q = improve(q, features, target, "E step", turn)
+            q = train_step(q, features, target, "E step", k)
         samples = self._sample_logits(task, q, p, draws)
         weights = {f"{net}/{name}": part for net, parts in (("q", q), ("p", p)) for name, part in parts.items()}
         return FittedGMNN(self, weights, log.history(), samples)
@@ -148,7 +148,7 @@ class GMNN(Model[FittedGMNN]):
     def _sample_logits(
         self, task: Task, q: Weights, p: Weights, draws: torch.Generator
     ) -> Float[Tensor, "samples nodes classes"]:
-        """Compute p's logits for labels that are drawn from q, sample by sample."""
+        """Compute the logits of p for samples of labels from q."""
         samples = torch.empty(self.samples, task.num_nodes, task.num_classes, dtype=task.dtype, device=task.device)
         forward = self._gcn.forward
         logits = all_logits(forward, task, task.x, q)
@@ -159,12 +159,12 @@ class GMNN(Model[FittedGMNN]):
 
 
 def draw_labels(task: Task, logits: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Tensor:
-    """Draw a label for each node from softmax(logits), one-hot; training nodes have their true labels."""
+    """Draw one-hot labels from softmax(logits); training nodes have their true labels."""
     chosen = draw_classes(logits.cpu().double().softmax(-1), draws).to(task.device)
     return task.clamp(one_hot(chosen, task.num_classes).to(task.dtype))
 
 
 def draw_classes(probs: Float[Tensor, "nodes classes"], draws: torch.Generator) -> Int[Tensor, " nodes"]:
-    """Draw by inverting the distribution function: one uniform number per node, whatever the number of classes."""
-    below = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
-    return (probs.cumsum(1)[:, :-1] <= below).sum(1)
+    """Draw one class per node by inverse transform sampling, with one uniform number per node."""
+    uniform = torch.rand(len(probs), 1, dtype=probs.dtype, generator=draws)
+    return (probs.cumsum(1)[:, :-1] <= uniform).sum(1)

@@ -1,7 +1,7 @@
-"""One forward pass over a graph: its operations, each cut to the rows that the wanted nodes need.
+"""The operations of a forward pass over a graph, restricted to the rows that the requested logits depend on.
 
-The logits of some nodes after k graph convolutions depend on the nodes within k steps of them, and on no others. A
-model says how many steps its forward pass looks (`Classifier.hops`) and is written as if for the whole graph.
+After k graph convolutions, the logits of a set of nodes depend only on nodes within k hops. A model declares its
+number of hops (`Classifier.hops`), and its forward pass is written as if for the whole graph.
 """
 
 from collections.abc import Callable
@@ -25,26 +25,26 @@ Forward = Callable[[Weights, "GraphPass"], Tensor]
 
 
 class GraphPass:
-    """What a forward pass may do with its graph: X are the features, Â = D^-½ (A + I) D^-½ averages over neighbors.
+    """The operations of a forward pass: X are the features, Â = D^-½ (A + I) D^-½ is the normalized adjacency.
 
-    While a network is trained some entries are dropped; in other passes `dropout` changes nothing. Each method that
-    looks one step further (`propagate_features`, `average`, `attend`) uses up one of the model's hops.
+    Dropout is active in training passes only. Each call of `propagate_features`, `propagate` or `attend` is one of the
+    model's hops.
     """
 
     def __init__(self, field: "ReceptiveField", propagate_features: Callable[[Tensor], Tensor], draws: "Draws"):
-        self._field, self._average_features, self._draws = field, propagate_features, draws
+        self._field, self._propagate_features, self._draws = field, propagate_features, draws
         self._hop = field.hops
 
     def propagate_features(self, weight: Float[Tensor, "features hidden"]) -> Float[Tensor, "rows hidden"]:
-        """Â X W, in the order that is quickest."""
+        """Compute Â X W, in the faster order of multiplication."""
         self._step()
         self._check_features(weight)
-        return self._average_features(weight)
+        return self._propagate_features(weight)
 
     def project_features(
         self, weight: Float[Tensor, "features hidden"], dropout: bool = False
     ) -> Float[Tensor, "rows hidden"]:
-        """X W; if asked for, with dropout on X."""
+        """Compute X W, optionally with dropout on X."""
         self._check_features(weight)
         x = self._field.features
         if isinstance(x, Tensor):
@@ -52,7 +52,7 @@ class GraphPass:
         return sparse_matmul(x, weight, self._kept(x.num_entries) if dropout else None)
 
     def propagate(self, h: Float[Tensor, "inner width"]) -> Float[Tensor, "rows width"]:
-        """Â H."""
+        """Compute Â H."""
         return sparse_matmul(self._field.propagation_matrix(self._step()), h)
 
     def attend(
@@ -61,36 +61,36 @@ class GraphPass:
         att_src: Float[Tensor, "heads units"],
         att_dst: Float[Tensor, "heads units"],
     ) -> Float[Tensor, "rows width"]:
-        """Σ_j α_ij P_j with α_ij = softmax_j(leaky_relu(a_src · P_j + a_dst · P_i)), and dropout on α."""
+        """Compute Σ_j α_ij P_j, α_ij = softmax_j(leaky_relu(a_src · P_j + a_dst · P_i)), with dropout on α."""
         neighborhoods = self._field.neighborhoods(self._step())
         return attend(projected, att_src, att_dst, neighborhoods, self._kept(neighborhoods.num_pairs * len(att_src)))
 
     def dropout(self, h: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Drop entries of H and scale the others."""
+        """Zero random entries of H, and scale the others."""
         return apply_dropout(h, self._draws.dropout, self._draws.next())
 
     def relu_dropout_matmul(
         self, h: Float[Tensor, "rows hidden"], bias: Float[Tensor, " hidden"], weight: Float[Tensor, "hidden width"]
     ) -> Float[Tensor, "rows width"]:
-        """dropout(max(0, H + b)) W, in one operation."""
+        """Compute dropout(ReLU(H + b)) W in one operation."""
         return relu_dropout_matmul(h, bias, weight, self._draws.dropout, self._draws.next(), self._field.graph.threads)
 
     def logits(self, forward: Forward, weights: Weights) -> Float[Tensor, "nodes classes"]:
-        """Run a forward pass, and return the rows of the wanted nodes."""
+        """Run a forward pass, and return the logits of the requested nodes."""
         logits = forward(weights, self)
         if self._hop:
             raise TypeError(
-                f"Expected a forward pass over {self._field.hops} hops, but it looks at neighbors "
-                f"{self._field.hops - self._hop if self._field.hops else 0} times. Set the model's hops to that."
+                f"Expected a forward pass of {self._field.hops} hops, but got "
+                f"{self._field.hops - self._hop if self._field.hops else 0}. Set the model's hops to that number."
             )
         return self._field.select(logits)
 
     def _step(self) -> int | None:
-        """Use up one hop, and return which it is."""
+        """Count one hop, and return its number."""
         if self._hop == 0:
             raise TypeError(
-                f"Expected a forward pass over {self._field.hops} hops, but it looks at neighbors more often. Set the "
-                "model's hops to how often it does, or to None, which computes all rows."
+                f"Expected a forward pass of {self._field.hops} hops, but got more. Set the model's hops to the actual "
+                "number, or to None to compute all rows."
             )
         hop = self._hop
         self._hop = None if hop is None else hop - 1
@@ -108,35 +108,35 @@ class GraphPass:
 
 
 class Draws:
-    """The draws of dropout in one phase of training, numbered one after the other."""
+    """Numbers the dropout masks of one training phase."""
 
     def __init__(self, dropout: Dropout):
         self.dropout, self._used = dropout, 0
 
     def next(self) -> int:
-        """Return the number of the next draw."""
+        """Return the number of the next mask."""
         self._used += 1
         return self._used - 1
 
 
 class ReceptiveField:
-    """Some nodes, and for each hop the nodes that lie within so many steps of them; without hops, always all."""
+    """The requested nodes, and the nodes within each number of hops of them; with ``hops=None``, always all nodes."""
 
     def __init__(self, graph: Graph, x: Features, nodes: Nodes, hops: int | None):
         self.graph, self.hops, self._x, self._nodes = graph, hops, x, nodes
         self._levels, self._propagation = [nodes], dict[int, SparseMatrix]()
         self._neighborhoods = dict[int | None, Neighborhoods]()
 
-    def within(self, steps: int | None) -> Nodes:
-        """Return the nodes within so many steps, in order."""
-        if steps is None:
+    def within(self, hops: int | None) -> Nodes:
+        """Return the nodes within a number of hops, sorted; for None all nodes."""
+        if hops is None:
             return self.graph.all_nodes
-        while len(self._levels) <= steps:
+        while len(self._levels) <= hops:
             self._levels.append(self.graph.closed_neighborhood(self._levels[-1]))
-        return self._levels[steps]
+        return self._levels[hops]
 
     def propagation_matrix(self, hop: int | None) -> SparseMatrix:
-        """Return Â from the nodes within ``hop`` steps to those within one less."""
+        """Return the rows of Â of nodes within ``hop - 1`` hops, and the columns of nodes within ``hop`` hops."""
         if hop is None or len(self.within(hop - 1)) == self.graph.num_nodes:
             return self.graph.propagation_matrix
         if hop not in self._propagation:
@@ -145,31 +145,31 @@ class ReceptiveField:
         return self._propagation[hop]
 
     def neighborhoods(self, hop: int | None) -> Neighborhoods:
-        """Return who is averaged for the nodes within one step less than ``hop``."""
+        """Return the closed neighborhoods of the nodes within ``hop - 1`` hops."""
         if hop not in self._neighborhoods:
             targets, sources = self.within(None if hop is None else hop - 1), self.within(hop)
             adjacent = self.graph.adjacency[targets]
-            places = np.searchsorted(sources, adjacent.indices), np.searchsorted(sources, targets)
+            positions = np.searchsorted(sources, adjacent.indices), np.searchsorted(sources, targets)
             self._neighborhoods[hop] = Neighborhoods.from_arrays(
-                adjacent.indptr, *places, len(sources), self.graph.device, self.graph.threads
+                adjacent.indptr, *positions, len(sources), self.graph.device, self.graph.threads
             )
         return self._neighborhoods[hop]
 
     @property
     def num_features(self) -> int:
-        """How many features a node has."""
+        """The number of features per node."""
         return int(self._x.shape[1])
 
     @cached_property
     def features(self) -> SparseMatrix | Tensor:
-        """X of all nodes that are reached."""
+        """X of all nodes within the model's hops."""
         nodes = self.within(self.hops)
         if isinstance(self._x, Tensor):
             return self._x if len(nodes) == self.graph.num_nodes else self._x[self._index(nodes)]
         return self.graph.sparse_features if len(nodes) == self.graph.num_nodes else self.graph.sparse(self._x[nodes])
 
     def select(self, rows: Float[Tensor, "rows width"]) -> Float[Tensor, "nodes width"]:
-        """Return the rows of the wanted nodes, from those that a forward pass ends with."""
+        """Return the rows of the requested nodes, from the output of a forward pass."""
         return rows if self.hops is not None or len(self._nodes) == len(rows) else rows[self._index(self._nodes)]
 
     def _index(self, nodes: Nodes) -> Tensor:
@@ -177,23 +177,23 @@ class ReceptiveField:
 
 
 def all_logits(forward: Forward, graph: Graph, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
-    """Run a forward pass over all nodes, without dropout and without a gradient."""
+    """Compute the logits of all nodes, without dropout and without gradients."""
     field = ReceptiveField(graph, x, graph.all_nodes, None)
 
     def propagate_features(weight: Tensor) -> Tensor:
-        averaging = graph.propagation_matrix
+        adjacency = graph.propagation_matrix
         if not isinstance(x, Tensor):
-            return averaging.matmul(graph.sparse_features.matmul(weight))
+            return adjacency.matmul(graph.sparse_features.matmul(weight))
         if x.shape[1] < weight.shape[1]:
-            return averaging.matmul(x) @ weight
-        return averaging.matmul(x @ weight)
+            return adjacency.matmul(x) @ weight
+        return adjacency.matmul(x @ weight)
 
     with torch.no_grad():
         return GraphPass(field, propagate_features, Draws(NO_DROPOUT)).logits(forward, weights)
 
 
 class TrainingRows:
-    """The rows that training needs: of the nodes that a loss is computed of, and of those that validate."""
+    """The receptive fields of the nodes in the loss and of the validation nodes."""
 
     def __init__(self, task: Task, x: Features, nodes: Nodes, hops: int | None):
         self.nodes = ReceptiveField(task, x, nodes, hops)
@@ -202,39 +202,39 @@ class TrainingRows:
 
     @cached_property
     def first_layer(self) -> "FirstLayer":
-        """Â X W on the rows of both."""
-        steps = None if self._hops is None else self._hops - 1
-        return FirstLayer(self._task, self._x, self.nodes.within(steps), self.val.within(steps))
+        """W ↦ Â X W, for the rows that both receptive fields need."""
+        hops = None if self._hops is None else self._hops - 1
+        return FirstLayer(self._task, self._x, self.nodes.within(hops), self.val.within(hops))
 
 
 class Network:
-    """A forward pass over the rows that training needs; ``at(weights)`` computes logits."""
+    """A forward pass over the rows that training needs."""
 
     def __init__(self, forward: Forward, rows: TrainingRows, dropout: Dropout):
         self.forward, self.rows, self.draws = forward, rows, Draws(dropout)
 
     def at(self, weights: Weights) -> "NetworkLogits":
-        """Return the logits at these weights; ask again when the weights have changed."""
+        """Return the logits for these weights. Call it again after the weights have changed."""
         return NetworkLogits(self, weights)
 
 
 class NetworkLogits:
-    """Logits at given weights. All passes share Â X W, which dropout does not change."""
+    """Logits for fixed weights. All passes share Â X W, which does not depend on dropout."""
 
     def __init__(self, network: Network, weights: Weights):
         self._network, self._weights = network, weights
         self._first: list[tuple[Tensor, PropagatedFeatures]] = []
 
     def with_dropout(self) -> Float[Tensor, "nodes classes"]:
-        """Compute the logits that are learned from, with the next draws of dropout."""
-        return self._logits(self._network.rows.nodes, lambda first: first.learned, self._network.draws)
+        """Compute the logits of the nodes in the loss, with new dropout masks."""
+        return self._logits(self._network.rows.nodes, lambda first: first.with_grad, self._network.draws)
 
     def without_dropout(self) -> Float[Tensor, "nodes classes"]:
-        """Compute the same without dropout."""
-        return self._logits(self._network.rows.nodes, lambda first: first.learned, Draws(NO_DROPOUT))
+        """Compute the logits of the nodes in the loss, without dropout."""
+        return self._logits(self._network.rows.nodes, lambda first: first.with_grad, Draws(NO_DROPOUT))
 
     def validation(self) -> Float[Tensor, "val classes"]:
-        """Compute the logits of validation nodes, without dropout."""
+        """Compute the logits of the validation nodes, without dropout."""
         rows = self._network.rows
         return self._logits(rows.val, lambda first: first.all[rows.first_layer.val_rows], Draws(NO_DROPOUT))
 
@@ -245,80 +245,81 @@ class NetworkLogits:
         return graph.logits(self._network.forward, self._weights)
 
     def _propagated_features(self, weight: Tensor) -> "PropagatedFeatures":
-        for known, averaged in self._first:
-            if known is weight:
-                return averaged
-        with torch.enable_grad():  # the next training pass needs what validation asks for first
-            averaged = PropagatedFeatures(*_first_layer(weight, self._network.rows.first_layer))
-        self._first.append((weight, averaged))
-        return averaged
+        for cached_weight, propagated in self._first:
+            if cached_weight is weight:
+                return propagated
+        with torch.enable_grad():  # validation computes it first, and the next training pass needs its gradient
+            propagated = PropagatedFeatures(*_first_layer(weight, self._network.rows.first_layer))
+        self._first.append((weight, propagated))
+        return propagated
 
 
 class PropagatedFeatures(NamedTuple):
-    """Â X W of all rows that are needed, without a gradient, and of those that are learned from, with one."""
+    """Â X W for all required rows, without gradient, and for the rows that the loss depends on, with gradient."""
 
     all: Float[Tensor, "rows hidden"]
-    learned: Float[Tensor, "learned hidden"]
+    with_grad: Float[Tensor, "grad_rows hidden"]
 
 
 class FirstLayer:
-    """W ↦ Â X W on some rows: first those that are learned from, which have a gradient, then the rest for validation.
+    """W ↦ Â X W for the rows that the loss depends on, with gradient, followed by further rows for validation.
 
-    Sparse features are projected first, Â (X W); for dense ones Â X is computed once.
+    Sparse features are projected first, Â (X W). For dense features Â X is computed once.
     """
 
-    def __init__(self, task: Task, x: Features, learned: Nodes, val: Nodes):
-        rows = _first_then_rest(learned, val)
-        self.num_learned = len(learned)
-        place = np.empty(task.num_nodes, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        self.val_rows = torch.from_numpy(place[val]).to(task.device)
-        self.product = (_DenseProduct if isinstance(x, Tensor) else _SparseProduct).cut(task, x, rows, len(learned))
+    def __init__(self, task: Task, x: Features, loss_nodes: Nodes, val: Nodes):
+        rows = _concatenate_unique(loss_nodes, val)
+        self.num_grad_rows = len(loss_nodes)
+        position = np.empty(task.num_nodes, dtype=np.int64)
+        position[rows] = np.arange(len(rows))
+        self.val_rows = torch.from_numpy(position[val]).to(task.device)
+        product = _DenseProduct if isinstance(x, Tensor) else _SparseProduct
+        self.product = product.create(task, x, rows, len(loss_nodes))
 
 
 @dataclass(frozen=True, eq=False)
 class _SparseProduct:
     """W ↦ Â (X W): X has fewer non-zeros than Â X."""
 
-    averaging: SparseMatrix
+    adjacency: SparseMatrix
     features: SparseMatrix
 
     @staticmethod
-    def cut(task: Task, x: Features, rows: Nodes, num_learned: int) -> "_SparseProduct":
-        if num_learned == task.num_nodes:
+    def create(task: Task, x: Features, rows: Nodes, num_grad_rows: int) -> "_SparseProduct":
+        if num_grad_rows == task.num_nodes:
             return _SparseProduct(task.propagation_matrix, task.sparse_features)
-        learned_columns = task.closed_neighborhood(rows[:num_learned])
-        columns = _first_then_rest(learned_columns, task.closed_neighborhood(rows))
+        grad_columns = task.closed_neighborhood(rows[:num_grad_rows])
+        columns = _concatenate_unique(grad_columns, task.closed_neighborhood(rows))
         return _SparseProduct(
-            task.sparse(task.normalized_adjacency[rows][:, columns], grad_rows=num_learned),
-            task.sparse(x[columns], grad_rows=len(learned_columns)),
+            task.sparse(task.normalized_adjacency[rows][:, columns], grad_rows=num_grad_rows),
+            task.sparse(x[columns], grad_rows=len(grad_columns)),
         )
 
     def forward(self, weight: Tensor) -> Tensor:
-        return self.averaging.matmul(self.features.matmul(weight))
+        return self.adjacency.matmul(self.features.matmul(weight))
 
     def backward(self, grad: Tensor) -> Tensor:
-        return self.features.transpose_matmul(self.averaging.transpose_matmul(grad))
+        return self.features.transpose_matmul(self.adjacency.transpose_matmul(grad))
 
 
 @dataclass(frozen=True, eq=False)
 class _DenseProduct:
     """W ↦ (Â X) W."""
 
-    averaged: Float[Tensor, "rows features"]
-    num_learned: int
+    propagated: Float[Tensor, "rows features"]
+    num_grad_rows: int
 
     @staticmethod
-    def cut(task: Task, x: Features, rows: Nodes, num_learned: int) -> "_DenseProduct":
-        everyone = num_learned == task.num_nodes
-        averaging = task.propagation_matrix if everyone else task.sparse(task.normalized_adjacency[rows])
-        return _DenseProduct(averaging.matmul(x), num_learned)
+    def create(task: Task, x: Features, rows: Nodes, num_grad_rows: int) -> "_DenseProduct":
+        all_rows = num_grad_rows == task.num_nodes
+        adjacency = task.propagation_matrix if all_rows else task.sparse(task.normalized_adjacency[rows])
+        return _DenseProduct(adjacency.matmul(x), num_grad_rows)
 
     def forward(self, weight: Tensor) -> Tensor:
-        return self.averaged @ weight
+        return self.propagated @ weight
 
     def backward(self, grad: Tensor) -> Tensor:
-        return self.averaged[: self.num_learned].T @ grad
+        return self.propagated[: self.num_grad_rows].T @ grad
 
 
 class _FirstLayer(torch.autograd.Function):
@@ -327,7 +328,7 @@ class _FirstLayer(torch.autograd.Function):
         ctx.layer = layer
         rows = layer.product.forward(weight.detach())
         ctx.mark_non_differentiable(rows)
-        return rows, rows[: layer.num_learned]
+        return rows, rows[: layer.num_grad_rows]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
@@ -337,5 +338,6 @@ class _FirstLayer(torch.autograd.Function):
 _first_layer: Callable[..., tuple[Tensor, Tensor]] = _FirstLayer.apply
 
 
-def _first_then_rest(first: Nodes, others: Nodes) -> Nodes:
+def _concatenate_unique(first: Nodes, others: Nodes) -> Nodes:
+    """Return the first nodes, followed by the others that are not among them."""
     return np.concatenate([first, np.setdiff1d(others, first)])

@@ -1,4 +1,4 @@
-"""A model is its hyper-parameters: `fit` trains, changes nothing, and returns a fitted value."""
+"""Base classes of models. A model is a frozen dataclass of hyper-parameters, and its ``fit`` returns a `Fitted`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
@@ -21,17 +21,16 @@ from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
 from edgewise.models.training import Log, OnEpoch, Phase, check_logits, one_thread, train
 from edgewise.validation import check_number, check_whole_number
 
-MAX_COUNT = 1 << 20  # of units, epochs, rounds, heads or samples
+MAX_COUNT = 1 << 20  # maximum number of units, epochs, rounds, heads or samples
 
 F = TypeVar("F", bound=Fitted)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(ABC, Generic[F]):
-    """What all models have in common.
+    """Base class of all models.
 
-    A subclass has a ``name`` of its own, by which the command line knows it and `Fitted.load` finds it, wherever it is
-    defined.
+    A subclass has a unique ``name``, which is its name on the command line and in files that `Fitted.load` reads.
     """
 
     hidden: int = 64
@@ -50,7 +49,7 @@ class Model(ABC, Generic[F]):
         check_number("dropout", self.dropout, least=0, below=1)
         check_number("learning_rate", self.learning_rate, above=0)
         check_number("weight_decay", self.weight_decay, least=0)
-        for name, kind in numbers.items():  # NumPy's numbers, and whole ones where others may be, become Python's own
+        for name, kind in numbers.items():  # convert NumPy numbers to int and float, and int to float
             object.__setattr__(self, name, kind(getattr(self, name)))
 
     def fit(
@@ -64,38 +63,39 @@ class Model(ABC, Generic[F]):
         num_classes: int | None = None,
         on_epoch: OnEpoch | None = None,
     ) -> F:
-        """Train on a graph. While it runs, torch has one thread; long loops of its own use as many as torch had.
+        """Train on a graph.
+
+        During training torch uses one thread. Compiled kernels use as many threads as torch was set to before.
 
         Parameters
         ----------
         data
-            A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges
-            count as if they were not there, ``edge_attr`` is not used, and a graph with ``edge_weight`` is refused.
-            Nothing is learned from labels of nodes that neither train nor validate; they may be -1, and if not, they
-            count towards the number of classes.
+            A torch_geometric Data, or anything with ``x``, ``edge_index`` and ``y``. Self-loops and repeated edges are
+            ignored, ``edge_attr`` is not used, and ``edge_weight`` raises a ValueError. Labels of nodes in neither mask
+            may be -1. They are not used, except that they count for the number of classes.
         split
-            Who trains and who validates: an `ew.Split`, or anything with the masks ``train`` and ``val``.
+            An `ew.Split`, or anything with the masks ``train`` and ``val``.
         seed
-            One for everything, or `Seeds` of initialization, dropout and sampling. On a CPU the same seeds give the
-            same numbers to the last bit.
+            One seed, or `Seeds` for initialization, dropout and sampling. On a CPU, results are bitwise reproducible.
         device
-            Where to train.
+            Device to train on.
         directed
-            What to do with edges that are listed in one direction: "refuse" them, or take the graph as "undirected".
+            How to treat edges that are listed in one direction only: "refuse" raises a ValueError, "undirected" adds
+            the other direction.
         num_classes
-            How many labels there are, if ``data.y`` does not hold the last of them.
+            Number of classes, if it is larger than the largest label in ``data.y`` plus 1.
         on_epoch
-            Called after each epoch, say to show progress.
+            Callback that is called with an `Epoch` after each epoch, for example to show progress.
 
         Returns
         -------
         Fitted
-            Has a ``posterior()`` and a ``history``, and can be saved.
+            The fitted model, with ``posterior()`` and ``history``.
 
         Raises
         ------
         ValueError
-            If the graph, the split or an option is not as expected.
+            If the graph, the split or an option is invalid.
         FloatingPointError
             If training diverges.
         """
@@ -115,15 +115,15 @@ class Model(ABC, Generic[F]):
 
     @abstractmethod
     def _train(self, task: Task, seeds: Seeds, log: Log) -> F:
-        """Train on what has been checked."""
+        """Train on a validated task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier(Model[FittedClassifier]):
-    """A model that is a forward pass: it is trained by cross-entropy on training nodes, and stopped by validation.
+    """Base class of models with a forward pass, trained by cross-entropy with early stopping.
 
-    A subclass has options of its own, a ``name``, `initial_weights` and `forward`. With ``hops``, how many steps the
-    forward pass looks, rows that no training or validation node needs are not computed.
+    A subclass has a ``name``, `initial_weights`, `forward` and its own options. ``hops`` is the number of propagation
+    or attention steps of the forward pass. If it is set, rows that no training or validation node needs are skipped.
     """
 
     max_epochs: int = 2000
@@ -134,11 +134,11 @@ class Classifier(Model[FittedClassifier]):
 
     @abstractmethod
     def initial_weights(self, num_features: int, num_classes: int, draw: Initializer) -> Weights:
-        """Draw the weights that training begins with."""
+        """Draw the initial weights."""
 
     @abstractmethod
     def forward(self, weights: Weights, graph: GraphPass) -> Float[Tensor, "nodes classes"]:
-        """Compute logits."""
+        """Compute the logits."""
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
         weights = self.train_weights(task, seeds, "training", log)
@@ -146,7 +146,7 @@ class Classifier(Model[FittedClassifier]):
         return FittedClassifier(self, weights, log.history(), check_logits(logits, self.learning_rate))
 
     def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
-        """Train on the labels of training nodes, and return the weights that were kept."""
+        """Train on the labels of the training nodes, and return the weights of the best epoch."""
         draw = Initializer(generator(seeds.initialization, self.name), task.dtype, task.device)
         weights = self.initial_weights(task.num_features, task.num_classes, draw)
         rows = TrainingRows(task, task.x, task.train.cpu().numpy(), self.hops)
@@ -164,29 +164,29 @@ class Classifier(Model[FittedClassifier]):
 
 
 def known_models() -> dict[str, type[Model[Any]]]:
-    """Return the models of this package by their names on the command line, in the order of these names.
+    """Return the models of this package by name, in alphabetical order.
 
-    A model needs no entry in a list: every module of the package is imported, and its models are found there.
+    There is no registry: every module of the package is imported, and its models are collected.
     """
     for module in iter_modules([str(Path(__file__).parent)]):
         import_module(f"edgewise.models.{module.name}")
-    own = [kind for path, kind in defined_models().items() if path.startswith("edgewise.models.")]
-    return {kind.name: kind for kind in sorted(own, key=lambda kind: kind.name)}
+    own = [model for path, model in defined_models().items() if path.startswith("edgewise.models.")]
+    return {model.name: model for model in sorted(own, key=lambda model: model.name)}
 
 
 def defined_models() -> dict[str, type[Model[Any]]]:
-    """Return all models that are defined by now, wherever, by their paths; of one that is defined twice the last."""
-    kinds = Model.__subclasses__()
-    for kind in kinds:  # grows by those of subclasses
-        kinds += kind.__subclasses__()
-    return {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds if "name" in vars(kind)}
+    """Return all models defined so far, in any module, by import path. A redefinition replaces the earlier class."""
+    models = Model.__subclasses__()
+    for model in models:  # the list grows while it is traversed
+        models += model.__subclasses__()
+    return {f"{model.__module__}.{model.__qualname__}": model for model in models if "name" in vars(model)}
 
 
 def _number_fields(model: Model[Any]) -> dict[str, type]:
-    """Return which options are an int or a float. Under postponed annotations their types are strings."""
+    """Return the type of each int or float option. Under postponed annotations, types are strings."""
     try:
         hints = get_type_hints(type(model))
-    except NameError:  # of an option whose type is imported for type checkers only
+    except NameError:  # an option has a type that is only imported for type checkers
         hints = {
             option.name: {"int": int, "float": float}.get(str(option.type), option.type) for option in fields(model)
         }

@@ -1,4 +1,4 @@
-"""Where chance comes from: initialization, dropout and sampling have seeds of their own."""
+"""Random seeds, with separate ones for initialization, dropout and sampling."""
 
 from typing import NamedTuple
 
@@ -10,18 +10,18 @@ from edgewise.validation import check_seed
 
 
 class Seeds(NamedTuple):
-    """One seed for each thing that is drawn, so that another initialization leaves dropout as it was.
+    """Independent seeds, so that for example the initialization can change while the dropout masks stay the same.
 
     ``fit(…, seed=3)`` is short for ``seed=Seeds(3, 3, 3)``.
 
     Attributes
     ----------
     initialization
-        Of weights.
+        Seed of the initial weights.
     dropout
-        Of what is dropped.
+        Seed of the dropout masks.
     sampling
-        Of the labels that GMNN draws, and of the folds that JointGCN deals.
+        Seed of the labels that GMNN samples, and of the folds of JointGCN.
 
     Examples
     --------
@@ -35,45 +35,46 @@ class Seeds(NamedTuple):
 
 
 def as_seeds(seed: "int | Seeds") -> Seeds:
-    """Take one seed for everything, or one for each."""
+    """Expand a single seed to `Seeds`, and check all of them."""
     seeds = seed if isinstance(seed, Seeds) else Seeds(seed, seed, seed)
     for name, value in seeds._asdict().items():
-        check_seed(value, f"the seed of {name}" if isinstance(seed, Seeds) else "seed")
+        check_seed(value, f"the {name} seed" if isinstance(seed, Seeds) else "seed")
     return seeds
 
 
 def generator(seed: int, purpose: str) -> torch.Generator:
-    """Make a generator for one purpose; what others draw does not move it."""
-    return torch.Generator().manual_seed(_word(seed, purpose))
+    """Return a generator for one purpose, independent of the generators for other purposes."""
+    return torch.Generator().manual_seed(_hash_seed(seed, purpose))
 
 
 def dropout_key(seed: int, purpose: str) -> int:
-    """Return the key of all masks of one phase of training."""
-    return _word(seed, purpose)
+    """Return the key of all dropout masks of one training phase."""
+    return _hash_seed(seed, purpose)
 
 
-def _word(seed: int, purpose: str) -> int:
+def _hash_seed(seed: int, purpose: str) -> int:
+    """Hash a seed and a purpose to a non-negative 63-bit integer."""
     words = np.random.SeedSequence([int(seed), *purpose.encode()]).generate_state(1, np.uint64)
     return int(words[0] >> np.uint64(1))
 
 
 def glorot(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Draw uniformly from ±√(6 / (rows + columns)) of the last two dimensions (Glorot and Bengio 2010)."""
+    """Draw from U(-b, b), b = √(6 / (rows + columns)), with the last two dimensions (Glorot and Bengio 2010)."""
     bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
-    drawn = torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
-    return drawn.to(dtype)  # so that weights of both dtypes are the same, but for rounding
+    weight = torch.empty(shape, dtype=torch.float64).uniform_(-bound, bound, generator=generator)
+    return weight.to(dtype)  # the same weights in float32 and float64, up to rounding
 
 
 class Initializer:
-    """Draws initial weights one after the other, of a dtype and on a device."""
+    """Draws initial weights in order, with a given dtype and device."""
 
     def __init__(self, draws: torch.Generator, dtype: torch.dtype, device: torch.device):
         self._draws, self._dtype, self._device = draws, dtype, device
 
     def glorot(self, *shape: int) -> Tensor:
-        """Draw a matrix by `glorot`."""
+        """Draw a Glorot-uniform matrix, see `glorot`."""
         return glorot(shape, self._draws, self._dtype).to(self._device)
 
     def zeros(self, *shape: int) -> Tensor:
-        """Return zeros, for a bias."""
+        """Return zeros, as for a bias."""
         return torch.zeros(shape, dtype=self._dtype, device=self._device)

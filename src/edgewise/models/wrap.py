@@ -1,4 +1,4 @@
-"""Anybody's trained model as a posterior."""
+"""`wrap`: the posterior of any trained module, or of node probabilities."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,18 +14,17 @@ Classifier = Callable[[Tensor, Tensor], Tensor]
 
 
 def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> IndependentPosterior:
-    """Make a posterior of a trained module that maps (x, edge_index) to logits, or of probabilities (nodes, classes).
+    """Return the posterior of a trained module that maps (x, edge_index) to logits, or of probabilities (N, C).
 
-    Probabilities need no ``data``. A module needs it, with ``x`` and ``edge_index``; it is run once, in evaluation
-    mode, on its own device, and left in the mode it was in.
+    A module is called once, in evaluation mode and on its own device. Its mode is restored afterwards.
 
     Parameters
     ----------
     module_or_probabilities
-        A module, or any function, that maps (x, edge_index) to logits (N, C); or probabilities (N, C), whose rows sum
-        to 1. What a module gives is taken for logits, and refused if it is probabilities.
+        A module or any other function that maps (x, edge_index) to logits (N, C); or probabilities (N, C) whose rows
+        sum to 1. A ValueError is raised if a module returns probabilities instead of logits.
     data
-        A torch_geometric Data, or anything with ``x`` and ``edge_index``.
+        A torch_geometric Data, or anything with ``x`` and ``edge_index``. Only a module needs it.
 
     Examples
     --------
@@ -37,42 +36,43 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     IndependentPosterior(nodes=1, classes=2)
     """
     if isinstance(module_or_probabilities, Tensor | np.ndarray):
-        return _checked(module_or_probabilities, data)
+        return _from_probabilities(module_or_probabilities, data)
     if not callable(module_or_probabilities):
-        way_out = (
-            "A fitted model has a posterior() of its own." if hasattr(module_or_probabilities, "posterior") else ""
-        )
+        fix = "Call its posterior() instead." if hasattr(module_or_probabilities, "posterior") else ""
         raise ValueError(
             "Expected a trained module, or probabilities as a tensor or an array, but got "
-            f"{type(module_or_probabilities).__name__}. {way_out}".rstrip()
+            f"{type(module_or_probabilities).__name__}. {fix}".rstrip()
         )
     if getattr(data, "x", None) is None or getattr(data, "edge_index", None) is None:
-        raise ValueError("Expected data with x and edge_index to run the module on: ew.wrap(module, data).")
+        raise ValueError(
+            f"Expected data with x and edge_index as input of the module, but got {type(data).__name__}. Call "
+            "ew.wrap(module, data)."
+        )
     x, edge_index = as_tensor(data.x, "x"), as_tensor(data.edge_index, "edge_index")
     try:
         logits = _run(module_or_probabilities, x, edge_index)
     except TypeError as error:
         raise TypeError(
-            f"Expected a module that maps (x, edge_index) to logits, but calling it so failed: {error}. Of a module "
-            "that takes something else pass what it predicts: ew.wrap(logits.softmax(-1))."
+            f"Expected a module that maps (x, edge_index) to logits, but calling it with these failed: {error}. If it "
+            "has other arguments, call it yourself and pass the probabilities: ew.wrap(logits.softmax(-1))."
         ) from error
     _check_logits(logits, x)
     return IndependentPosterior(logits.softmax(-1))
 
 
-def _checked(probabilities: ArrayLike, data: Any) -> IndependentPosterior:
+def _from_probabilities(probabilities: ArrayLike, data: Any) -> IndependentPosterior:
     if probabilities.ndim != 2:
-        way_out = {
-            1: "Of the probability p of class 1 pass both columns: np.column_stack([1 - p, p]).",
-            3: "Of several samples make a mixture: ew.MixturePosterior(samples).",
+        fix = {
+            1: "If they are probabilities p of class 1, pass both columns: np.column_stack([1 - p, p]).",
+            3: "If they are several samples, use ew.MixturePosterior(samples).",
         }
         raise ValueError(
             f"Expected probabilities of shape (nodes, classes), but got shape {tuple(probabilities.shape)}. "
-            f"{way_out.get(probabilities.ndim, '')}".rstrip()
+            f"{fix.get(probabilities.ndim, '')}".rstrip()
         )
     if getattr(data, "num_nodes", None) not in (None, len(probabilities)):
         raise ValueError(
-            f"Expected probabilities of each of {data.num_nodes} nodes, but got shape {tuple(probabilities.shape)}."
+            f"Expected probabilities for {data.num_nodes} nodes, but got shape {tuple(probabilities.shape)}."
         )
     return IndependentPosterior(probabilities)
 
@@ -95,19 +95,19 @@ def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:
 
 def _check_logits(logits: Any, x: Tensor) -> None:
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim != 2 or len(logits) != len(x):
-        what = f"shape {tuple(logits.shape)}, {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"Expected the module to give logits of shape ({len(x)}, classes), but got {what}.")
+        got = f"shape {tuple(logits.shape)}, {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"Expected the module to return logits of shape ({len(x)}, classes), but got {got}.")
     if logits.shape[1] < 2:
         raise ValueError(
-            f"Expected logits of at least two classes, but got shape {tuple(logits.shape)}. Of one logit of class 1 "
-            "make two: torch.cat([torch.zeros_like(logit), logit], 1)."
+            f"Expected logits of at least two classes, but got shape {tuple(logits.shape)}. If the module returns one "
+            "logit, that of class 1, return two: torch.cat([torch.zeros_like(logit), logit], 1)."
         )
     if not bool(logits.isfinite().all()):
         node = int((~logits.isfinite().all(1)).nonzero()[0])
-        cause = "" if bool(x.isfinite().all()) else " x is not finite either: fill it, say by x.nan_to_num(0.0)."
-        raise ValueError(f"Expected finite logits, but the module gives NaN or infinity, first for node {node}.{cause}")
+        fix = "" if bool(x.isfinite().all()) else " x is not finite either. Replace its values: x.nan_to_num(0.0)."
+        raise ValueError(f"Expected finite logits, but the module returned NaN or inf, first for node {node}.{fix}")
     if first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
         raise ValueError(
-            "Expected the module to give logits, but its rows are probabilities, which softmax would flatten. "
-            "Pass them as they are: ew.wrap(probabilities)."
+            "Expected the module to return logits, but its rows are probabilities: each sums to 1. Pass them directly: "
+            "ew.wrap(probabilities)."
         )
