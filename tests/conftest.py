@@ -54,3 +54,10 @@ def no_leftover_processes() -> Iterator[None]:
         for process in left:
             process.kill()
         pytest.fail(f"Tests left {len(left)} processes running: {commands}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that open a page in a browser as slow: they need Playwright."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)

@@ -10,7 +10,7 @@ from edgewise.inference import exact_marginals, max_product, sum_product
 from helpers.random_fields import KINDS, generator, random_graph, random_mrf_inputs, random_tree
 
 # pgmpy imports its own deprecated modules.
-pytestmark = pytest.mark.filterwarnings("ignore:.*pgmpy.*is deprecated:FutureWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*pgmpy.*is deprecated:FutureWarning")]
 
 
 def pgmpy_joint(inputs):
