@@ -1,3 +1,5 @@
+"""The commands evaluate and datasets, help, errors, progress bars and completion."""
+
 import errno
 import io
 import json
@@ -7,7 +9,6 @@ import platform
 import re
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 import scipy
 import torch
 import torch_geometric
+from matplotlib.figure import Figure
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
@@ -34,7 +36,9 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Closed, Kind
 from edgewise.models import known_models
 from edgewise.paper.published import PUBLISHED_DATASETS
+from helpers import forked_commands
 from helpers.command_inputs import calibrate_args, evaluate_args, predict_args
+from helpers.processes import wait_until
 
 PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]])
 LABELS = np.array([0, 0, 1, 1, 0])
@@ -59,7 +63,7 @@ def options(files: dict[str, Path]) -> list[str]:
 
 
 def table(array: np.ndarray) -> np.ndarray:
-    """Bring edges and joints into the form they have in a table."""
+    """Return edges and joint distributions in the shape that they have in a table."""
     return array.T if array is EDGES else array.reshape(len(array), -1)
 
 
@@ -69,8 +73,8 @@ def save_npy(path: Path, array: np.ndarray) -> Path:
 
 
 def save_npz(path: Path, array: np.ndarray) -> Path:
-    np.savez(path.with_suffix(".npz"), wanted=array, other=array)
-    return path.with_suffix(".npz:wanted")
+    np.savez(path.with_suffix(".npz"), selected=array, other=array)
+    return path.with_suffix(".npz:selected")
 
 
 def save_csv(path: Path, array: np.ndarray) -> Path:
@@ -99,11 +103,13 @@ def assert_refused(result: Result | subprocess.CompletedProcess[str], message: s
     assert message in result.stderr
 
 
-# --- evaluate gives what Python gives ---
+# --- evaluate: same numbers as in Python ---
 
 
 @pytest.mark.parametrize("save", [save_npy, save_npz, save_csv, save_parquet])
-def test_every_format_gives_the_numbers_of_python(save: Callable[[Path, np.ndarray], Path], tmp_path: Path) -> None:
+def test_evaluate_gives_the_same_numbers_for_every_file_format(
+    save: Callable[[Path, np.ndarray], Path], tmp_path: Path
+) -> None:
     files = {name: save(tmp_path / name, array) for name, array in ARRAYS.items()}
     result = run("evaluate", *options(files))
     expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, edge_probs=JOINTS, same_label=True)
@@ -111,30 +117,29 @@ def test_every_format_gives_the_numbers_of_python(save: Callable[[Path, np.ndarr
     assert result.stdout == f"{expected}\n"
 
 
-def test_a_posterior_is_scored_with_its_own_joints(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_posterior_is_scored_with_its_joint_distributions(saved: dict[str, Path], tmp_path: Path) -> None:
     belief = ew.MixturePosterior(np.stack([PROBS, PROBS[:, ::-1]]))
     saved["probs"] = tmp_path / "belief.safetensors"
     belief.save(saved["probs"])
     result = run("evaluate", *options(saved))
     assert result.stdout == f"{ew.evaluate(belief, LABELS, EDGES, mask=MASK, same_label=True)}\n", result.stderr
-    saved["probs"].write_bytes(b"nothing of the kind")
+    saved["probs"].write_bytes(b"not a safetensors file")
     assert_refused(run("evaluate", *options(saved)), "to be a safetensors file")
     saved["probs"].unlink()
     assert_refused(run("evaluate", *options(saved)), "no such file")
 
 
-def ring() -> ew.Posterior:
-    """A posterior whose inference did not converge."""
-    field = ew.PairwiseMRF(
+def unconverged_posterior() -> ew.Posterior:
+    mrf = ew.PairwiseMRF(
         torch.tensor(PROBS), torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]]), 3 * torch.eye(2).double()
     )
-    posterior, convergence = ew.sum_product(field, max_sweeps=1, tolerance=0.0)
+    posterior, convergence = ew.sum_product(mrf, max_sweeps=1, tolerance=0.0)
     assert not convergence and "Did not converge in 1 sweep" in convergence.advice
     return posterior
 
 
-def test_every_command_tells_that_inference_did_not_converge(saved: dict[str, Path], tmp_path: Path) -> None:
-    posterior = ring()
+def test_every_command_warns_if_inference_did_not_converge(saved: dict[str, Path], tmp_path: Path) -> None:
+    posterior = unconverged_posterior()
     saved["probs"] = tmp_path / "belief.safetensors"
     posterior.save(saved["probs"])
     warning = f"convergence: {posterior.convergence.advice}"
@@ -149,7 +154,7 @@ def test_every_command_tells_that_inference_did_not_converge(saved: dict[str, Pa
 
 
 def strict(value: Any) -> Any:
-    """Say independently what JSON should hold: the same, but null for NaN and infinity."""
+    """Replace NaN and infinity by None, as JSON should have them."""
     if isinstance(value, dict):
         return {key: strict(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -157,11 +162,11 @@ def strict(value: Any) -> Any:
     return None if value in (math.inf, -math.inf) or value != value else value
 
 
-def test_json_holds_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "scores.json"
-    chosen = "--bins 5 --binning mass --closed left --norm max --edge-choice any --resamples 3 --seed 7"
+    settings = "--bins 5 --binning mass --closed left --norm max --edge-choice any --resamples 3 --seed 7"
     result = run(
-        "evaluate", *options(saved), *chosen.split(), "--confidence-level", 0.5, "--no-same-label", "--json", out
+        "evaluate", *options(saved), *settings.split(), "--confidence-level", 0.5, "--no-same-label", "--json", out
     )
     assert (result.exit_code, result.stderr) == (0, "")
     evaluation = ew.evaluate(
@@ -186,8 +191,8 @@ def test_json_holds_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path)
     assert result.stdout == f"{evaluation}\n"
 
 
-def test_an_infinite_score_and_that_of_an_empty_set_are_null(saved: dict[str, Path], tmp_path: Path) -> None:
-    del saved["mask"]  # the last node is sure of the wrong class
+def test_infinite_and_undefined_scores_are_null_in_json(saved: dict[str, Path], tmp_path: Path) -> None:
+    del saved["mask"]  # the last node has probability 0 for its label
     np.save(saved["edges"], EDGES[:, :1])
     assert run("evaluate", *options(saved), "--json", tmp_path / "out").exit_code == 0
     document = json.loads((tmp_path / "out").read_text())
@@ -195,11 +200,11 @@ def test_an_infinite_score_and_that_of_an_empty_set_are_null(saved: dict[str, Pa
     assert (document["disagree"]["accuracy"], document["disagree"]["count"]) == (None, 0)
 
 
-SIGNATURES = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF", ".svg": b"<?xml", ".PNG": b"\x89PNG"}
+SIGNATURES = {".PNG": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF", ".svg": b"<?xml"}
 
 
 @pytest.mark.parametrize("ending", SIGNATURES)
-def test_a_plot_is_drawn_without_a_screen(
+def test_plot_is_drawn_without_a_display(
     ending: str, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
@@ -211,24 +216,25 @@ def test_a_plot_is_drawn_without_a_screen(
 
 
 @pytest.mark.parametrize("is_scored", [True, False])
-def test_the_same_label_is_drawn_where_it_is_scored(
+def test_same_label_is_plotted_if_it_is_scored(
     is_scored: bool, saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, draw = [], ew.plot_reliability
-    monkeypatch.setattr(ew, "plot_reliability", lambda ev, views: drawn.append(views) or draw(ev, views=views))
+    plotted = []
+    monkeypatch.setattr(ew, "plot_reliability", lambda ev, views: (plotted.append(views) or Figure(), None))
     more = [] if is_scored else ["--no-same-label"]
     assert run("evaluate", *options(saved), "--plot", tmp_path / "plot.png", *more).exit_code == 0
-    assert drawn == [("nodewise", "edgewise", "agree", "disagree", *(["same_label"] if is_scored else []))]
+    assert (tmp_path / "plot.png").read_bytes().startswith(SIGNATURES[".PNG"])
+    assert plotted == [("nodewise", "edgewise", "agree", "disagree", *(["same_label"] if is_scored else []))]
 
 
-def test_choices_are_those_of_the_library() -> None:
+def test_help_lists_the_choices_of_the_library() -> None:
     help_text = run("evaluate", "--help").stdout
     for option, choices in {"binning": Kind, "closed": Closed, "norm": Norm, "edge-choice": EdgeChoice}.items():
         line = next(line for line in help_text.splitlines() if f"--{option} " in line)
         assert "|".join(get_args(choices)) in line
 
 
-# --- evaluate refuses ---
+# --- evaluate: errors ---
 
 
 @pytest.mark.parametrize(
@@ -241,7 +247,7 @@ def test_choices_are_those_of_the_library() -> None:
         (["--nonsense"], ". See 'edgewise --help'."),
     ],
 )
-def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
+def test_wrong_usage_exits_with_one_line(args: list[str], message: str) -> None:
     assert_refused(run(*args), message)
 
 
@@ -263,7 +269,7 @@ def test_wrong_usage_is_refused(args: list[str], message: str) -> None:
         ("edge-probs", "no.npy", "Expected a file, but no.npy does not exist."),
     ],
 )
-def test_a_wrong_option_is_refused(option: str, value: object, message: str, saved: dict[str, Path]) -> None:
+def test_invalid_option_exits_with_one_line(option: str, value: object, message: str, saved: dict[str, Path]) -> None:
     assert_refused(run("evaluate", *options(saved), f"--{option}", value), message)
 
 
@@ -282,15 +288,17 @@ def test_a_wrong_option_is_refused(option: str, value: object, message: str, sav
         ("mask", MASK[:3], "Expected mask of shape (5,)"),
     ],
 )
-def test_a_refusal_says_which_file_is_which(name: str, array: np.ndarray, message: str, saved: dict[str, Path]) -> None:
+def test_error_about_contents_names_the_file(
+    name: str, array: np.ndarray, message: str, saved: dict[str, Path]
+) -> None:
     np.save(saved[name], array)
     result = run("evaluate", *options(saved))
     assert_refused(result, message)
-    words = dict(zip(saved, ("probs", "y", "edge_index", "mask"), strict=True))
-    assert f"{words[name]} is {saved[name]}" in result.stderr
+    parameters = dict(zip(saved, ("probs", "y", "edge_index", "mask"), strict=True))
+    assert f"{parameters[name]} is {saved[name]}" in result.stderr
 
 
-def test_an_output_is_never_an_input(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_output_must_not_be_an_input(saved: dict[str, Path], tmp_path: Path) -> None:
     before = saved["probs"].read_bytes()
     assert_refused(run("evaluate", *options(saved), "--json", saved["probs"]), "is named twice")
     plot = tmp_path / "a.png"
@@ -298,17 +306,17 @@ def test_an_output_is_never_an_input(saved: dict[str, Path], tmp_path: Path) -> 
     assert saved["probs"].read_bytes() == before
 
 
-def test_a_read_only_folder_is_refused(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_read_only_folder_is_refused(saved: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "locked").mkdir(mode=0o500)
     if os.access(tmp_path / "locked", os.W_OK):
         pytest.skip("root may write everywhere")
     assert_refused(run("evaluate", *options(saved), "--json", tmp_path / "locked" / "a"), "is read-only")
 
 
-# --- outputs are whole or not there ---
+# --- outputs are complete or missing ---
 
 
-def test_a_failed_evaluation_leaves_old_outputs_alone(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_failed_evaluation_does_not_change_old_outputs(saved: dict[str, Path], tmp_path: Path) -> None:
     outputs = {"json": tmp_path / "out.json", "plot": tmp_path / "out.png"}
     for file in outputs.values():
         file.write_text("old")
@@ -317,17 +325,17 @@ def test_a_failed_evaluation_leaves_old_outputs_alone(saved: dict[str, Path], tm
     assert [file.read_text() for file in outputs.values()] == ["old", "old"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_still_prints(
+def test_failed_write_keeps_the_old_file_and_prints_the_result(
     saved: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(file: Path, text: str, encoding: str) -> None:
+    def write_half(file: Path, text: str, encoding: str) -> None:
         file.write_bytes(text.encode()[:100])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     out = tmp_path / "out.json"
     out.write_text("old")
     before = set(tmp_path.iterdir())
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_text", write_half)
     result = run("evaluate", *options(saved), "--json", out)
     assert result.exit_code == 2
     assert result.stderr == f"edgewise: Expected to write {out}, but got: No space left on device.\n"
@@ -336,7 +344,7 @@ def test_a_failed_write_leaves_the_old_file_and_still_prints(
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_link_stays_a_link_and_a_device_a_device(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_output_may_be_a_link_or_a_device(saved: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     assert run("evaluate", *options(saved), "--json", tmp_path / "link").exit_code == 0
     assert (tmp_path / "link").is_symlink()
@@ -348,7 +356,7 @@ def test_a_link_stays_a_link_and_a_device_a_device(saved: dict[str, Path], tmp_p
 # --- datasets ---
 
 
-def test_datasets_stand_beside_the_published_ones(tmp_path: Path) -> None:
+def test_datasets_prints_computed_and_published_statistics(tmp_path: Path) -> None:
     result = run("datasets", "--json", tmp_path / "out.json", "--seed", 1)
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
@@ -369,20 +377,18 @@ def test_datasets_stand_beside_the_published_ones(tmp_path: Path) -> None:
         assert of_json["published"]["k_agree"]["mean"] == PUBLISHED_DATASETS[name].k_agree.mean
 
 
-def test_published_splits_need_the_order_of_planetoid(tmp_path: Path) -> None:
-    assert_refused(run("datasets", "--splits-dir", tmp_path), "Expected --data-root with --splits-dir, but got none")
+def test_splits_dir_requires_data_root(tmp_path: Path) -> None:
+    assert_refused(run("datasets", "--splits-dir", tmp_path), "Expected --data-root with --splits-dir")
 
 
-def test_published_splits_are_read_from_a_folder_for_each_dataset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_published_splits_are_read_from_one_folder_per_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
         from torch_geometric.data import Data
     data = Data(x=torch.zeros(5, 2), y=torch.from_numpy(LABELS), edge_index=torch.from_numpy(EDGES))
     monkeypatch.setattr("edgewise.data.load_dataset", lambda name, root: data)
     args = ("datasets", "--data-root", tmp_path, "--splits-dir", tmp_path)
-    assert_refused(run(*args), f"Expected a folder cora in --splits-dir, but {tmp_path} has none.")
+    assert_refused(run(*args), f"folder cora in --splits-dir, but {tmp_path} has none")
     for name in ("Cora", "CiteSeer", "pubmed"):
         folder = tmp_path / name / "5_3f_85"
         folder.mkdir(parents=True)
@@ -404,19 +410,19 @@ def test_help_has_an_example_for_each_command() -> None:
     assert "--show-completion" in run("--help").stdout
 
 
-def test_version_is_what_an_issue_needs() -> None:
+def test_version_lists_all_libraries() -> None:
     result = run("--version")
     assert (result.exit_code, result.stderr) == (0, "")
     first, *others = result.stdout.splitlines()
     assert first == f"edgewise {ew.__version__}"
     imported = {"torch": torch, "torch_geometric": torch_geometric, "numpy": np, "scipy": scipy, "numba": numba}
     versions = {"python": platform.python_version(), **{name: part.__version__ for name, part in imported.items()}}
-    builds = re.compile(r"\+\S+")  # a torch may say for what it was built where its package does not
+    builds = re.compile(r"\+\S+")  # build tag of torch, which its package may lack
     assert [builds.sub("", line) for line in others] == [builds.sub("", " ".join(pair)) for pair in versions.items()]
 
 
 @pytest.mark.parametrize("words", [["--version"], *([name, "--help"] for name in COMMANDS)], ids=" ".join)
-def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
+def test_help_and_version_are_fast_to_import(words: list[str]) -> None:
     code = (
         "import sys\nfrom edgewise.cli import app\n"
         f"try:\n    app({words})\nexcept SystemExit as end:\n    assert not end.code\n"
@@ -426,39 +432,39 @@ def test_help_and_version_import_nothing_heavy(words: list[str]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=600)
 
 
-RUN_AND_LIST = """
-import sys
+RUN_COMMANDS = """
+import json, sys
 from edgewise.cli import app
 
-try:
-    app(sys.argv[1:])
-except SystemExit as end:
-    assert not end.code, end.code
+for args in json.loads(sys.argv[1]):
+    try:
+        app(args)
+    except SystemExit as end:
+        assert not end.code, end.code
 upper = [name for name in sys.modules if name.startswith(("edgewise.sweep", "edgewise.paper", "edgewise.cli.rep"))]
 assert not upper, upper
 """
 
 
-@pytest.mark.parametrize("name", ["evaluate", "calibrate", "predict"])
-def test_commands_of_the_library_import_neither_sweep_nor_paper(name: str, tmp_path: Path) -> None:
-    args = {"evaluate": evaluate_args, "calibrate": calibrate_args, "predict": predict_args}[name](tmp_path)
-    if name == "evaluate":
-        args += ["--selective", "--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"]
-    else:
-        args += ["--out", tmp_path / ("out.safetensors" if name == "calibrate" else "out.csv")]
-    words = [sys.executable, "-c", RUN_AND_LIST, *map(str, args)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=600)
+def test_commands_of_the_library_import_neither_sweep_nor_paper(tmp_path: Path) -> None:
+    commands = [
+        [*evaluate_args(tmp_path), "--selective", "--json", tmp_path / "out.json", "--plot", tmp_path / "out.png"],
+        [*calibrate_args(tmp_path), "--out", tmp_path / "out.safetensors"],
+        [*predict_args(tmp_path), "--out", tmp_path / "out.csv"],
+    ]
+    args = [sys.executable, "-c", RUN_COMMANDS, json.dumps(commands, default=str)]
+    done = subprocess.run(args, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("package", "known"), [("models", known_models), ("calibration", known_calibrators)])
-def test_names_in_help_are_those_of_the_library(package: str, known: Callable[[], dict[str, type]]) -> None:
+def test_names_in_help_are_complete(package: str, known: Callable[[], dict[str, type]]) -> None:
     own = (name for name, kind in known().items() if kind.__module__.startswith(f"edgewise.{package}."))
     assert names_in(package) == tuple(sorted(own))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), ValueError("two\nlines")])
-def test_interruption_and_lack_of_memory_are_one_line(
+def test_interruption_and_errors_print_one_line(
     error: BaseException, saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
@@ -472,26 +478,34 @@ def test_interruption_and_lack_of_memory_are_one_line(
     assert result.stderr.count("\n") == 1
 
 
-def test_a_mistake_of_ours_is_not_hidden(saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bugs_raise(saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgewise.metrics.evaluate", lambda: None)
     assert isinstance(run("evaluate", *options(saved)).exception, TypeError)
 
 
-def test_the_command_itself_refuses_without_a_traceback(saved: dict[str, Path], tmp_path: Path) -> None:
+def test_installed_command_prints_errors_without_a_traceback(saved: dict[str, Path], tmp_path: Path) -> None:
     assert_refused(command("evaluate", "--bins"), "Option '--bins' requires an argument.")
-    assert_refused(command("evaluate", *options(saved), "--json", tmp_path / "no" / "out"), "Create it first.")
+    assert_refused(command("evaluate", *options(saved), "--json", tmp_path / "no" / "out"), str(tmp_path / "no"))
     np.save(saved["labels"], np.array([{}], dtype=object))
-    assert_refused(command("evaluate", *options(saved)), f"Expected numbers in {saved['labels']}, but got pickled")
+    ended = forked_commands.command("evaluate", *options(saved))
+    assert_refused(subprocess.CompletedProcess([], *ended), f"{saved['labels']}, but got pickled")
 
 
-@pytest.mark.parametrize("name", ["evaluate", "--help"])
-def test_a_closed_pipe_ends_a_command_as_a_shell_expects(name: str, saved: dict[str, Path]) -> None:
+def closed_pipe() -> int:
+    """Return the write end of a pipe whose read end is closed."""
     reader, writer = os.pipe()
     os.close(reader)
-    args = [sys.executable, "-m", "edgewise", name, *(map(str, options(saved)) if name == "evaluate" else ())]
+    return writer
+
+
+def test_closed_pipe_exits_like_sigpipe(saved: dict[str, Path]) -> None:
+    writer = closed_pipe()
+    args = [sys.executable, "-m", "edgewise", "--help"]
     done = subprocess.run(args, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=600)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (128 + 13, "")  # SIGPIPE
+    assert (done.returncode, done.stderr) == (128 + 13, "")
+    ended = forked_commands.command("evaluate", *options(saved), before=lambda: os.dup2(closed_pipe(), 1))
+    assert (ended.code, ended.stderr) == (128 + 13, "")
 
 
 # --- progress ---
@@ -502,35 +516,32 @@ class Terminal(io.StringIO):
         return True
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch, progress_after: float) -> Terminal:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, delay: float) -> Terminal:
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(cli_options, "PROGRESS_DELAY_SECONDS", progress_after)
+    monkeypatch.setattr(cli_options, "PROGRESS_DELAY_SECONDS", delay)
     return terminal
 
 
-def test_long_work_shows_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_a_terminal(monkeypatch, progress_after=0.0)
+def test_long_work_shows_a_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, delay=0.0)
     with cli_options.progress_bar() as report:
         assert report is not None
-        for done in (1000, 2000, 1000):  # a second pass begins
+        for done in (1000, 2000, 1000):  # the third value belongs to a second pass
             report(done, 2000)
-        deadline = time.monotonic() + 600
-        while "scoring 2,000 edges" not in terminal.getvalue() and time.monotonic() < deadline:
-            time.sleep(0.01)
-    assert "scoring 2,000 edges" in terminal.getvalue()
+        assert wait_until(lambda: "scoring 2,000 edges" in terminal.getvalue())
 
 
-def test_short_work_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = on_a_terminal(monkeypatch, progress_after=600.0)
+def test_short_work_shows_no_progress_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, delay=600.0)
     with cli_options.progress_bar() as report:
         assert report is not None
         report(1, 2)
     assert terminal.getvalue() == ""
 
 
-def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with cli_options.progress_bar() as report:
         assert report is None
@@ -544,7 +555,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "completions"),
     [
         ("re", ["reproduce", "report"]),
         ("evaluate --bin", ["--bins", "--binning"]),
@@ -560,5 +571,5 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
         ("reproduce --calibrators temperature,st", ["temperature,structured"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_names(words: str, found: list[str], monkeypatch) -> None:
-    assert completed(monkeypatch, words) == found
+def test_shell_completion_of_commands_options_and_names(words: str, completions: list[str], monkeypatch) -> None:
+    assert completed(monkeypatch, words) == completions

@@ -1,4 +1,4 @@
-"""edgewise predict: files in, a table out, and what is selected."""
+"""The command predict: input files, output tables and selections."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def saved(tmp_path: Path) -> dict[str, Path]:
     return {file.stem: file for file in tmp_path.iterdir()}
 
 
-def test_edges_of_a_graph_are_predicted_once_each(saved, tmp_path):
+def test_each_edge_of_a_graph_is_predicted_once(saved, tmp_path):
     out = tmp_path / "out.csv"
     result = run("--probs", saved["probs"], "--edges", saved["edges"], "--out", out)
     assert result.exit_code == 0, result.stderr
@@ -52,7 +52,7 @@ def test_edges_of_a_graph_are_predicted_once_each(saved, tmp_path):
 
 @pytest.mark.parametrize("ending", ["csv", "parquet", "npy"])
 @pytest.mark.parametrize("header", [True, False])
-def test_pairs_in_ids_and_classes_by_name(saved, tmp_path, ending, header):
+def test_pairs_of_ids_with_class_names(saved, tmp_path, ending, header):
     pairs, file = [("z05", "x17"), ("x20", "y3")], tmp_path / f"pairs.{ending}"
     if ending == "csv":
         file.write_text(("from,to\n" if header else "") + "\n".join(map(",".join, pairs)))
@@ -74,22 +74,22 @@ def test_pairs_in_ids_and_classes_by_name(saved, tmp_path, ending, header):
     assert document["convergence"] == "nothing to converge"
 
 
-def test_ids_that_are_whole_numbers_stay_numbers(saved, tmp_path):
+def test_integer_ids_stay_integers(saved, tmp_path):
     (tmp_path / "ids.csv").write_text("id\n10\n20\n30\n40\n50\n")
     (tmp_path / "pairs.csv").write_text("10,50\n30,20\n")
-    given = ("--probs", saved["probs"], "--ids", tmp_path / "ids.csv")
-    result = run(*given, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
+    inputs = ("--probs", saved["probs"], "--ids", tmp_path / "ids.csv")
+    result = run(*inputs, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
     assert result.exit_code == 0, result.stderr
     assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [50, 20]
-    result = run(*given, "--edges", saved["edges"], "--out", tmp_path / "out.parquet")
+    result = run(*inputs, "--edges", saved["edges"], "--out", tmp_path / "out.parquet")
     assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [20, 30, 40, 50, 10]
     (tmp_path / "ids.csv").write_text("007\n7\n8\n9\n10\n")
     (tmp_path / "pairs.csv").write_text("007,7\n")
-    run(*given, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
+    run(*inputs, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
     assert pd.read_parquet(tmp_path / "out.parquet")[["start", "end"]].to_numpy().tolist() == [["007", "7"]]
 
 
-def test_a_posterior_is_read_from_its_file(saved, tmp_path):
+def test_posterior_file(saved, tmp_path):
     samples = torch.from_numpy(np.stack([PROBS, PROBS[::-1]]))
     ew.MixturePosterior(samples).save(tmp_path / "mixture.safetensors")
     result = run("--probs", tmp_path / "mixture.safetensors", "--edges", saved["edges"], "--out", tmp_path / "out.csv")
@@ -101,7 +101,7 @@ def test_a_posterior_is_read_from_its_file(saved, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["GCN", "EPFGNN"])
-def test_a_fitted_model_says_whether_its_inference_converged(tmp_path, model):
+def test_fitted_model_reports_convergence(tmp_path, model):
     ring = torch.arange(12)
     data = Data(torch.eye(12), torch.stack([ring, ring.roll(-1)]), y=ring // 6)
     data.edge_index = torch.cat([data.edge_index, data.edge_index.flip(0)], dim=1)
@@ -116,13 +116,13 @@ def test_a_fitted_model_says_whether_its_inference_converged(tmp_path, model):
     table = pd.read_parquet(out)
     joint = fitted.posterior().joint(data.edge_index[:, :1])[0]
     assert table["P(same)"][0] == pytest.approx(float(joint.trace()), abs=1e-5)
-    words = table["convergence"][0]
-    assert words == "nothing to converge" if model == "GCN" else "converged in" in words or "exact" in words
+    text = table["convergence"][0]
+    assert text == "nothing to converge" if model == "GCN" else "converged in" in text or "exact" in text
 
 
 @pytest.fixture
 def calibrated(tmp_path):
-    """Nodes in pairs; P(same) is right, and spread over (0, 1)."""
+    """Pairs of nodes whose P(same) is calibrated and uniform on (0, 1)."""
     g = np.random.default_rng(0)
     p = g.random(20000)
     probs = np.stack([1 - p, p], 1)
@@ -139,7 +139,7 @@ def calibrated(tmp_path):
 @pytest.mark.parametrize(
     "goal", [("--precision", 0.9), ("--precision", 0.8, "--confidence", 0.9), ("--cost", "1:4"), ("--fdr", 0.2)]
 )
-def test_selected_pairs_are_those_above_the_threshold_of_validation_pairs(calibrated, tmp_path, goal):
+def test_pairs_above_the_threshold_of_validation_pairs_are_selected(calibrated, tmp_path, goal):
     files, p, same, val = calibrated
     out = tmp_path / "out.parquet"
     result = run(*files, "--select", "same", *goal, "--out", out)
@@ -160,7 +160,7 @@ def test_selected_pairs_are_those_above_the_threshold_of_validation_pairs(calibr
     assert b"selected by P(same)" in parquet.read_schema(out).metadata[b"selection"]
 
 
-def test_a_precision_out_of_reach_selects_nothing_and_says_so(calibrated):
+def test_unreachable_precision_selects_nothing(calibrated):
     files, *_ = calibrated
     result = run(*files, "--select", "different", "--precision", 0.999, "--confidence", 0.9999)
     assert result.exit_code == 0
@@ -168,51 +168,51 @@ def test_a_precision_out_of_reach_selects_nothing_and_says_so(calibrated):
     assert "of all: 0 of 10,000 pairs selected" in result.stdout
 
 
-def test_bad_options_are_refused_in_one_line(saved, tmp_path):
-    given = ("--probs", saved["probs"], "--edges", saved["edges"])
+def test_invalid_inputs_exit_with_one_line(saved, tmp_path):
+    inputs = ("--probs", saved["probs"], "--edges", saved["edges"])
     labeled = ("--labels", saved["labels"], "--val", saved["labels"])
-    nobody = tmp_path / "nobody.npy"
-    np.save(nobody, np.zeros(5, bool))
+    no_nodes = tmp_path / "no_nodes.npy"
+    np.save(no_nodes, np.zeros(5, bool))
     (tmp_path / "stranger.csv").write_text("x17,q99\n")
     (tmp_path / "three.csv").write_text("x17,x20,y3\n")
     (tmp_path / "blank.txt").write_text("x17\nx20\n\ny41\nz05\n")
-    (tmp_path / "end.txt").write_text("x17\nx20\ny3\ny41\nz05\n\n")  # or else x17 would be a header
+    (tmp_path / "end.txt").write_text("x17\nx20\ny3\ny41\nz05\n\n")  # else x17 would be a header
     (tmp_path / "wide.txt").write_text("x17\nx20\ny3\ny41\nz05\n", "utf-16")
     by_id = ("--probs", saved["probs"], "--ids", saved["ids"])
     refused = {
-        "Expected either --pairs or --edges": ("--probs", saved["probs"]),
-        "Expected --select with --precision": (*given, "--precision", 0.9),
-        "Expected --select with --labels": (*given, "--labels", saved["labels"]),
-        "Expected one of --precision, --cost, --fdr with --select, but got none": (*given, "--select", "same"),
-        "but got --precision and --fdr": (*given, "--select", "same", "--precision", 0.9, "--fdr", 0.1),
+        "Expected --pairs or --edges": ("--probs", saved["probs"]),
+        "Expected --select with --precision": (*inputs, "--precision", 0.9),
+        "Expected --select with --labels": (*inputs, "--labels", saved["labels"]),
+        "Expected one of --precision, --cost, --fdr with --select, but got none": (*inputs, "--select", "same"),
+        "but got --precision and --fdr": (*inputs, "--select", "same", "--precision", 0.9, "--fdr", 0.1),
         "Expected --confidence with --precision only": (
-            *(*given, "--select", "same"),
+            *(*inputs, "--select", "same"),
             *("--fdr", 0.1, "--confidence", 0.9),
         ),
-        "Expected --labels with --select": (*given, "--select", "same", "--fdr", 0.1),
+        "Expected --labels with --select": (*inputs, "--select", "same", "--fdr", 0.1),
         "Expected --cost as two numbers": (
-            *(*given, "--select", "same", "--cost", "1,5"),
+            *(*inputs, "--select", "same", "--cost", "1,5"),
             *("--labels", saved["labels"], "--val", tmp_path / "first.npy"),
         ),
-        "both ends in": (*given, "--select", "same", "--precision", 0.9, *labeled[:2], "--val", nobody),
-        "row 3 holds -1": (*given, "--select", "same", "--precision", 0.9, *labeled),
+        "both ends in": (*inputs, "--select", "same", "--precision", 0.9, *labeled[:2], "--val", no_nodes),
+        "row 3 holds -1": (*inputs, "--select", "same", "--precision", 0.9, *labeled),
         "but they share 2": (
-            *(*given, "--select", "same", "--precision", 0.9, "--labels", saved["labels"]),
+            *(*inputs, "--select", "same", "--precision", 0.9, "--labels", saved["labels"]),
             *("--val", tmp_path / "first.npy", "--test", tmp_path / "first.npy"),
         ),
-        "Expected --test with --fdr": (*given, "--select", "same", "--fdr", 0.1, *labeled),
-        "Expected --out to end in .csv, .parquet, .json": (*given, "--out", tmp_path / "out.xlsx"),
-        "Expected --out in an existing folder": (*given, "--out", tmp_path / "no" / "out.csv"),
-        "Expected --out to be a file of its own": (*given, "--out", saved["probs"]),
-        "but got 'Spam'": (*given, "--events", "any=Spam"),
+        "Expected --test with --fdr": (*inputs, "--select", "same", "--fdr", 0.1, *labeled),
+        "Expected --out to end in .csv, .parquet, .json": (*inputs, "--out", tmp_path / "out.xlsx"),
+        "Expected --out in an existing folder": (*inputs, "--out", tmp_path / "no" / "out.csv"),
+        "Expected --out to be a file of its own": (*inputs, "--out", saved["probs"]),
+        "but got 'Spam'": (*inputs, "--events", "any=Spam"),
         "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
-        "two columns, the ids of pairs, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
-        "to hold 5 names, one for each node, but got 2": (*given, "--ids", saved["classes"]),
-        "but name 3 is blank. Fill it in": (*given, "--ids", tmp_path / "blank.txt"),
-        "but name 6 is blank. Fill it in": (*given, "--ids", tmp_path / "end.txt"),
-        "but got UTF-16. Save it as UTF-8.": (*given, "--ids", tmp_path / "wide.txt"),
-        "does not exist. Check the path.": (*given, "--ids", tmp_path / "none.txt"),
-        "a file that ends in .csv, .txt": (*given, "--ids", tmp_path / "ids.xlsx"),
+        "two columns of ids, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
+        "to hold 5 names, one for each node, but got 2": (*inputs, "--ids", saved["classes"]),
+        "but name 3 is blank. Fill it in": (*inputs, "--ids", tmp_path / "blank.txt"),
+        "but name 6 is blank. Fill it in": (*inputs, "--ids", tmp_path / "end.txt"),
+        "but got UTF-16. Save it as UTF-8.": (*inputs, "--ids", tmp_path / "wide.txt"),
+        "does not exist. Check the path.": (*inputs, "--ids", tmp_path / "none.txt"),
+        "a file that ends in .csv, .txt": (*inputs, "--ids", tmp_path / "ids.xlsx"),
         "Expected a posterior at": ("--probs", tmp_path / "none.safetensors", "--edges", saved["edges"]),
         "row 0 of probs sums to 1.8": ("--probs", tmp_path / "broken.npy", "--edges", saved["edges"]),
     }
@@ -234,17 +234,17 @@ def test_help_has_examples():
     assert edgewise.cli.predict.PREDICT_EXAMPLES.count("edgewise predict") == 3
 
 
-def test_evaluate_tells_the_risk_of_deciding_what_is_certain(tmp_path: Path) -> None:
+def test_evaluate_selective_computes_the_area_under_the_risk_coverage_curve(tmp_path: Path) -> None:
     g = np.random.default_rng(3)
     np.save(tmp_path / "probs.npy", probs := g.dirichlet([1.0, 1.0], size=40))
     np.save(tmp_path / "labels.npy", labels := g.integers(0, 2, 40))
     np.save(tmp_path / "edges.npy", g.integers(0, 40, (2, 100)))
     files = [option for name in ("probs", "labels", "edges") for option in (f"--{name}", tmp_path / f"{name}.npy")]
     result = evaluated(*files, "--selective", "--json", tmp_path / "scores.json")
-    told = json.loads((tmp_path / "scores.json").read_text())["selective"]
+    document = json.loads((tmp_path / "scores.json").read_text())["selective"]
     right = (probs.argmax(1) == labels)[np.argsort(-probs.max(1))]
     expected = np.mean([1 - right[:k].mean() for k in range(1, 41)])  # no confidence occurs twice
-    assert told["nodes"]["aurc"] == pytest.approx(expected)
+    assert document["nodes"]["aurc"] == pytest.approx(expected)
     assert f"{expected:.4f}" in result.output
     refused = evaluated(*files, "--selective", "--edge-choice", "any")
-    assert refused.exit_code == 2 and "Leave --selective out" in refused.stderr
+    assert refused.exit_code == 2 and "Omit --selective" in refused.stderr

@@ -1,4 +1,4 @@
-"""Checks of options: which numbers pass, and what is said of those that do not."""
+"""Validation of numeric options and choices."""
 
 import math
 import re
@@ -12,8 +12,8 @@ from edgewise.validation import check_number, check_option, check_whole_number
 
 
 @pytest.mark.parametrize("value", [1, 0.5, np.float64(0.5), np.float32(0.5), np.int8(1), np.uint64(1), 5e-324])
-def test_numbers_of_python_and_numpy_pass(value):
-    check_number("share", value, above=0, most=1)
+def test_python_and_numpy_numbers_pass(value):
+    check_number("fraction", value, above=0, most=1)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_numbers_of_python_and_numpy_pass(value):
         *(np.array(0.5), torch.tensor(0.5)),
     ],
 )
-def test_nothing_else_does(value):
-    with pytest.raises(ValueError, match=re.escape(f"Expected share to be a number below 2, but got {value!r}.")):
-        check_number("share", value, below=2)
+def test_other_values_raise(value):
+    with pytest.raises(ValueError, match=re.escape(f"Expected fraction to be a number below 2, but got {value!r}.")):
+        check_number("fraction", value, below=2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_nothing_else_does(value):
         ({"least": -2.5, "most": 50}, (-2.5, 50), (-2.6, 50.1), "of at least -2.5 and at most 50"),
     ],
 )
-def test_limits_belong_to_the_range_or_not(limits, inside, outside, words):
+def test_open_and_closed_limits(limits, inside, outside, words):
     for value in inside:
         check_number("noise", value, **limits)
     for value in outside:
@@ -47,24 +47,24 @@ def test_limits_belong_to_the_range_or_not(limits, inside, outside, words):
             check_number("noise", value, **limits)
 
 
-def test_a_way_out_is_said_last():
+def test_hint_follows_the_message():
     with pytest.raises(ValueError, match=r"^Expected fdr to be a number at most 1, but got 5. Divide by 100.$"):
         check_number("fdr", 5, most=1, hint="Divide by 100.")
 
 
 @pytest.mark.parametrize("value", [0, 4, 1.0, True, np.float64(2), "2", None])
-def test_what_is_no_whole_number_within_limits_is_refused(value):
+def test_value_that_is_no_integer_within_limits_raises(value):
     words = f"Expected folds to be a whole number from 1 to 3, but got {value!r}."
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         check_whole_number("folds", value, 1, 3)
 
 
 @pytest.mark.parametrize("value", [1, 3, np.int64(2), np.uint8(3)])
-def test_whole_numbers_pass(value):
+def test_integers_within_limits_pass(value):
     check_whole_number("folds", value, 1, 3)
 
 
-def test_an_unknown_option_is_answered_by_the_known_ones():
+def test_unknown_choice_raises_with_the_valid_choices():
     check_option("kind", "width", ("width", "mass"))
     with pytest.raises(ValueError, match=r"^Expected kind to be one of width, mass, but got 'depth'\.$"):
         check_option("kind", "depth", ("width", "mass"))

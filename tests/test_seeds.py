@@ -1,4 +1,4 @@
-"""One limit of seeds for everything that draws."""
+"""All functions with a seed accept the same range."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ def fit_calibrator(calibrator: Callable[..., ew.Calibrator]) -> Callable[[object
     return lambda seed: calibrator(epochs=2, seed=seed).fit(PROBS.log(), DATA, SPLIT)
 
 
-DRAWS: dict[str, Callable[[object], object]] = {
+SEEDED_CALLS: dict[str, Callable[[object], object]] = {
     "make_splits": lambda seed: ew.make_splits(Y, n_splits=1, labeled=0.5, seed=seed),
     "GCN": lambda seed: ew.GCN(max_epochs=2).fit(DATA, SPLIT, seed=seed),
     "GMNN": lambda seed: ew.GMNN(pretrain_epochs=2, round_epochs=2, samples=2).fit(DATA, SPLIT, seed=seed),
@@ -36,15 +36,15 @@ DRAWS: dict[str, Callable[[object], object]] = {
 }
 
 
-@pytest.mark.parametrize("name", DRAWS)
-def test_the_largest_seed_is_taken_and_the_next_refused(name: str) -> None:
-    DRAWS[name](MAX_SEED)
+@pytest.mark.parametrize("name", SEEDED_CALLS)
+def test_largest_seed_is_accepted_and_others_raise(name: str) -> None:
+    SEEDED_CALLS[name](MAX_SEED)
     for seed in (MAX_SEED + 1, -1, True, 1.0):
         with pytest.raises(ValueError, match=rf"seed.* to be a whole number from 0 to {MAX_SEED}, but got {seed}"):
-            DRAWS[name](seed)
+            SEEDED_CALLS[name](seed)
 
 
-def test_commands_take_the_same_seeds(tmp_path: Path) -> None:
+def test_commands_accept_the_same_seeds(tmp_path: Path) -> None:
     arrays = {"probs": PROBS.numpy(), "labels": Y.numpy(), "edges": EDGE_INDEX.numpy()}
     args = ["evaluate", *options({name: save_npy(tmp_path / name, array) for name, array in arrays.items()})]
     result = run(*args, "--resamples", 2, "--seed", MAX_SEED)
@@ -56,7 +56,7 @@ def test_commands_take_the_same_seeds(tmp_path: Path) -> None:
         )
 
 
-def test_both_kinds_of_generators_take_the_largest_seed() -> None:
+def test_torch_and_numpy_generators_accept_the_largest_seed() -> None:
     torch.Generator().manual_seed(MAX_SEED)
     np.random.default_rng([MAX_SEED, 0])
     check_seed(np.int64(MAX_SEED))

@@ -1,4 +1,4 @@
-"""Files of every kind, cut off and changed at random: each is read or refused by its name, and nothing else happens."""
+"""Truncated and randomly changed files of every kind are read or raise a ValueError."""
 
 import io
 import random
@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from pyarrow import parquet
 
 import edgewise as ew
-from edgewise.files import arrays as memory
+from edgewise.files import arrays
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_id_pairs, read_names, read_probs
 from edgewise.paper.results import Results
@@ -30,7 +30,7 @@ from test_cli import run
 __all__ = ["one_thread"]
 
 CUTS, CHANGES = 40, 160  # of each file
-LIKELY = b"\x00\xff\x7f\x80r\n,9"  # bytes that change more than others
+EFFECTIVE_BYTES = b"\x00\xff\x7f\x80r\n,9"  # cause more errors than others
 
 
 def fold_archive(path: Path) -> None:
@@ -43,7 +43,7 @@ def fitted(path: Path) -> None:
 
     y = torch.arange(60) % 3
     data = Data(x=torch.eye(60), edge_index=torch.stack([torch.arange(60), torch.arange(60).roll(1)]), y=y)
-    ew.GCN().fit(data, ew.make_splits(y, n_splits=1)[0], seed=0, directed="undirected").save(path)
+    ew.GCN(hidden=4, max_epochs=2).fit(data, ew.make_splits(y, n_splits=1)[0], seed=0, directed="undirected").save(path)
 
 
 def pairwise(path: Path) -> None:
@@ -51,14 +51,14 @@ def pairwise(path: Path) -> None:
 
 
 def run_table(path: Path) -> None:
-    found = fake_results(("cora",), ("gcn",), folds=1)
-    write_run_table(path, found.runs, found.tasks, found.commands, found.failures)
+    results = fake_results(("cora",), ("gcn",), folds=1)
+    write_run_table(path, results.runs, results.tasks, results.commands, results.failures)
 
 
 def store(path: Path) -> None:
     with Store.writing(path.parent) as written:
-        for made_up in fake_results(("cora",), ("gcn",), folds=1).runs:
-            written.add(made_up)
+        for fake_run in fake_results(("cora",), ("gcn",), folds=1).runs:
+            written.add(fake_run)
 
 
 def study(path: Path) -> None:
@@ -66,7 +66,7 @@ def study(path: Path) -> None:
     write_rows(path, [StudyRow(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
 
 
-# By the name of the file: what writes a sound one, and what reads it.
+# By file name: functions that write a valid file, and that read it.
 KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "ids.txt": (lambda path: path.write_text("a\nb\nc\nd\ne\n"), lambda path: read_names(path, 5, "node")),
     "ids.npy": (lambda path: np.save(path, np.array(list("abcde"))), lambda path: read_names(path, 5, "node")),
@@ -84,37 +84,39 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
 }
 
 
-def damaged(sound: bytes, rng: random.Random) -> Iterator[bytes]:
-    """Cut a file off at many places, and change, put in and leave out some bytes at many others."""
-    yield from (sound[: len(sound) * cut // CUTS] for cut in range(CUTS))
+def damaged(valid: bytes, rng: random.Random) -> Iterator[bytes]:
+    """Truncate a file at many positions, and change, insert and delete bytes at many others."""
+    yield from (valid[: len(valid) * cut // CUTS] for cut in range(CUTS))
     for _ in range(CHANGES):
-        content = bytearray(sound)
+        content = bytearray(valid)
         for _ in range(rng.choice([1, 1, 2, 4])):
-            place = rng.randrange(len(content) if rng.random() < 0.6 else min(len(content), 200))
-            new = bytes([rng.choice([*LIKELY, rng.randrange(256), content[place] ^ (1 << rng.randrange(8))])])
-            content[place : place + rng.choice([0, 1, 1, 1, 5])] = new
+            position = rng.randrange(len(content) if rng.random() < 0.6 else min(len(content), 200))
+            new = bytes(
+                [rng.choice([*EFFECTIVE_BYTES, rng.randrange(256), content[position] ^ (1 << rng.randrange(8))])]
+            )
+            content[position : position + rng.choice([0, 1, 1, 1, 5])] = new
         yield bytes(content)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_damaged_file_is_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_damaged_file_is_read_or_raises_value_error(name: str, tmp_path: Path) -> None:
     write, read = KINDS[name]
     path = tmp_path / name
     write(path)
     read(path)
-    refused = 0
+    num_errors = 0
     for content in damaged(path.read_bytes(), random.Random(name)):
         path.write_bytes(content)
         try:
             read(path)
-        except ValueError as error:  # nothing else may escape
-            refused += 1
+        except ValueError as error:  # and no other error
+            num_errors += 1
             assert "Expected" in str(error)
             assert not isinstance(error, UnicodeError)
-    assert refused > CUTS / 2
+    assert num_errors > CUTS / 2
 
 
-def test_the_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_file(tmp_path: Path) -> None:
     from test_cli import assert_refused
 
     ew.IndependentPosterior(PROBS).save(file := tmp_path / "a.safetensors")
@@ -124,7 +126,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     assert_refused(result, f"(probs is {file})")
 
 
-# --- little that stands for much ---
+# --- small files that claim to be large ---
 
 
 def header(shape: tuple[int, ...], dtype: str = "<i8") -> bytes:
@@ -133,7 +135,7 @@ def header(shape: tuple[int, ...], dtype: str = "<i8") -> bytes:
     return stream.getvalue()
 
 
-REMEMBERS_TOO_MUCH = b"\x80\x04Nr" + struct.pack("<I", 1 << 31) + b"."  # would fill 32 GB with nothing
+HUGE_PICKLE_MEMO = b"\x80\x04Nr" + struct.pack("<I", 1 << 31) + b"."  # would allocate 32 GB
 
 
 @pytest.mark.parametrize(
@@ -141,12 +143,12 @@ REMEMBERS_TOO_MUCH = b"\x80\x04Nr" + struct.pack("<I", 1 << 31) + b"."  # would 
     [
         (header((10**15,)), "cut off or damaged"),
         (header((2**40, 2**40)), "cut off or damaged"),
-        (header((2,), "|O") + REMEMBERS_TOO_MUCH, "too much memory"),
+        (header((2,), "|O") + HUGE_PICKLE_MEMO, "too much memory"),
         (header((2, 1 << 21)) + bytes(1 << 25), "at most 5 nodes, but got 33554"),
         (b"", "k_fold_indices and test_indices, but got"),
     ],
 )
-def test_splits_that_ask_for_much_memory(folds: bytes, message: str, tmp_path: Path) -> None:
+def test_splits_that_would_need_much_memory_raise(folds: bytes, message: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("k_fold_indices.npy", folds)
         archive.writestr("test_indices.npy", header((1,)) + bytes(8))
@@ -154,20 +156,18 @@ def test_splits_that_ask_for_much_memory(folds: bytes, message: str, tmp_path: P
         ew.load_splits(tmp_path / "a.npz", 5)
 
 
-def test_ids_that_promise_more_than_there_is(tmp_path: Path) -> None:
+def test_ids_with_a_header_beyond_the_file_size_raise(tmp_path: Path) -> None:
     (tmp_path / "ids.npy").write_bytes(header((10**15,), "<U9") + b"abc")
     with pytest.raises(FileError, match="it is cut off or damaged"):
         read_names(tmp_path / "ids.npy", 5, "node")
 
 
-def test_what_unpacks_to_more_than_the_memory_is_refused_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    much = np.zeros((1 << 17, 2))
-    np.savez_compressed(tmp_path / "a.npz", much)
-    parquet.write_table(pa.table({"a": much[:, 0], "b": much[:, 1]}), tmp_path / "a.parquet")
-    assert all(path.stat().st_size < much.nbytes / 100 for path in tmp_path.iterdir())
-    monkeypatch.setattr(memory.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 256, "SC_PAGE_SIZE": 4096}[name])
+def test_file_that_would_unpack_beyond_the_memory_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = np.zeros((1 << 17, 2))
+    np.savez_compressed(tmp_path / "a.npz", zeros)
+    parquet.write_table(pa.table({"a": zeros[:, 0], "b": zeros[:, 1]}), tmp_path / "a.parquet")
+    assert all(path.stat().st_size < zeros.nbytes / 100 for path in tmp_path.iterdir())
+    monkeypatch.setattr(arrays.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 256, "SC_PAGE_SIZE": 4096}[name])
     for name in ("a.npz", "a.parquet"):
         with pytest.raises(FileError, match=f"Expected .*{name} to fit in the 0 GiB of memory"):
             read_probs(tmp_path / name)

@@ -25,20 +25,20 @@ class Ended(NamedTuple):
     stderr: str
 
 
-def command(*args: object, before: Callable[[], object] = lambda: None) -> Ended:
-    """Run a command in a fork, after calling ``before`` there."""
+def command(*args: object, before: Callable[[], object] = lambda: None, terminal: bool = False) -> Ended:
+    """Run a command in a fork, after calling ``before`` there. With ``terminal``, its stderr is a terminal."""
 
     def run() -> None:
         before()
         sys.argv = ["edgewise", *map(str, args)]
         main()
 
-    return in_fork(run)
+    return in_fork(run, terminal=terminal)
 
 
-def in_fork(function: Callable[[], object]) -> Ended:
-    """Call a function in a fork."""
-    (out, out_write), (err, err_write) = os.pipe(), os.pipe()
+def in_fork(function: Callable[[], object], *, terminal: bool = False) -> Ended:
+    """Call a function in a fork. With ``terminal``, its stderr is a terminal."""
+    (out, out_write), (err, err_write) = os.pipe(), os.openpty() if terminal else os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns if the process has threads
         pid = os.fork()
