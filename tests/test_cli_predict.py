@@ -153,10 +153,10 @@ def test_pairs_above_the_threshold_of_validation_pairs_are_selected(calibrated, 
         assert p[selected].min() == pytest.approx(0.2, abs=0.05)
     else:
         # P ≥ t has the precision (1 + t) / 2.
-        wanted = goal[1] if goal[0] == "--precision" else 1 - goal[1]
-        assert precision > wanted - 0.05
+        target = goal[1] if goal[0] == "--precision" else 1 - goal[1]
+        assert precision > target - 0.05
         certain = "--confidence" in goal
-        assert wanted - (0 if certain else 0.04) < (1 + p[selected].min()) / 2 < wanted + (0.12 if certain else 0.04)
+        assert target - (0 if certain else 0.04) < (1 + p[selected].min()) / 2 < target + (0.12 if certain else 0.04)
     assert b"selected by P(same)" in parquet.read_schema(out).metadata[b"selection"]
 
 

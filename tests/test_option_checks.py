@@ -29,7 +29,7 @@ def test_other_values_raise(value):
 
 
 @pytest.mark.parametrize(
-    ("limits", "inside", "outside", "words"),
+    ("limits", "inside", "outside", "text"),
     [
         ({"above": 0}, (1e-9, 1e300), (0, -1, math.inf), "above 0"),
         ({"least": 0}, (0, -0.0, 1e300), (-1e-9, math.inf), "of at least 0"),
@@ -39,11 +39,11 @@ def test_other_values_raise(value):
         ({"least": -2.5, "most": 50}, (-2.5, 50), (-2.6, 50.1), "of at least -2.5 and at most 50"),
     ],
 )
-def test_open_and_closed_limits(limits, inside, outside, words):
+def test_open_and_closed_limits(limits, inside, outside, text):
     for value in inside:
         check_number("noise", value, **limits)
     for value in outside:
-        with pytest.raises(ValueError, match=re.escape(f"Expected noise to be a number {words}, but got {value!r}.")):
+        with pytest.raises(ValueError, match=re.escape(f"Expected noise to be a number {text}, but got {value!r}.")):
             check_number("noise", value, **limits)
 
 
@@ -54,8 +54,8 @@ def test_hint_follows_the_message():
 
 @pytest.mark.parametrize("value", [0, 4, 1.0, True, np.float64(2), "2", None])
 def test_value_that_is_no_integer_within_limits_raises(value):
-    words = f"Expected folds to be a whole number from 1 to 3, but got {value!r}."
-    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+    message = f"Expected folds to be a whole number from 1 to 3, but got {value!r}."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_whole_number("folds", value, 1, 3)
 
 

@@ -40,7 +40,7 @@ def finished_runs(runner: Runner, plan: Plan) -> list[Run]:
 
 @pytest.fixture(scope="session")
 def full_plan() -> Plan:
-    """Runs with the hyper-parameters of the paper, for commands and clusters. Each takes about a third of a second."""
+    """Runs with the hyperparameters of the paper, for commands and clusters. Each takes about a third of a second."""
     return Plan(("cora",), ("gcn", "gmnn"), splits=2, folds=3, inits=3, recipes=RECIPES)
 
 

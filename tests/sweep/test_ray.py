@@ -122,13 +122,13 @@ def test_killed_node_loses_no_run(
     assert is_alive(raylet(nodes.second).pid)
     assert not ray.is_initialized()
     with Store.reading(tmp_path) as store:
-        found = store.runs()
+        runs = store.runs()
         assert [(command.runs, command.workers) for command in store.commands()] == [
             (small.size, f"ray {nodes.address}")
         ]
         assert store.failures() == {}
-    assert len(found) == small.size
-    assert numbers(found) == expected_of(full_runs, small.runs())  # the same as in local processes
+    assert len(runs) == small.size
+    assert numbers(runs) == expected_of(full_runs, small.runs())  # the same as in local processes
 
 
 # --- a local cluster ---
@@ -168,8 +168,8 @@ def test_local_cluster_listens_on_loopback_only_and_leaves_no_process(
         hosts, pids, workers = set(), [], RayCluster("local")
         workers.check_address()  # as the command does first
         plan = Plan(("cora",), ("gcn",), splits=2, folds=1, inits=1)
-        found = run_sweep(plan, Path(sys.argv[2]), Sources("."), workers, lambda _: inspect).runs
-        results = {str(key): text for key, text in numbers(found).items()}
+        runs = run_sweep(plan, Path(sys.argv[2]), Sources("."), workers, lambda _: inspect).runs
+        results = {str(key): text for key, text in numbers(runs).items()}
         left = [name for name in LOCAL_CLUSTER_VARIABLES if name in os.environ]
         print(json.dumps([results, sorted(hosts), pids, left]))
     """

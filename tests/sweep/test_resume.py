@@ -210,7 +210,7 @@ def test_runs_of_other_hyperparameters_are_refused(
     with Store.writing(tmp_path) as store:
         store.add(replace(run, key=replace(run.key, hyperparameters="[{}]")))
     workers = FinishedRunWorkers(finished_runs)
-    with pytest.raises(StoreError, match=r"cora gmnn .*hyper-parameters.*--out"):
+    with pytest.raises(StoreError, match=r"cora gmnn .*hyperparameters.*--out"):
         sweep(plan, tmp_path, root, workers)
     assert workers.requested == []
     sweep(replace(plan, models=("gcn",)), tmp_path, root, workers)  # has none of them

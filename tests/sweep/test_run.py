@@ -129,7 +129,7 @@ def test_run_records_versions_epochs_and_time(runs: dict[str, Run]) -> None:
 
 def test_key_with_hyperparameters_of_another_version_raises(runner: Runner, runs: dict[str, Run]) -> None:
     key = replace(runs["gcn"].key, hyperparameters='[{"hidden": 1}]')
-    with pytest.raises(ValueError, match=r"hyper-parameters .* cora gcn split 1"):
+    with pytest.raises(ValueError, match=r"hyperparameters .* cora gcn split 1"):
         runner(key)
 
 

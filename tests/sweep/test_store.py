@@ -70,13 +70,13 @@ results = st.builds(
     scores,
     st.builds(Bins, st.lists(counts), st.lists(st.floats(0, 1e12)), st.lists(counts)),
 )
-words = st.text(st.characters(exclude_categories=["Cs"]))
+texts = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers(0, 999)
-run_keys = st.builds(RunKey, words, words, words, numbers, numbers, numbers)
-other_views = words.filter(lambda name: name not in (*VIEWS, SAME_LABEL))  # some of these without the rest would raise
-predictions = st.dictionaries(words, st.dictionaries(other_views, results, max_size=2), max_size=2)
+run_keys = st.builds(RunKey, texts, texts, texts, numbers, numbers, numbers)
+other_views = texts.filter(lambda name: name not in (*VIEWS, SAME_LABEL))  # some of these without the rest would raise
+predictions = st.dictionaries(texts, st.dictionaries(other_views, results, max_size=2), max_size=2)
 positive = st.floats(0, 1e9)
-any_runs = st.builds(Run, run_keys, predictions, positive, counts, st.dictionaries(words, words, max_size=2), words)
+any_runs = st.builds(Run, run_keys, predictions, positive, counts, st.dictionaries(texts, texts, max_size=2), texts)
 
 
 @settings(max_examples=40)
@@ -114,7 +114,7 @@ def test_view_scores_has_one_row_per_score(folder: Path) -> None:
     runs = [make_run(0), make_run(1)]
     add(folder, *runs)
     rows = sql(folder, "SELECT dataset, model, split, fold, init, prediction, view, metric, value FROM scores")
-    found = {row[:8]: row[8] for row in rows}
+    values = {row[:8]: row[8] for row in rows}
     expected = {
         ("cora", "gcn", 0, 0, run.key.init, prediction, view, metric): as_sql(getattr(result, metric))
         for run in runs
@@ -122,8 +122,8 @@ def test_view_scores_has_one_row_per_score(folder: Path) -> None:
         for view, result in views.items()
         for metric in ("count", *METRICS)
     }
-    assert len(rows) == len(found) == 2 * 2 * 5 * 5
-    assert found == expected
+    assert len(rows) == len(values) == 2 * 2 * 5 * 5
+    assert values == expected
 
 
 def test_sql_mean_of_an_infinite_score_is_infinite(folder: Path) -> None:
@@ -154,8 +154,8 @@ def test_each_run_is_one_transaction_and_visible_to_readers(folder: Path) -> Non
             store._connection.set_trace_callback(statements.append)
             store.add(make_run(init))
             store._connection.set_trace_callback(None)
-            words = [statement.split()[0] for statement in statements]
-            assert (words[0], words[-1], words.count("BEGIN"), words.count("COMMIT")) == ("BEGIN", "COMMIT", 1, 1)
+            verbs = [statement.split()[0] for statement in statements]
+            assert (verbs[0], verbs[-1], verbs.count("BEGIN"), verbs.count("COMMIT")) == ("BEGIN", "COMMIT", 1, 1)
             assert sql(folder, "SELECT count(*) FROM runs") == [(init + 1,)]
 
 
@@ -181,7 +181,7 @@ def test_adding_a_run_twice_raises(folder: Path) -> None:
         with pytest.raises(StoreError, match="UNIQUE"):
             store.add(replace(run, epochs=1))
         store.add(replace(run, key=replace(run.key, hyperparameters="[]")))  # another run
-    assert [found.epochs for found in runs_in(folder)] == [100, 100]
+    assert [stored.epochs for stored in runs_in(folder)] == [100, 100]
 
 
 def test_failures_are_kept_until_the_run_finishes(folder: Path) -> None:
@@ -250,7 +250,7 @@ def test_runs_of_other_versions_or_hyperparameters_are_refused(folder: Path) -> 
         for name in ("edgewise", "torch"):
             with pytest.raises(StoreError, match=rf"{name} 9\.9, but .* has runs of {name} .*another --out"):
                 store.check_resumable(requested, {**VERSIONS, name: "9.9"})
-        with pytest.raises(StoreError, match=r"cora gcn .*hyper-parameters"):
+        with pytest.raises(StoreError, match=r"cora gcn .*hyperparameters"):
             store.check_resumable([replace(requested[0], hyperparameters="[{}]")], VERSIONS)
     assert len(runs_in(folder)) == 1  # reading is allowed
 

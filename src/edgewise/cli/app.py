@@ -196,5 +196,5 @@ def name_files_in_errors(**files: Path | None) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        named = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
-        raise ValueError(f"{error} ({named})" if named else str(error)) from error
+        names = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
+        raise ValueError(f"{error} ({names})" if names else str(error)) from error

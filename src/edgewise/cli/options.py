@@ -1,4 +1,4 @@
-"""Parsing, completion, progress bars and input files shared by open_option commands."""
+"""Parsing, completion, progress bars and input files shared by several commands."""
 
 import re
 import sys

@@ -16,8 +16,8 @@ from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
-CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyper-parameters
-MAX_REPEATS = 1000  # of splits and of initializations; more would repeat seeds, see `RunKey.seed`
+CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyperparameters
+MAX_REPEATS = 1000  # of splits and of initializations, so that seeds are unique, see `RunKey.seed`
 
 Predictions = Mapping[str, Callable[[], Posterior]]  # by name; a prediction is computed when it is called
 
@@ -29,7 +29,7 @@ def own_predictions(fitted: Any) -> Predictions:
 
 @dataclass(frozen=True)
 class Training:
-    """A model with its hyper-parameters, and the predictions to score after training."""
+    """A model with its hyperparameters, and the predictions to score after training."""
 
     model: Model[Any]
     predictions: Callable[[Any], Predictions] = own_predictions
@@ -40,7 +40,7 @@ class Training:
         return issubclass(self.model.fitted, FittedClassifier)
 
 
-Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run; default hyper-parameters if missing
+Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run; default hyperparameters if missing
 
 
 def trainings_of(model: str, recipes: Recipes) -> tuple[Training, ...]:
@@ -49,17 +49,17 @@ def trainings_of(model: str, recipes: Recipes) -> tuple[Training, ...]:
 
 
 def hyperparameters(model: str, recipes: Recipes, calibrators: tuple[str, ...] = ()) -> str:
-    """Return all hyper-parameters of a model's trainings and of calibrators as JSON with sorted keys."""
+    """Return all hyperparameters of a model's trainings and of calibrators as JSON with sorted keys."""
     trainings = trainings_of(model, recipes)
     entries: list[dict[str, Any]] = [asdict(training.model) for training in trainings]
     if calibrators and any(training.is_calibrated for training in trainings):
-        known = known_calibrators()
-        entries.append({CALIBRATORS_ENTRY: {name: repr(known[name]()) for name in calibrators}})
+        kinds = known_calibrators()
+        entries.append({CALIBRATORS_ENTRY: {name: repr(kinds[name]()) for name in calibrators}})
     return json.dumps(entries, sort_keys=True)
 
 
 def calibrators_of(hyperparameters: str) -> set[str]:
-    """Return the names of the calibrators in hyper-parameters given as JSON."""
+    """Return the names of the calibrators in hyperparameters given as JSON."""
     return {name for entry in json.loads(hyperparameters) for name in entry.get(CALIBRATORS_ENTRY, ())}
 
 
@@ -80,9 +80,9 @@ class Plan:
     recipes: Recipes = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for option, names, known in (("datasets", self.datasets, DATASET_NAMES), ("models", self.models, _models())):
+        for option, names, valid in (("datasets", self.datasets, DATASET_NAMES), ("models", self.models, _models())):
             if not names:
-                raise ValueError(f"Expected at least one of {', '.join(known)} for --{option}, but got none.")
+                raise ValueError(f"Expected at least one of {', '.join(valid)} for --{option}, but got none.")
         object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_canonical_dataset, self.datasets))))
         object.__setattr__(self, "models", tuple(dict.fromkeys(map(_check_model, self.models))))
         object.__setattr__(self, "calibrators", _expand_calibrators(self.calibrators))
@@ -150,10 +150,10 @@ def _check_model(name: str) -> str:
 
 def _expand_calibrators(names: Iterable[str]) -> tuple[str, ...]:
     """Check names of calibrators, and replace "all" by every calibrator that is not named yet."""
-    known: Collection[str] = known_calibrators()
+    valid: Collection[str] = known_calibrators()
     checked: dict[str, None] = {}
     for name in names:
-        if name not in (*known, "all"):
-            raise ValueError(f"Expected --calibrators from {', '.join(known)}, or all, but got {name!r}.")
-        checked.update(dict.fromkeys(known if name == "all" else [name]))
+        if name not in (*valid, "all"):
+            raise ValueError(f"Expected --calibrators from {', '.join(valid)}, or all, but got {name!r}.")
+        checked.update(dict.fromkeys(valid if name == "all" else [name]))
     return tuple(checked)

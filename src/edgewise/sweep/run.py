@@ -39,11 +39,11 @@ class Runner:
 
     def __call__(self, key: RunKey) -> Run:
         """Train the model of the key, and score its predictions on the test nodes."""
-        named = calibrators_of(key.hyperparameters)
-        calibrators = tuple(name for name in self.calibrators if name in named)
+        requested = calibrators_of(key.hyperparameters)
+        calibrators = tuple(name for name in self.calibrators if name in requested)
         if key.hyperparameters != hyperparameters(key.model, self.recipes, calibrators):
             raise ValueError(
-                f"Expected the hyper-parameters of this version, but got others for {key}. Use the edgewise that "
+                f"Expected the hyperparameters of this version, but got others for {key}. Use the edgewise that "
                 "created the key."
             )
         graph = load_once(self.sources, key.dataset, self.n_splits)
@@ -58,8 +58,8 @@ class Runner:
             epochs += fitted.history.epochs
             beliefs: dict[str, Any] = {name: predict() for name, predict in training.predictions(fitted).items()}
             if isinstance(fitted, FittedClassifier):
-                known = known_calibrators()
-                beliefs |= {name: known[name]().fit(fitted, data, split) for name in calibrators}
+                kinds = known_calibrators()
+                beliefs |= {name: kinds[name]().fit(fitted, data, split) for name in calibrators}
             for name, belief in beliefs.items():
                 scored = evaluate(belief, data.y, data.edge_index, mask=split.test, same_label=True)
                 predictions[name] = as_prediction(scored)
@@ -82,7 +82,7 @@ class Runner:
 def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Path:
     """Return the path of a fitted model.
 
-    The name ends with a hash of everything the model depends on: hyper-parameters, graph, split, seed and versions.
+    The name ends with a hash of everything the model depends on: hyperparameters, graph, split, seed and versions.
     """
     dependencies = [model.name, asdict(model), graph.fingerprint(key.split), key.fold, key.seed, versions()]
     digest = sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()[:12]
@@ -106,7 +106,7 @@ def run_sweep(
     begin: Callable[[Progress], Callable[[JobOutcome[RunKey, Run]], object]],
     fitted: Path | None = None,
 ) -> Progress:
-    """Run what is missing of a plan in a folder, and write each run when it ends.
+    """Run the missing runs of a plan, and write each to the store in a folder when it ends.
 
     ``begin`` is called once with the progress, and returns the function to call with each outcome. Fitted models are
     loaded from and saved to the folder ``fitted``.
@@ -121,9 +121,7 @@ def run_sweep(
         runner = Runner(absolute, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
         check = EnvironmentCheck.of_this_machine(absolute, plan.splits, tasks)
         store.begin_command(f"{plan}; {sources}", str(workers))
-        with closing(
-            workers.execute(runner, progress.missing, check)
-        ) as outcomes:  # closing stops the workers, also if writing fails
+        with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # stops workers if writing fails
             for outcome in outcomes:
                 if isinstance(outcome, Failure):
                     store.add_failure(outcome.job, outcome.error)

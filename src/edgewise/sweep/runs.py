@@ -17,7 +17,7 @@ JSON_INFINITY = "9e999"  # strict JSON has no infinity, but Python and SQLite re
 class RunKey:
     """Key of a run. On one kind of machine, a key determines all scores, with any number of workers.
 
-    ``hyperparameters`` has all hyper-parameters of the model as JSON, so another learning rate is another run.
+    ``hyperparameters`` has all hyperparameters of the model as JSON, so another learning rate is another run.
     """
 
     dataset: str

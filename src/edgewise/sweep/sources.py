@@ -70,14 +70,14 @@ class Sources:
 
     def _splits_by_number(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
         by_number = {(split.split, split.fold): split for split in self.splits(dataset, data, n_splits)}
-        wanted = [(split, fold) for split in range(n_splits) for fold in range(FOLDS)]
-        missing = [key for key in wanted if key not in by_number]
+        requested = [(split, fold) for split in range(n_splits) for fold in range(FOLDS)]
+        missing = [key for key in requested if key not in by_number]
         if missing:
             raise ValueError(
                 f"Expected split {missing[0][0]} fold {missing[0][1]} of {dataset} in {self.splits_dir}, but it "
                 f"has {len({split for split, _ in by_number})} splits. Reduce --splits."
             )
-        return {key: by_number[key] for key in wanted}
+        return {key: by_number[key] for key in requested}
 
     def __str__(self) -> str:
         data = f"files in {self.data_root}" if self.data_root else "bundled data"

@@ -91,7 +91,7 @@ class Store(ResultFile):
         self._clock = perf_counter()
 
     def check_resumable(self, requested: Iterable[RunKey], versions: Mapping[str, str]) -> None:
-        """Raise StoreError if stored runs have other package versions or hyper-parameters than the requested ones.
+        """Raise StoreError if stored runs have other package versions or hyperparameters than the requested ones.
 
         A version that stored runs do not record is not compared.
         """
@@ -104,7 +104,7 @@ class Store(ResultFile):
         for key in self.finished():
             if hyperparameters.get(key.cell, key.hyperparameters) != key.hyperparameters:
                 raise StoreError(
-                    f"Expected runs of {' '.join(key.cell)} with the requested hyper-parameters and calibrators, but "
+                    f"Expected runs of {' '.join(key.cell)} with the requested hyperparameters and calibrators, but "
                     f"some in {self.path} have others. Nothing was changed. Choose another --out."
                 )
 

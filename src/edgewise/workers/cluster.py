@@ -74,9 +74,7 @@ class RayCluster:
     def check_address(self) -> None:
         """Raise ValueError if no cluster answers at the address. Ray itself would try for minutes."""
         address = self.address
-        with _default_environment(
-            _variables(address)
-        ):  # Ray may be imported here for the first time, and reads them then
+        with _default_environment(_variables(address)):  # read by Ray at its first import
             try:
                 import ray.util
             except ImportError as error:
