@@ -173,7 +173,7 @@ def test_permuting_nodes_and_classes_and_reversing_edges_permutes_marginals(seed
         distribution.weight[nodes],
         distribution.rate[classes][:, classes],
     )
-    before, after = (exact_marginals(some.exact_mrf())[0] for some in (distribution, permuted))
+    before, after = (exact_marginals(p.exact_mrf())[0] for p in (distribution, permuted))
     torch.testing.assert_close(after.node, before.node[nodes][:, classes])
     torch.testing.assert_close(
         after.joint(permuted.edge_index), before.joint(distribution.edge_index.flip(0))[:, classes][:, :, classes]

@@ -159,9 +159,9 @@ def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int
         cover.append(node)
         if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_MIXTURE_ELEMENTS:
             raise TooManyLabelings(
-                f"Expected a forest or a small graph with loops, but got a graph of {mrf.num_nodes} nodes and "
-                f"{mrf.num_classes} classes, of which the labelings of at least {len(cover)} nodes would have to be "
-                "enumerated. Use sum_product."
+                f"Expected a forest or a small graph with loops, but exact inference on this graph of {mrf.num_nodes} "
+                f"nodes and {mrf.num_classes} classes would enumerate all labelings of {len(cover)} or more nodes. "
+                "Use sum_product."
             )
         uncovered = uncovered[:, (uncovered != node).all(0)]
     return cover

@@ -1,7 +1,8 @@
-"""Private: compiled loops, each with a plain twin in tensors; nothing here checks its input.
+"""Compiled loops and their reference implementations with tensors. Private; inputs are not checked.
 
-Loops that only long inputs need are loaded when they are first used, as ``kernels.score_sums``: numba, which compiles
-them, takes a second to load.
+A function ``name_compiled`` runs compiled loops on the CPU. ``name_tensors`` computes the same with tensors on any
+device. Modules that only long inputs need, such as ``kernels.score_sums``, are imported on first use, because loading
+numba takes about a second.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Graph attention: each node averages its neighbors with weights of its own, in several heads.
+"""Multi-head graph attention (Veličković et al. 2018).
 
 s_ij = leaky_relu(a_src · P_j + a_dst · P_i), α_ij = softmax over j, out_i = Σ_j α_ij P_j, where P are the projected
-features and j runs over the neighbors of i and i itself (Veličković et al. 2018).
+features and j runs over i and its neighbors.
 """
 
 from collections.abc import Callable
@@ -19,18 +19,18 @@ from torch.nn.functional import leaky_relu
 from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
 from edgewise.kernels.sparse import DropoutMask
 
-SLOPE = 0.2  # of leaky_relu below zero
+NEGATIVE_SLOPE = 0.2  # of leaky_relu
 
 Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Neighborhoods:
-    """The neighbors, or sources, of each target node, one neighborhood after the other."""
+    """The sources, that is the neighbors, of each target node in CSR format."""
 
-    first: Int[Tensor, " targets_and_one"]  # where each neighborhood begins
+    first: Int[Tensor, " targets_and_one"]  # index of the first source of each target
     source: Int[Tensor, " pairs"]
-    own: Int[Tensor, " targets"]  # the target's own place among the sources
+    own: Int[Tensor, " targets"]  # index of each target among the sources
     num_sources: int
     threads: Threads
 
@@ -38,13 +38,13 @@ class Neighborhoods:
     def from_arrays(
         cls, first: Array, source: Array, own: Array, num_sources: int, device: torch.device, threads: Threads
     ) -> "Neighborhoods":
-        """Move arrays to a device."""
-        begin, sources, targets = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (first, source, own))
-        return cls(begin, sources, targets, num_sources, threads)
+        """Create neighborhoods from NumPy arrays on a device."""
+        tensors = [torch.from_numpy(part.astype(np.int64)).to(device) for part in (first, source, own)]
+        return cls(tensors[0], tensors[1], tensors[2], num_sources, threads)
 
     @cached_property
     def by_source(self) -> tuple[Int[Tensor, " sources_and_one"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-        """Where each source's pairs begin, which pairs they are, and their targets."""
+        """The transpose: index of the first pair of each source, the pairs sorted by source, and their targets."""
         pair = self.source.argsort(stable=True)
         target = torch.repeat_interleave(self.first.diff())[pair]
         counts = torch.bincount(self.source, minlength=self.num_sources)
@@ -52,7 +52,7 @@ class Neighborhoods:
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs of target and source there are."""
+        """Number of pairs of target and source."""
         return len(self.source)
 
 
@@ -61,11 +61,11 @@ def attend(
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
     neighborhoods: Neighborhoods,
-    kept: DropoutMask | None = None,
+    mask: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
-    """Average projected sources for each target, head by head; ``kept`` drops some of the weights (pairs · heads)."""
+    """Compute out_i for each target and head; ``mask`` drops attention weights, in the order (pairs, heads)."""
     operation = choose_implementation(projected.device, _attend, attend_tensors)
-    return operation(projected, att_src, att_dst, neighborhoods, kept)
+    return operation(projected, att_src, att_dst, neighborhoods, mask)
 
 
 def attend_tensors(
@@ -73,18 +73,18 @@ def attend_tensors(
     att_src: Float[Tensor, "heads units"],
     att_dst: Float[Tensor, "heads units"],
     neighborhoods: Neighborhoods,
-    kept: DropoutMask | None = None,
+    mask: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
-    """Do with tensors what the compiled loops do."""
-    from torch_geometric.utils import softmax  # takes seconds to load
+    """Compute `attend` with tensors."""
+    from torch_geometric.utils import softmax  # takes seconds to import
 
     num, source = len(neighborhoods.own), neighborhoods.source
     target = torch.repeat_interleave(neighborhoods.first.diff())
     heads = projected.view(len(projected), *att_src.shape)
     from_source, from_target = (heads * att_src).sum(-1), (heads * att_dst).sum(-1)[neighborhoods.own]
-    alpha = softmax(leaky_relu(from_source[source] + from_target[target], SLOPE), target, num_nodes=num)
-    if kept is not None:
-        alpha = alpha * (kept.entries.view(alpha.shape).to(alpha.dtype) * kept.scale)
+    alpha = softmax(leaky_relu(from_source[source] + from_target[target], NEGATIVE_SLOPE), target, num_nodes=num)
+    if mask is not None:
+        alpha = alpha * (mask.keep.view(alpha.shape).to(alpha.dtype) * mask.scale)
     messages = alpha.unsqueeze(-1) * heads[source]
     return heads.new_zeros(num, *att_src.shape).index_add(0, target, messages).flatten(1)
 
@@ -97,10 +97,10 @@ class _Attend(torch.autograd.Function):
         att_src: Tensor,
         att_dst: Tensor,
         neighborhoods: Neighborhoods,
-        kept: DropoutMask | None,
+        mask: DropoutMask | None,
     ) -> Tensor:
-        plain = projected.detach().contiguous()
-        out, ctx.saved = _forward(plain, att_src.detach(), att_dst.detach(), neighborhoods, kept)
+        detached = projected.detach().contiguous(), att_src.detach(), att_dst.detach()
+        out, ctx.saved = _forward(*detached, neighborhoods, mask)
         ctx.neighborhoods = neighborhoods
         return out
 
@@ -113,54 +113,58 @@ _attend: Callable[..., Tensor] = _Attend.apply
 
 
 class _Saved(NamedTuple):
-    """What the gradient needs to know of a pass."""
+    """Results of the forward pass that the backward pass needs."""
 
     heads: Array  # (sources, heads, units)
-    both: Tensor  # (heads · units, 2 heads) both vectors of attention, so that P · both are the scores of both ends
-    alpha: Tensor  # (pairs, heads) weights before any are dropped
-    slope: Tensor  # (pairs, heads) of leaky_relu
-    factor: Tensor | None  # (pairs, heads) what dropout multiplies the weights by
-    weight: Tensor  # (pairs, heads) weights after that
+    both: Tensor  # (heads · units, 2 heads) both attention vectors: P · both are the scores of sources and targets
+    alpha: Tensor  # (pairs, heads) attention weights before dropout
+    slope: Tensor  # (pairs, heads) derivative of leaky_relu
+    factor: Tensor | None  # (pairs, heads) factors of dropout
+    weight: Tensor  # (pairs, heads) attention weights after dropout
 
 
 def _forward(
-    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, kept: DropoutMask | None
+    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, mask: DropoutMask | None
 ) -> tuple[Tensor, _Saved]:
     first, source, own = _arrays(neighborhoods)
-    heads, both = projected.view(-1, *att_src.shape).numpy(), _both(att_src, att_dst)
+    heads, both = projected.view(-1, *att_src.shape).numpy(), _stack_vectors(att_src, att_dst)
     alpha, slope = projected.new_empty(2, neighborhoods.num_pairs, len(att_src))
     end_scores, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
-    run, num, work = neighborhoods.threads.run, len(own), 4 * alpha.numel()  # pairs are all over the memory
+    run, num, work = neighborhoods.threads.run, len(own), 4 * alpha.numel()  # 4 for memory access in random order
     run(lambda lo, hi: _scores(lo, hi, end_scores, first, source, own, scores, slopes), num, 4 * work)
     alpha.exp_()
     run(lambda lo, hi: _normalize(lo, hi, scores, first), num, 2 * work)
-    factor = None if kept is None else kept.entries.view(alpha.shape).to(alpha.dtype).mul_(kept.scale)
+    factor = None if mask is None else mask.keep.view(alpha.shape).to(alpha.dtype).mul_(mask.scale)
     weight = alpha if factor is None else alpha * factor
     out = projected.new_empty(num, projected.shape[1])
     weights, result = weight.numpy(), out.view(-1, *att_src.shape).numpy()
-    run(lambda lo, hi: _average(lo, hi, weights, heads, first, source, result), num, work * att_src.shape[1])
+    run(lambda lo, hi: _weighted_sum(lo, hi, weights, heads, first, source, result), num, work * att_src.shape[1])
     return out, _Saved(heads, both, alpha, slope, factor, weight)
 
 
 def _backward(grad: Tensor, saved: _Saved, neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the projection and of the two vectors of attention."""
+    """Return the gradients of the projected features and of both attention vectors."""
     first, source, own = _arrays(neighborhoods)
     num_sources, num_heads, units = saved.heads.shape
     run, work = neighborhoods.threads.run, 8 * saved.alpha.numel() * units
     factor = torch.ones_like(saved.alpha) if saved.factor is None else saved.factor
     projected_grad = grad.new_empty(num_sources, num_heads * units)
-    change, end_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_sources, 2 * num_heads)
-    back, into = (part.view(-1, num_heads, units).numpy() for part in (grad, projected_grad))
+    score_grad, end_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_sources, 2 * num_heads)
+    out_grads, projected_grads = (part.view(-1, num_heads, units).numpy() for part in (grad, projected_grad))
     parts = saved.alpha.numpy(), saved.slope.numpy(), factor.numpy()
-    changes, ends = change.numpy(), end_grad.numpy()
+    score_grads, end_grads = score_grad.numpy(), end_grad.numpy()
     run(
-        lambda lo, hi: _scores_back(lo, hi, back, saved.heads, *parts, first, source, own, changes, ends),
+        lambda lo, hi: _scores_backward(
+            lo, hi, out_grads, saved.heads, *parts, first, source, own, score_grads, end_grads
+        ),
         len(own),
         work,
     )
     weights, (start, pair, target) = saved.weight.numpy(), (part.numpy() for part in neighborhoods.by_source)
     run(
-        lambda lo, hi: _sources_back(lo, hi, back, weights, changes, start, pair, target, into, ends),
+        lambda lo, hi: _sources_backward(
+            lo, hi, out_grads, weights, score_grads, start, pair, target, projected_grads, end_grads
+        ),
         num_sources,
         work,
     )
@@ -171,8 +175,8 @@ def _backward(grad: Tensor, saved: _Saved, neighborhoods: Neighborhoods) -> tupl
     return projected_grad, both_grad[diagonal, :, 0, diagonal], both_grad[diagonal, :, 1, diagonal]
 
 
-def _both(att_src: Tensor, att_dst: Tensor) -> Tensor:
-    """Arrange both vectors so that one matrix product gives a_src · P and a_dst · P of all heads."""
+def _stack_vectors(att_src: Tensor, att_dst: Tensor) -> Tensor:
+    """Arrange both attention vectors so that one matrix product computes a_src · P and a_dst · P of all heads."""
     num_heads, units = att_src.shape
     both, diagonal = att_src.new_zeros(num_heads, units, 2, num_heads), torch.arange(num_heads)
     both[diagonal, :, 0, diagonal], both[diagonal, :, 1, diagonal] = att_src, att_dst
@@ -187,45 +191,45 @@ def _arrays(neighborhoods: Neighborhoods) -> tuple[Array, Array, Array]:
 def _scores(
     lo: int, hi: int, end_scores: Array, first: Array, source: Array, own: Array, score: Array, slope: Array
 ) -> None:
-    """leaky_relu of the sum of both ends' scores, less the largest of the neighborhood."""
-    num_heads, one, low = score.shape[1], score.dtype.type(1), score.dtype.type(SLOPE)
-    top = np.empty(num_heads, dtype=score.dtype)
+    """Compute leaky_relu of the sum of source and target scores, minus the maximum over the neighborhood."""
+    num_heads, one, negative = score.shape[1], score.dtype.type(1), score.dtype.type(NEGATIVE_SLOPE)
+    highest = np.empty(num_heads, dtype=score.dtype)
     for i in range(lo, hi):
         for head in range(num_heads):
-            top[head] = -np.inf
+            highest[head] = -np.inf
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
                 raw = end_scores[source[pair], head] + end_scores[own[i], num_heads + head]
-                falls = one if raw > 0 else low
-                slope[pair, head] = falls
-                score[pair, head] = raw * falls
-                top[head] = max(top[head], raw * falls)
+                derivative = one if raw > 0 else negative
+                slope[pair, head] = derivative
+                score[pair, head] = raw * derivative
+                highest[head] = max(highest[head], raw * derivative)
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                score[pair, head] -= top[head]
+                score[pair, head] -= highest[head]
 
 
 @vectorized
 def _normalize(lo: int, hi: int, alpha: Array, first: Array) -> None:
-    """Divide by the sum over a neighborhood."""
+    """Divide by the sum over each neighborhood."""
     num_heads = alpha.shape[1]
-    share = np.empty(num_heads, dtype=alpha.dtype)
+    normalizer = np.empty(num_heads, dtype=alpha.dtype)
     for i in range(lo, hi):
         for head in range(num_heads):
-            share[head] = 0.0
+            normalizer[head] = 0.0
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                share[head] += alpha[pair, head]
+                normalizer[head] += alpha[pair, head]
         for head in range(num_heads):
-            share[head] = 1.0 / share[head]
+            normalizer[head] = 1.0 / normalizer[head]
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                alpha[pair, head] *= share[head]
+                alpha[pair, head] *= normalizer[head]
 
 
 @vectorized
-def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, source: Array, out: Array) -> None:
-    """Σ_j α_ij P_j."""
+def _weighted_sum(lo: int, hi: int, weight: Array, heads: Array, first: Array, source: Array, out: Array) -> None:
+    """Compute Σ_j α_ij P_j."""
     num_heads, units = heads.shape[1], heads.shape[2]
     out[lo:hi] = 0.0
     for i in range(lo, hi):
@@ -241,7 +245,7 @@ def _average(lo: int, hi: int, weight: Array, heads: Array, first: Array, source
 
 
 @vectorized
-def _scores_back(
+def _scores_backward(
     lo: int,
     hi: int,
     grad: Array,
@@ -252,10 +256,10 @@ def _scores_back(
     first: Array,
     source: Array,
     own: Array,
-    change: Array,
+    score_grad: Array,
     end_grad: Array,
 ) -> None:
-    """Compute the gradients of scores, before leaky_relu, and of the targets' part of them."""
+    """Compute the gradients of the scores before leaky_relu, and of the scores of targets."""
     num_heads, units = heads.shape[1], heads.shape[2]
     mean = np.empty(num_heads, dtype=alpha.dtype)
     for i in range(lo, hi):
@@ -270,36 +274,36 @@ def _scores_back(
                         total += grad[i, head, chunk * 8 + lane] * heads[j, head, chunk * 8 + lane]
                 for unit in range(units // 8 * 8, units):
                     total += grad[i, head, unit] * heads[j, head, unit]
-                change[pair, head] = total
+                score_grad[pair, head] = total
             for head in range(num_heads):
-                change[pair, head] *= factor[pair, head]
-                mean[head] += alpha[pair, head] * change[pair, head]
+                score_grad[pair, head] *= factor[pair, head]
+                mean[head] += alpha[pair, head] * score_grad[pair, head]
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                change[pair, head] = alpha[pair, head] * (change[pair, head] - mean[head]) * slope[pair, head]
+                score_grad[pair, head] = alpha[pair, head] * (score_grad[pair, head] - mean[head]) * slope[pair, head]
         for head in range(num_heads):
             mean[head] = 0.0
         for pair in range(first[i], first[i + 1]):
             for head in range(num_heads):
-                mean[head] += change[pair, head]
+                mean[head] += score_grad[pair, head]
         for head in range(num_heads):
             end_grad[own[i], num_heads + head] = mean[head]
 
 
 @vectorized
-def _sources_back(
+def _sources_backward(
     lo: int,
     hi: int,
     grad: Array,
     weight: Array,
-    change: Array,
+    score_grad: Array,
     first: Array,
     pairs: Array,
     target: Array,
     heads_grad: Array,
     end_grad: Array,
 ) -> None:
-    """Compute the gradients of the sources' projection and scores, from all targets that they have."""
+    """Compute the gradients of the projected features and of the scores of sources, summed over their targets."""
     num_heads, units = heads_grad.shape[1], heads_grad.shape[2]
     heads_grad[lo:hi] = 0.0
     for j in range(lo, hi):
@@ -313,4 +317,4 @@ def _sources_back(
                 for unit in range(units // 8 * 8, units):
                     heads_grad[j, head, unit] += factor * grad[i, head, unit]
             for head in range(num_heads):
-                end_grad[j, head] += change[pair, head]
+                end_grad[j, head] += score_grad[pair, head]

@@ -1,4 +1,4 @@
-"""The compiled search for a row that is no distribution."""
+"""Compiled search for a row that is not a probability distribution."""
 
 from typing import Any
 
@@ -12,18 +12,18 @@ Array = NDArray[Any]
 
 
 def find_invalid_row(p: Float[Tensor, "rows classes"], tolerance: float) -> int | None:
-    """Find the first row that is no distribution."""
+    """Return the index of the first row with a negative or NaN entry or with a sum other than 1, or None."""
     rows = p.numpy()
 
     def search(lo: int, hi: int) -> int | None:
-        row: int = _first_bad_row(rows[lo:hi], tolerance)
+        row: int = _find_invalid_row(rows[lo:hi], tolerance)
         return lo + row if row < hi - lo else None
 
     return next((row for row in map_slices(search, len(rows)) if row is not None), None)
 
 
 @compiled
-def _first_bad_row(p: Array, tolerance: float) -> int:
+def _find_invalid_row(p: Array, tolerance: float) -> int:
     for i in range(p.shape[0]):
         total, lowest = 0.0, 0.0
         for c in range(p.shape[1]):

@@ -1,7 +1,7 @@
-"""Sum-product on a forest in compiled loops: from the leaves to the roots and back, after which all messages are exact.
+"""Exact sum-product on a forest in compiled loops, with a pass from the leaves to the roots and a pass back.
 
-Its plain twin is `edgewise.inference.messages.sweep` with `log_sum`, repeated until nothing changes: on a forest both
-end at the same messages.
+The reference implementation repeats `edgewise.inference.messages.sweep` with `log_sum` until convergence, which gives
+the same messages on a forest.
 """
 
 from typing import Any, NamedTuple
@@ -15,18 +15,18 @@ Array = NDArray[Any]
 
 
 class RootedForest(NamedTuple):
-    """Nodes in an order in which parents come before their children, with the edges to their parents."""
+    """The nodes of a forest, ordered so that parents come before their children, and the edges to their parents."""
 
     order: Array
-    parent: Array  # -1 at a root
-    edge: Array
-    from_start: Array  # whether the node is the start of the edge to its parent
+    parent: Array  # -1 for a root
+    edge: Array  # index of the edge to the parent
+    from_start: Array  # whether the node is the start of that edge
 
 
 def pass_up_and_down(unary: Array, couplings: Array, scale: Array, forest: RootedForest, num_edges: int) -> Array:
-    """Return the messages (2, E, C) into starts and ends of edges; zero on edges that are not of the forest.
+    """Compute the messages (2, E, C) into the start and the end of each edge; zero for edges outside the forest.
 
-    All numbers are float64; ``couplings`` is (1 or E, C, C), ``scale`` (1 or E,).
+    All arrays are float64; ``couplings`` is (1 or E, C, C), ``scale`` is (1 or E,).
     """
     messages = np.zeros((2, num_edges, unary.shape[1]))
     _pass_up_and_down(unary.copy(), couplings, scale, *forest, messages)
@@ -44,13 +44,13 @@ def _pass_up_and_down(
     from_start: Array,
     messages: Array,
 ) -> None:
-    """Add to ``totals``, at first U, the messages from children, then those from parents."""
+    """Add the messages from children, then the messages from parents, to ``totals``, which initially holds U."""
     classes = totals.shape[1]
     cavity, message = np.empty(classes), np.empty(classes)
     for k in range(len(order) - 1, -1, -1):
         node = order[k]
-        above = parent[node]
-        if above < 0:
+        up = parent[node]
+        if up < 0:
             continue
         for c in range(classes):
             cavity[c] = totals[node, c]
@@ -58,15 +58,15 @@ def _pass_up_and_down(
         _log_sum(cavity, couplings, scale, e, from_start[node], message)
         for c in range(classes):
             messages[1 if from_start[node] else 0, e, c] = message[c]
-            totals[above, c] += message[c]
+            totals[up, c] += message[c]
     for k in range(len(order)):
         node = order[k]
-        above = parent[node]
-        if above < 0:
+        up = parent[node]
+        if up < 0:
             continue
         e = edge[node]
         for c in range(classes):
-            cavity[c] = totals[above, c] - messages[1 if from_start[node] else 0, e, c]
+            cavity[c] = totals[up, c] - messages[1 if from_start[node] else 0, e, c]
         _log_sum(cavity, couplings, scale, e, not from_start[node], message)
         for c in range(classes):
             messages[0 if from_start[node] else 1, e, c] = message[c]
@@ -75,7 +75,7 @@ def _pass_up_and_down(
 
 @compiled
 def _log_sum(cavity: Array, couplings: Array, scale: Array, edge: int, forward: bool, message: Array) -> None:
-    """Log Σ_l exp(h(l) + s T(l, m)), with a largest entry of 0; T is transposed against the edge's direction."""
+    """Compute log Σ_l exp(h(l) + s T(l, m)), shifted to a largest entry of 0; T is transposed if not ``forward``."""
     classes = len(cavity)
     t = edge if len(couplings) > 1 else 0
     s = scale[edge] if len(scale) > 1 else scale[0]

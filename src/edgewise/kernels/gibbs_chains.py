@@ -1,7 +1,7 @@
-"""Gibbs chains of labels in compiled loops.
+"""Gibbs sampling of labels in compiled loops.
 
-They draw from P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} T_ij(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ). The plain twin
-is the loop in the tests of the simulation, which draws the same labels.
+The chains sample from P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} T_ij(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ). The
+reference implementation is in tests/simulation/test_compiled_chains.py.
 """
 
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ Array = NDArray[Any]
 
 
 class GibbsArrays(NamedTuple):
-    """A field as arrays of float64 and int64.
+    """A label distribution as float64 and int64 arrays.
 
-    The neighbors of node i are ``neighbor[begin[i]:begin[i + 1]]``, by the edges at the same places of ``edge``.
+    The neighbors of node i are ``neighbor[begin[i]:begin[i + 1]]``, through the edges ``edge[begin[i]:begin[i + 1]]``.
     """
 
-    free: Array  # the nodes with more than one possible label
+    free: Array  # nodes with more than one possible label
     unary: Array  # U (N, C)
     begin: Array  # (N + 1,)
     neighbor: Array  # (2E,)
@@ -31,17 +31,17 @@ class GibbsArrays(NamedTuple):
 
 
 @compiled
-def sweep_labels(labels: Array, field: GibbsArrays, num_sweeps: int, rng: np.random.Generator) -> None:
-    """Draw each free node's label given all others, in turn, so many times; ``labels`` are changed in place."""
-    weight, classes = field.weight, field.unary.shape[1]
+def sweep_labels(labels: Array, arrays: GibbsArrays, num_sweeps: int, rng: np.random.Generator) -> None:
+    """Run Gibbs sweeps, each of which draws the label of every free node once; changes ``labels`` in place."""
+    weight, classes = arrays.weight, arrays.unary.shape[1]
     sums = np.zeros(classes)
     for i in range(len(labels)):
         sums[labels[i]] += weight[i]
     log_p = np.empty(classes)
     for _ in range(num_sweeps):
-        for i in field.free:
+        for i in arrays.free:
             sums[labels[i]] -= weight[i]
-            _log_conditional(i, labels, field, sums, log_p)
+            _log_conditional(i, labels, arrays, sums, log_p)
             labels[i] = _draw(log_p, rng.random())
             sums[labels[i]] += weight[i]
 
@@ -49,7 +49,7 @@ def sweep_labels(labels: Array, field: GibbsArrays, num_sweeps: int, rng: np.ran
 @compiled
 def run_chain(
     labels: Array,
-    field: GibbsArrays,
+    arrays: GibbsArrays,
     ends: Array,
     affinity: Array,
     num_sweeps: int,
@@ -58,64 +58,64 @@ def run_chain(
     node_square: Array,
     joint_sum: Array,
 ) -> None:
-    """Sweep, and after each sweep add up what every node and every edge would be given the labels of all others.
+    """Run Gibbs sweeps and accumulate the conditionals of every node and edge given all other labels.
 
-    ``affinity`` (E or 1, C, C) is exp of all that couples the ends of an edge. ``node_sum`` and ``node_square`` (N, C)
-    take P(y_i | rest) and its square, ``joint_sum`` (E, C, C) takes P(y_i, y_j | rest).
+    ``affinity`` (E or 1, C, C) is exp of the sum of all terms that couple the ends of an edge. P(y_i | rest) is added
+    to ``node_sum`` (N, C), its square to ``node_square``, and P(y_i, y_j | rest) to ``joint_sum`` (E, C, C).
     """
-    weight, (num_nodes, classes) = field.weight, field.unary.shape
-    given = np.empty((num_nodes, classes))
+    weight, (num_nodes, classes) = arrays.weight, arrays.unary.shape
+    conditional = np.empty((num_nodes, classes))
     pair = np.empty((classes, classes))
     sums = np.empty(classes)
     for _ in range(num_sweeps):
-        sweep_labels(labels, field, 1, rng)
+        sweep_labels(labels, arrays, 1, rng)
         sums[:] = 0.0
         for i in range(num_nodes):
             sums[labels[i]] += weight[i]
         for i in range(num_nodes):
             sums[labels[i]] -= weight[i]
-            _log_conditional(i, labels, field, sums, given[i])
+            _log_conditional(i, labels, arrays, sums, conditional[i])
             sums[labels[i]] += weight[i]
-            _add_node(given[i], node_sum[i], node_square[i])
+            _add_node(conditional[i], node_sum[i], node_square[i])
         for e in range(ends.shape[1]):
             i, j = ends[0, e], ends[1, e]
             both = affinity[e if len(affinity) > 1 else 0]
-            _add_pair(given[i], given[j], labels[i], labels[j], both, pair, joint_sum[e])
+            _add_pair(conditional[i], conditional[j], labels[i], labels[j], both, pair, joint_sum[e])
 
 
 @compiled
-def _log_conditional(i: int, labels: Array, field: GibbsArrays, sums: Array, log_p: Array) -> None:
-    """Compute log P(y_i | rest) up to a constant; ``sums`` are those of the other nodes."""
+def _log_conditional(i: int, labels: Array, arrays: GibbsArrays, sums: Array, log_p: Array) -> None:
+    """Compute log P(y_i | rest) up to a constant, where ``sums`` are the class weights of all nodes except i."""
     classes = len(log_p)
     for label in range(classes):
-        outside = 0.0
+        all_pairs = 0.0
         for other in range(classes):
-            outside += field.rate[label, other] * sums[other]
-        log_p[label] = field.unary[i, label] - field.weight[i] * outside
-    for place in range(field.begin[i], field.begin[i + 1]):
-        edge = field.edge[place] if len(field.coupling) > 1 else 0
-        row = field.coupling[edge, labels[field.neighbor[place]]]
+            all_pairs += arrays.rate[label, other] * sums[other]
+        log_p[label] = arrays.unary[i, label] - arrays.weight[i] * all_pairs
+    for k in range(arrays.begin[i], arrays.begin[i + 1]):
+        edge = arrays.edge[k] if len(arrays.coupling) > 1 else 0
+        row = arrays.coupling[edge, labels[arrays.neighbor[k]]]
         for label in range(classes):
             log_p[label] += row[label]
 
 
 @compiled
-def _draw(log_p: Array, level: float) -> int:
-    """Draw a label with probability ∝ exp(log_p); ``log_p`` is used up."""
+def _draw(log_p: Array, uniform: float) -> int:
+    """Draw a label with probability ∝ exp(log_p) from a uniform number; overwrites ``log_p``."""
     highest = log_p.max()
     total = 0.0
     for label in range(len(log_p)):
         total += np.exp(log_p[label] - highest)
         log_p[label] = total
     label = 0
-    while label < len(log_p) - 1 and log_p[label] <= level * total:
+    while label < len(log_p) - 1 and log_p[label] <= uniform * total:
         label += 1
     return label
 
 
 @compiled
 def _add_node(log_p: Array, node_sum: Array, node_square: Array) -> None:
-    """Turn log P(y_i | rest) into P(y_i | rest) in place, and add it up."""
+    """Replace log P(y_i | rest) by P(y_i | rest) in place, and accumulate it and its square."""
     highest, total = log_p.max(), 0.0
     for label in range(len(log_p)):
         log_p[label] = np.exp(log_p[label] - highest)
@@ -128,15 +128,24 @@ def _add_node(log_p: Array, node_sum: Array, node_square: Array) -> None:
 
 @compiled
 def _add_pair(
-    given_i: Array, given_j: Array, label_i: int, label_j: int, affinity: Array, pair: Array, joint_sum: Array
+    conditional_i: Array,
+    conditional_j: Array,
+    label_i: int,
+    label_j: int,
+    affinity: Array,
+    pair: Array,
+    joint_sum: Array,
 ) -> None:
-    """Take the other end's label out of P(y_i | rest) and P(y_j | rest), couple the ends, and normalize."""
-    classes, total = len(given_i), 0.0
-    for low in range(classes):
-        alone = given_i[low] / affinity[low, label_j]
-        for high in range(classes):
-            pair[low, high] = alone * affinity[low, high] * given_j[high] / affinity[label_i, high]
-            total += pair[low, high]
-    for low in range(classes):
-        for high in range(classes):
-            joint_sum[low, high] += pair[low, high] / total
+    """Accumulate P(y_i, y_j | rest).
+
+    It is ∝ a(y_i, y_j) P(y_i | rest) / a(y_i, label_j) · P(y_j | rest) / a(label_i, y_j), where a is the affinity.
+    """
+    classes, total = len(conditional_i), 0.0
+    for first in range(classes):
+        cavity = conditional_i[first] / affinity[first, label_j]
+        for second in range(classes):
+            pair[first, second] = cavity * affinity[first, second] * conditional_j[second] / affinity[label_i, second]
+            total += pair[first, second]
+    for first in range(classes):
+        for second in range(classes):
+            joint_sum[first, second] += pair[first, second] / total

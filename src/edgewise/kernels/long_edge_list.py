@@ -1,16 +1,18 @@
-"""The edges to score in a list too long to sort: 10^8 edges in a few linear passes and 64 MiB of scratch bits.
+"""Deduplication of directions in a long edge list without sorting: 10^8 edges in a few linear passes and 64 MiB.
 
-Which edges are listed in both directions? Three steps, of which the first is enough for most lists:
+An undirected edge may be listed forward (low, high), backward (high, low), or in both directions. Finding
+the edges that are listed in both directions takes up to three steps. The first is enough for most lists:
 
-1. Cut the pairs into 2^16 buckets by a hash. Where the forward mentions (low, high) of a bucket and the backward ones
-   have the same random checksum, the bucket is symmetric, and its forward mentions are the answer. (Two different sets
-   of mentions agree by chance with probability 2^-64.)
-2. Elsewhere mark every backward pair in a table of bits, at the place that a hash gives, and clear the forward mentions
-   that find their bit unset: surely they have no partner. Change sides and hash, and repeat from step 1.
-3. What remains suspect is listed in both directions, but not equally often, or is a rare accident of the hash: the
-   caller sorts it.
+1. Hash the pairs into 2^16 buckets. If the forward and the backward listings of a bucket have the same random checksum,
+   the bucket is symmetric, and its forward listings are kept. (Two different sets have the same checksum with
+   probability 2^-64.)
+2. For the other buckets, set a bit in a hash table for every backward listing. A forward listing whose bit is not set
+   has no partner and is resolved. Swap directions, change the hash, and repeat from step 1.
+3. The remaining candidates are listed in both directions, but not equally often, or are rare hash collisions. The
+   caller sorts them.
 
-A list with one direction only needs none of this. No answer depends on a hash, but for the checksums of step 1.
+A list with one direction only needs none of these steps. No result depends on a hash, except for the checksums of
+step 1.
 """
 
 from typing import Any
@@ -25,86 +27,88 @@ from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
-MAX_TABLE_BITS = 29  # 64 MiB of bits, of which 5 * 10^7 marks fill a tenth
-MAX_SORTED = 1 << 18  # suspects that are sorted at once, without any more marks
+MAX_TABLE_BITS = 29  # log2 of the bits of the hash table: 64 MiB, of which 5 * 10^7 pairs fill a tenth
+MAX_SORTED = 1 << 18  # candidates that are left to the caller to sort without further rounds
 MAX_ROUNDS = 8
-BUCKET_BITS = 16
-BLOCK = 1024
+BUCKET_BITS = 16  # log2 of the number of buckets
+EDGES_PER_BLOCK = 1024
 
 
 def match_directions(
     edge_index: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], ends_needed: int
-) -> tuple[Bool[Tensor, " edges"], Int[Tensor, " suspects"]]:
-    """Mark the edges with enough ends in the mask, without second mentions; and list those still to be compared.
+) -> tuple[Bool[Tensor, " edges"], Int[Tensor, " candidates"]]:
+    """Return a mask of the edges to score, and the indices of the candidates that the caller has to compare.
 
-    What is listed is marked; whether it is a second mention depends on the other listed ones only.
+    The returned mask has the edges with ``ends_needed`` ends in ``mask``, without second listings, except among
+    candidates. Candidates are in the returned mask. Whether one is a second listing depends only on other candidates.
     """
     start, end = edge_index[0].numpy(), edge_index[1].numpy()
     inside = mask.numpy().view(np.uint8)
     keep = np.empty(start.shape[0], dtype=np.uint8)
 
-    def qualify(lo: int, hi: int) -> tuple[int, int]:
-        return _qualify(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
+    def select(lo: int, hi: int) -> tuple[int, int]:
+        return _select(start[lo:hi], end[lo:hi], inside, ends_needed, keep[lo:hi])
 
-    parts = map_slices(qualify, start.shape[0])
-    suspects = np.empty(0, dtype=np.int64)
+    parts = map_slices(select, start.shape[0])
+    candidates = np.empty(0, dtype=np.int64)
     if all(sum(side) > 0 for side in zip(*parts, strict=True)):
-        suspects = _drop_second_mentions(start, end, keep)
-    return torch.from_numpy(keep).view(torch.bool), torch.from_numpy(suspects)
+        candidates = _drop_second_listings(start, end, keep)
+    return torch.from_numpy(keep).view(torch.bool), torch.from_numpy(candidates)
 
 
-def _drop_second_mentions(start: Array, end: Array, keep: Array) -> Array:
-    """Set ``keep`` to 0 for mentions that would count an edge a second time; return those that stay suspect."""
-    suspect, before = keep.copy(), 2 * len(keep)
+def _drop_second_listings(start: Array, end: Array, keep: Array) -> Array:
+    """Set ``keep`` to 0 for second listings of an edge; return the remaining candidates."""
+    candidate, before = keep.copy(), 2 * len(keep)
     for round_ in range(MAX_ROUNDS):
-        forward, backward = _resolve_symmetric_buckets(start, end, suspect, keep)
+        forward, backward = _resolve_symmetric_buckets(start, end, candidate, keep)
         if forward == 0 or backward == 0:
             return np.empty(0, dtype=np.int64)
-        left = forward + backward
-        if left <= MAX_SORTED or left > 0.9 * before:  # few enough to sort, or marks do not help any more
+        remaining = forward + backward
+        if remaining <= MAX_SORTED or remaining > 0.9 * before:  # few enough to sort, or no progress
             break
-        before = left
-        # About ten bits a suspect: sparse enough to tell strangers apart, and small tables stay in the cache.
-        table_bits = min(MAX_TABLE_BITS, max(16, (5 * left).bit_length()))
-        _clear_the_unmarked(start, end, suspect, 1, 2 * round_ + 1, table_bits)
-        _clear_the_unmarked(start, end, suspect, 0, 2 * round_ + 2, table_bits)
-    return np.flatnonzero(suspect)
+        before = remaining
+        # About ten bits per candidate: few collisions, and small tables fit into the cache.
+        table_bits = min(MAX_TABLE_BITS, max(16, (5 * remaining).bit_length()))
+        _clear_unmatched(start, end, candidate, 1, 2 * round_ + 1, table_bits)
+        _clear_unmatched(start, end, candidate, 0, 2 * round_ + 2, table_bits)
+    return np.flatnonzero(candidate)
 
 
-def _resolve_symmetric_buckets(start: Array, end: Array, suspect: Array, keep: Array) -> tuple[int, int]:
-    """Clear the suspects of symmetric buckets, drop their backward mentions, and count the others by direction."""
-    checksums = np.stack(_map_array_slices(_bucket_checksums, start, end, suspect)).sum(0)
+def _resolve_symmetric_buckets(start: Array, end: Array, candidate: Array, keep: Array) -> tuple[int, int]:
+    """Keep the forward listings of symmetric buckets; return the numbers of other forward and backward candidates."""
+    checksums = np.stack(_map_array_slices(_bucket_checksums, start, end, candidate)).sum(0)
     parts = map_slices(
-        lambda lo, hi: _resolve(start[lo:hi], end[lo:hi], suspect[lo:hi], keep[lo:hi], checksums), len(start)
+        lambda lo, hi: _resolve(start[lo:hi], end[lo:hi], candidate[lo:hi], keep[lo:hi], checksums), len(start)
     )
     forward, backward = (sum(side) for side in zip(*parts, strict=True))
     return forward, backward
 
 
-def _clear_the_unmarked(start: Array, end: Array, suspect: Array, side: int, seed: int, table_bits: int) -> None:
-    """Clear the suspects of one side whose pair no suspect of the other side can have."""
+def _clear_unmatched(start: Array, end: Array, candidate: Array, direction: int, seed: int, table_bits: int) -> None:
+    """Remove candidates of one direction that have no candidate of the other direction."""
     table = np.zeros(1 << (table_bits - 3), dtype=np.uint8)
     shift = 64 - table_bits
     num_shards = max(1, torch.get_num_threads())
 
     def mark(lo: int, hi: int) -> None:
         for shard in range(lo, hi):
-            _mark(start, end, suspect, 1 - side, seed, shift, table, shard, num_shards)
+            _mark(start, end, candidate, 1 - direction, seed, shift, table, shard, num_shards)
 
     def clear(lo: int, hi: int) -> None:
-        _clear(start[lo:hi], end[lo:hi], suspect[lo:hi], side, seed, shift, table)
+        _clear(start[lo:hi], end[lo:hi], candidate[lo:hi], direction, seed, shift, table)
 
     map_slices(mark, num_shards)
     map_slices(clear, start.shape[0])
 
 
 def _map_array_slices(loop: Any, *arrays: Array) -> list[Any]:
+    """Call a loop on slices of arrays, one slice per thread."""
     return map_slices(lambda lo, hi: loop(*(array[lo:hi] for array in arrays)), arrays[0].shape[0])
 
 
 @compiled
 def _hash(low: int, high: int, seed: int) -> np.uint64:
-    """Mix a pair of nodes into 64 bits (two rounds of multiply and shift, as in splitmix64)."""
+    """Hash a pair of nodes to 64 bits, with two rounds of multiply and shift as in splitmix64."""
     mixed = (
         np.uint64(low) * np.uint64(0x9E3779B97F4A7C15)
         + np.uint64(high)
@@ -116,8 +120,8 @@ def _hash(low: int, high: int, seed: int) -> np.uint64:
 
 
 @compiled
-def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Array) -> tuple[int, int]:
-    """Mark the edges whose ends qualify, and count those that point forward and backward."""
+def _select(start: Array, end: Array, inside: Array, ends_needed: int, keep: Array) -> tuple[int, int]:
+    """Set ``keep`` for edges with enough ends in the mask, and count them by direction."""
     forward, total = 0, 0
     for e in range(start.shape[0]):
         i, j = start[e], end[e]
@@ -128,43 +132,51 @@ def _qualify(start: Array, end: Array, inside: Array, ends_needed: int, keep: Ar
 
 
 @compiled
-def _bucket_checksums(start: Array, end: Array, suspect: Array) -> Array:
-    """Sum a hash of the forward mentions of each bucket, minus that of the backward ones."""
+def _bucket_checksums(start: Array, end: Array, candidate: Array) -> Array:
+    """Sum the hashes of the forward listings of each bucket, minus those of the backward listings."""
     checksums = np.zeros(1 << BUCKET_BITS, dtype=np.uint64)
     for e in range(start.shape[0]):
-        if suspect[e]:
+        if candidate[e]:
             mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
-            # No branch for the sign: which way an edge points cannot be foreseen.
+            # The sign is computed without a branch, because the direction of an edge is unpredictable.
             checksums[mixed >> np.uint64(64 - BUCKET_BITS)] += np.uint64(2 * (start[e] < end[e]) - 1) * mixed
     return checksums
 
 
 @compiled
-def _resolve(start: Array, end: Array, suspect: Array, keep: Array, checksums: Array) -> tuple[int, int]:
+def _resolve(start: Array, end: Array, candidate: Array, keep: Array, checksums: Array) -> tuple[int, int]:
     forward, total = 0, 0
     for e in range(start.shape[0]):
-        if suspect[e]:
+        if candidate[e]:
             mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
             symmetric = checksums[mixed >> np.uint64(64 - BUCKET_BITS)] == 0
             keep[e] = 1 - (symmetric & (start[e] > end[e]))
-            suspect[e] = 1 - symmetric
-            forward += suspect[e] & (start[e] < end[e])
-            total += suspect[e]
+            candidate[e] = 1 - symmetric
+            forward += candidate[e] & (start[e] < end[e])
+            total += candidate[e]
     return forward, total - forward
 
 
 @compiled
-def _find_places(
-    start: Array, end: Array, suspect: Array, side: int, seed: int, shift: int, first: int, edges: Array, places: Array
+def _find_bits(
+    start: Array,
+    end: Array,
+    candidate: Array,
+    direction: int,
+    seed: int,
+    shift: int,
+    first: int,
+    edges: Array,
+    bits: Array,
 ) -> int:
-    """List the suspects of a side in the block of edges from ``first`` on, and where they are marked."""
+    """Find the candidates of a direction in the block of edges from ``first`` on, and their bits in the hash table."""
     num = 0
-    for e in range(first, min(first + BLOCK, start.shape[0])):
+    for e in range(first, min(first + EDGES_PER_BLOCK, start.shape[0])):
         edges[num] = e
-        num += suspect[e] & ((start[e] > end[e]) == side)
+        num += candidate[e] & ((start[e] > end[e]) == direction)
     for k in range(num):
         i, j = start[edges[k]], end[edges[k]]
-        places[k] = _hash(min(i, j), max(i, j), seed) >> np.uint64(shift)
+        bits[k] = _hash(min(i, j), max(i, j), seed) >> np.uint64(shift)
     return num
 
 
@@ -172,26 +184,26 @@ def _find_places(
 def _mark(
     start: Array,
     end: Array,
-    suspect: Array,
-    side: int,
+    candidate: Array,
+    direction: int,
     seed: int,
     shift: int,
     table: Array,
     shard: int,
     num_shards: int,
 ) -> None:
-    """Mark the pairs of one side; each thread reads all edges and writes only the bytes of its shard."""
-    edges, places = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
-    for first in range(0, start.shape[0], BLOCK):
-        for k in range(_find_places(start, end, suspect, side, seed, shift, first, edges, places)):
-            byte = places[k] >> np.uint64(3)
+    """Set the bits of one direction. Each thread reads all edges, but writes only the bytes of its shard."""
+    edges, bits = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK, dtype=np.uint64)
+    for first in range(0, start.shape[0], EDGES_PER_BLOCK):
+        for k in range(_find_bits(start, end, candidate, direction, seed, shift, first, edges, bits)):
+            byte = bits[k] >> np.uint64(3)
             if byte % np.uint64(num_shards) == np.uint64(shard):
-                table[byte] |= np.uint8(1) << np.uint8(places[k] & np.uint64(7))
+                table[byte] |= np.uint8(1) << np.uint8(bits[k] & np.uint64(7))
 
 
 @compiled
-def _clear(start: Array, end: Array, suspect: Array, side: int, seed: int, shift: int, table: Array) -> None:
-    edges, places = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
-    for first in range(0, start.shape[0], BLOCK):
-        for k in range(_find_places(start, end, suspect, side, seed, shift, first, edges, places)):
-            suspect[edges[k]] = (table[places[k] >> np.uint64(3)] >> np.uint8(places[k] & np.uint64(7))) & 1
+def _clear(start: Array, end: Array, candidate: Array, direction: int, seed: int, shift: int, table: Array) -> None:
+    edges, bits = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK, dtype=np.uint64)
+    for first in range(0, start.shape[0], EDGES_PER_BLOCK):
+        for k in range(_find_bits(start, end, candidate, direction, seed, shift, first, edges, bits)):
+            candidate[edges[k]] = (table[bits[k] >> np.uint64(3)] >> np.uint8(bits[k] & np.uint64(7))) & 1

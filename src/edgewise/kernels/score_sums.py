@@ -1,8 +1,9 @@
-"""Compiled loops for the sums of many nodes and edges.
+"""Sums of scores over many nodes and edges in compiled loops.
 
-They do what `edgewise.metrics.elements` and `edgewise.metrics.sums` do with tensors, bit for bit: the terms are the
-same float64 expressions, and sums are exact. Arguments say which fields a node's record has (``fields``), and how a
-number is rounded (``unit``, ``fraction_bits``) and cut into limbs (``low_bits``).
+The results are bit for bit those of `edgewise.metrics.elements` and `edgewise.metrics.sums`, the implementations with
+tensors: the terms are the same float64 expressions, and sums are exact. ``fields`` are the names of the fields of a
+node's record. ``unit`` and ``fraction_bits`` define how a number is rounded to fixed point, ``low_bits`` how it is
+split into limbs.
 """
 
 from collections.abc import Sequence
@@ -18,11 +19,11 @@ from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
-BLOCK = 1024
+EDGES_PER_BLOCK = 1024
 
 
-def _with_fields(records: Float[Tensor, "nodes fields"], fields: Sequence[str]) -> Array:
-    """Look at records as structures, whose fields loops call by name; nothing is copied."""
+def _structured_view(records: Float[Tensor, "nodes fields"], fields: Sequence[str]) -> Array:
+    """Return a structured view of records, whose fields loops access by name."""
     layout = np.dtype([(field, np.float64) for field in fields], align=True)
     return records.numpy().view(layout)[:, 0]
 
@@ -34,8 +35,8 @@ def fill_node_records(
     y: Int[Tensor, " nodes"],
     unit: float,
 ) -> None:
-    """Write all fields of the records but the NLL; squares are summed in integers of 1 / ``unit``."""
-    out, p, label = _with_fields(records, fields), probs.numpy(), y.numpy()
+    """Fill all fields of the records except the NLL; squares are summed as integer multiples of 1 / ``unit``."""
+    out, p, label = _structured_view(records, fields), probs.numpy(), y.numpy()
     map_slices(lambda lo, hi: _reduce_nodes(p[lo:hi], label[lo:hi], out[lo:hi], unit), len(p))
 
 
@@ -66,7 +67,7 @@ def sum_elements(
     fraction_bits: int,
     low_bits: int,
 ) -> Int[Tensor, "groups rows 4"]:
-    """Sum elements into the table of their group."""
+    """Sum elements into one table per group."""
     columns = [column.numpy() for column in (group, bins, correct, confidence, nll, brier)]
 
     def sum_slice(lo: int, hi: int) -> Array:
@@ -102,8 +103,8 @@ def sum_nodes(
     fraction_bits: int,
     low_bits: int,
 ) -> Int[Tensor, "rows 4"]:
-    """Sum the nodes of the mask."""
-    nodes, inside = _with_fields(records, fields), mask.numpy()
+    """Sum the nodes in the mask."""
+    nodes, inside = _structured_view(records, fields), mask.numpy()
 
     def sum_slice(lo: int, hi: int) -> Array:
         table = np.zeros((n_bins + 2, 4), dtype=np.int64)
@@ -115,7 +116,7 @@ def sum_nodes(
 
 @compiled
 def _bin_index(confidence: float, n_bins: int, right: bool) -> int:
-    """Find the bin of equal width, as `edgewise.metrics.sums.bin_index` does."""
+    """Return the index of the equal-width bin, as `edgewise.metrics.sums.bin_index` does."""
     index = int(np.ceil(confidence * n_bins)) - 1 if right else int(np.floor(confidence * n_bins))
     return min(max(index, 0), n_bins - 1)
 
@@ -154,7 +155,7 @@ def _add(
 def row_products(
     p: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"], unit: float
 ) -> Float[Tensor, " edges"]:
-    """Compute Σ_c p_i(c) p_j(c) for each edge, in integers of 1 / ``unit``."""
+    """Compute Σ_c p_i(c) p_j(c) for each edge, with products rounded to multiples of 1 / ``unit``."""
     out = np.empty(ends.shape[1])
     rows, start, end = p.numpy(), ends[0].numpy(), ends[1].numpy()
     map_slices(lambda lo, hi: _row_products(rows, start[lo:hi], end[lo:hi], out[lo:hi], unit), len(out))
@@ -181,13 +182,21 @@ def sum_independent_edges(
     fraction_bits: int,
     low_bits: int,
 ) -> Int[Tensor, "2 rows 4"]:
-    """Sum the kept edges into the tables of (agree, disagree) and note in ``touched`` which nodes have such an edge."""
-    nodes, start, end, kept = _with_fields(records, fields), edge_index[0].numpy(), edge_index[1].numpy(), keep.numpy()
+    """Sum the kept edges of independent nodes into the tables of (agree, disagree).
+
+    ``touched`` is updated in place: the nodes that have an edge of each view.
+    """
+    nodes, start, end, kept = (
+        _structured_view(records, fields),
+        edge_index[0].numpy(),
+        edge_index[1].numpy(),
+        keep.numpy(),
+    )
     one = 2.0**fraction_bits
 
     def sum_slice(lo: int, hi: int) -> tuple[Array, Array]:
         table = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
-        # Each thread has flags of its own: two cores that write into one cache line wait for each other.
+        # Each thread has its own flags, to avoid false sharing of cache lines.
         seen = np.zeros((2, len(nodes)), dtype=np.bool_)
         _sum_edges(nodes, start[lo:hi], end[lo:hi], kept[lo:hi], seen, n_bins, right, one, low_bits, table)
         return table, seen
@@ -212,16 +221,16 @@ def _sum_edges(
     low_bits: int,
     table: Array,
 ) -> None:
-    """Score blocks of edges: find the kept ones, compute their terms, add them up, and note their ends.
+    """Sum edges in blocks: find the kept edges, compute their terms, sum them, and flag their ends in ``seen``.
 
-    Short loops instead of one long one let the processor fetch many records at once: where a record lies never depends
-    on the value of another.
+    With several short loops instead of one long loop, the processor fetches many records at once, because no address
+    depends on the value of another record.
     """
-    edges, views, cells, counts = np.empty((4, BLOCK), dtype=np.int64)
-    confidences, nlls, briers = np.empty((3, BLOCK), dtype=np.float64)
-    for first in range(0, start.shape[0], BLOCK):
+    edges, views, cells, counts = np.empty((4, EDGES_PER_BLOCK), dtype=np.int64)
+    confidences, nlls, briers = np.empty((3, EDGES_PER_BLOCK), dtype=np.float64)
+    for first in range(0, start.shape[0], EDGES_PER_BLOCK):
         num = 0
-        for e in range(first, min(first + BLOCK, start.shape[0])):
+        for e in range(first, min(first + EDGES_PER_BLOCK, start.shape[0])):
             edges[num] = e
             num += kept[e]
         for k in range(num):
@@ -255,14 +264,14 @@ def _sum_block(
 ) -> None:
     """Add a block to the tables of (agree, disagree).
 
-    Within a block confidences and Brier scores do not overflow as whole fixed-point numbers, so they are cut into limbs
-    once a block; ``counts`` carries 1 in its lower half and correctness in its upper half. What falls on disagreeing
-    edges is also summed apart, by a mask and not by a branch: which way it goes cannot be foreseen.
+    Within a block, sums of confidences and Brier scores do not overflow a fixed-point int64, so they are split into
+    limbs once per block. ``counts`` holds 1 in its lower half and correctness in its upper half. Terms of disagreeing
+    edges are also summed separately, with a mask instead of a branch, because the view of an edge is unpredictable.
     """
     low_mask = (1 << low_bits) - 1
     count, confidence = np.zeros((2, 2 * n_bins), dtype=np.int64)
     nll_high = nll_low = brier = impossible = np.int64(0)
-    apart_high = apart_low = apart_brier = apart_impossible = np.int64(0)
+    disagree_high = disagree_low = disagree_brier = disagree_impossible = np.int64(0)
     for k in range(num):
         mask = -views[k]
         count[cells[k]] += counts[k]
@@ -273,21 +282,24 @@ def _sum_block(
         fixed = np.int64(np.rint(briers[k] * one))
         nll_high, nll_low, brier = nll_high + high, nll_low + low, brier + fixed
         impossible += is_impossible
-        apart_high, apart_low = apart_high + (high & mask), apart_low + (low & mask)
-        apart_brier, apart_impossible = apart_brier + (fixed & mask), apart_impossible + (is_impossible & mask)
+        disagree_high, disagree_low = disagree_high + (high & mask), disagree_low + (low & mask)
+        disagree_brier, disagree_impossible = (
+            disagree_brier + (fixed & mask),
+            disagree_impossible + (is_impossible & mask),
+        )
     for cell in range(2 * n_bins):
         view, row = divmod(cell, n_bins)
         table[view, row, 0] += count[cell] & 0xFFFFFFFF
         table[view, row, 1] += count[cell] >> 32
         table[view, row, 2] += confidence[cell] >> low_bits
         table[view, row, 3] += confidence[cell] & low_mask
-    table[0, n_bins, 0] += nll_high - apart_high
-    table[0, n_bins, 1] += nll_low - apart_low
-    table[0, n_bins, 2] += (brier - apart_brier) >> low_bits
-    table[0, n_bins, 3] += (brier - apart_brier) & low_mask
-    table[0, n_bins + 1, 0] += impossible - apart_impossible
-    table[1, n_bins, 0] += apart_high
-    table[1, n_bins, 1] += apart_low
-    table[1, n_bins, 2] += apart_brier >> low_bits
-    table[1, n_bins, 3] += apart_brier & low_mask
-    table[1, n_bins + 1, 0] += apart_impossible
+    table[0, n_bins, 0] += nll_high - disagree_high
+    table[0, n_bins, 1] += nll_low - disagree_low
+    table[0, n_bins, 2] += (brier - disagree_brier) >> low_bits
+    table[0, n_bins, 3] += (brier - disagree_brier) & low_mask
+    table[0, n_bins + 1, 0] += impossible - disagree_impossible
+    table[1, n_bins, 0] += disagree_high
+    table[1, n_bins, 1] += disagree_low
+    table[1, n_bins, 2] += disagree_brier >> low_bits
+    table[1, n_bins, 3] += disagree_brier & low_mask
+    table[1, n_bins + 1, 0] += disagree_impossible

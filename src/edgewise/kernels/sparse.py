@@ -1,4 +1,4 @@
-"""Sparse matrices times dense ones, with a gradient for the dense one."""
+"""Products of sparse and dense matrices, with a gradient for the dense matrix."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,29 +15,28 @@ from torch import Tensor
 from edgewise.kernels import dispatch
 from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
 
-Matrix = Any  # of scipy, which ships no types
+Matrix = Any  # a scipy sparse matrix; scipy has no type hints
 
-
-ROWS_PER_BLOCK = 1024  # of a dense matrix, which stay in the cache
-MIN_ENTRIES_PER_ROW = 16  # of a block on average, or blocks do not pay
+ROWS_PER_BLOCK = 1024  # rows of a dense matrix that fit into the cache
+MIN_ENTRIES_PER_ROW = 16  # mean number of entries per row of a block; with fewer, blocks are slower
 
 
 class RowEntries(NamedTuple):
-    """The entries of a matrix: block of columns by block of columns, row by row in each; often there is one block."""
+    """The entries of a matrix in CSR format, for one block of columns after the other; usually there is one block."""
 
-    first: Int[Tensor, " segments_and_one"]  # where each row of each block begins
+    first: Int[Tensor, " segments_and_one"]  # index of the first entry of each row of each block
     column: Int[Tensor, " entries"]
     value: Float[Tensor, " entries"]
-    place: Int[Tensor, " entries"]  # which entry of the matrix it is, row by row: its own place, unless transposed
+    entry: Int[Tensor, " entries"]  # index of the entry in the row-major order of the matrix
 
 
 @dataclass(frozen=True, eq=False)
 class SparseMatrix:
-    """A matrix arranged by rows, to multiply by, and, when first asked for, by columns, for the gradient."""
+    """A sparse matrix, stored by rows for products and, from its first use on, by columns for gradients."""
 
     rows: RowEntries
     shape: tuple[int, int]
-    grad_rows: int  # a gradient never comes from other rows than the first of them
+    grad_rows: int  # only the first grad_rows rows of a product ever have a gradient
     threads: Threads
 
     @classmethod
@@ -50,115 +49,115 @@ class SparseMatrix:
         grad_rows: int | None = None,
         threads: Threads | None = None,
     ) -> "SparseMatrix":
-        """Arrange a scipy matrix."""
+        """Convert a scipy sparse matrix."""
         by_row = matrix.tocsr()
         by_row.sort_indices()
-        rows = _rows(by_row.indptr, by_row.indices, by_row.data, np.arange(by_row.nnz), dtype, device)
+        rows = _row_entries(by_row.indptr, by_row.indices, by_row.data, np.arange(by_row.nnz), dtype, device)
         num = by_row.shape[0] if grad_rows is None else grad_rows
         return cls(rows, tuple(by_row.shape), num, threads or Threads(1))
 
     @cached_property
     def columns(self) -> RowEntries:
-        """The transpose of the rows that a gradient comes from."""
+        """The transpose of the first ``grad_rows`` rows."""
         from scipy.sparse import csr_array
 
         first, column = self.rows.first[: self.grad_rows + 1].cpu().numpy(), self.rows.column.cpu().numpy()
         num, device = int(first[-1]), self.rows.value.device
         numbered = csr_array((np.arange(num), column[:num], first), shape=(self.grad_rows, self.shape[1]))
-        filled = num >= MIN_ENTRIES_PER_ROW * self.shape[1] * (self.grad_rows // ROWS_PER_BLOCK)
-        blocks_pay = filled and dispatch.runs_compiled(device)
-        first, index, place = _transposed(numbered, ROWS_PER_BLOCK if blocks_pay else self.grad_rows)
-        value = self.rows.value.cpu().numpy()[place]
-        return _rows(first, index, value, place, self.rows.value.dtype, device)
+        enough_entries = num >= MIN_ENTRIES_PER_ROW * self.shape[1] * (self.grad_rows // ROWS_PER_BLOCK)
+        use_blocks = enough_entries and dispatch.runs_compiled(device)
+        first, index, entry = _transpose(numbered, ROWS_PER_BLOCK if use_blocks else self.grad_rows)
+        value = self.rows.value.cpu().numpy()[entry]
+        return _row_entries(first, index, value, entry, self.rows.value.dtype, device)
 
     def matmul(
-        self, dense: Float[Tensor, "columns width"], kept: "DropoutMask | None" = None
+        self, dense: Float[Tensor, "columns width"], mask: "DropoutMask | None" = None
     ) -> Float[Tensor, "rows width"]:
-        """Multiply without a gradient."""
-        return _multiply(self.rows, dense, self.shape[0], kept, self.threads)
+        """Compute the product with a dense matrix, without a gradient."""
+        return _multiply(self.rows, dense, self.shape[0], mask, self.threads)
 
     def transpose_matmul(
-        self, dense: Float[Tensor, "rows width"], kept: "DropoutMask | None" = None
+        self, dense: Float[Tensor, "rows width"], mask: "DropoutMask | None" = None
     ) -> Float[Tensor, "columns width"]:
-        """Multiply the transpose, without a gradient; rows from which none ever comes count as zero."""
-        return _multiply(self.columns, dense, self.shape[1], kept, self.threads)
+        """Compute the product of the transpose with a dense matrix; rows from ``grad_rows`` on count as zero."""
+        return _multiply(self.columns, dense, self.shape[1], mask, self.threads)
 
     @property
     def num_entries(self) -> int:
-        """How many entries are stored."""
+        """Number of stored entries."""
         return len(self.rows.column)
 
 
-def _transposed(numbered: Matrix, block: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Arrange a matrix by columns, block of rows by block of rows; a short last block joins the one before."""
+def _transpose(numbered: Matrix, block: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Convert a matrix to CSC format per block of rows; the last rows, if fewer than a block, join the block before."""
     num_blocks = max(1, numbered.shape[0] // max(1, block))
     bounds = [block * k for k in range(num_blocks)] + [numbered.shape[0]]
-    parts = [numbered[lo:hi].T.tocsr() for lo, hi in pairwise(bounds)]  # in each column, rows are in order
+    parts = [numbered[lo:hi].T.tocsr() for lo, hi in pairwise(bounds)]  # rows are sorted within each column
     counts = np.concatenate([np.zeros(1, dtype=np.int64), *(np.diff(part.indptr) for part in parts)])
     index = np.concatenate([part.indices + lo for part, lo in zip(parts, bounds, strict=False)])
     return counts.cumsum(), index, np.concatenate([part.data for part in parts])
 
 
-def _rows(
+def _row_entries(
     first: NDArray[Any],
     index: NDArray[Any],
     value: NDArray[Any],
-    place: NDArray[Any],
+    entry: NDArray[Any],
     dtype: torch.dtype,
     device: torch.device,
 ) -> RowEntries:
-    narrow = np.int32 if len(index) < 1 << 31 else np.int64
-    whole = [torch.from_numpy(part.astype(narrow)).to(device) for part in (first, index, place)]
-    return RowEntries(whole[0], whole[1], torch.from_numpy(value).to(device, dtype), whole[2])
+    integer = np.int32 if len(index) < 1 << 31 else np.int64
+    indices = [torch.from_numpy(part.astype(integer)).to(device) for part in (first, index, entry)]
+    return RowEntries(indices[0], indices[1], torch.from_numpy(value).to(device, dtype), indices[2])
 
 
 class DropoutMask(NamedTuple):
-    """Which entries of a matrix count this time, and the factor that makes up for those that do not."""
+    """A mask of the entries of a matrix that dropout keeps, and the factor by which they are scaled."""
 
-    entries: UInt8[Tensor, " entries"]
+    keep: UInt8[Tensor, " entries"]
     scale: float
 
 
 def sparse_matmul(
-    matrix: SparseMatrix, dense: Float[Tensor, "columns width"], kept: DropoutMask | None = None
+    matrix: SparseMatrix, dense: Float[Tensor, "columns width"], mask: DropoutMask | None = None
 ) -> Float[Tensor, "rows width"]:
-    """Multiply a sparse matrix, or what is kept of it, by a dense one.
+    """Multiply a sparse matrix by a dense one; ``mask`` applies dropout to the entries of the sparse matrix.
 
     >>> from scipy.sparse import csr_array
     >>> matrix = SparseMatrix.from_scipy(csr_array([[0.0, 2.0], [1.0, 0.0]]), torch.float32, torch.device("cpu"))
     >>> sparse_matmul(matrix, torch.tensor([[1.0], [3.0]])).tolist()
     [[6.0], [1.0]]
     """
-    return _sparse_matmul(dense, matrix, kept)
+    return _sparse_matmul(dense, matrix, mask)
 
 
 class _SparseMatmul(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, kept: DropoutMask | None) -> Tensor:
-        ctx.matrix, ctx.kept = matrix, kept
-        return matrix.matmul(dense, kept)
+    def forward(ctx: Any, dense: Tensor, matrix: SparseMatrix, mask: DropoutMask | None) -> Tensor:
+        ctx.matrix, ctx.mask = matrix, mask
+        return matrix.matmul(dense, mask)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.matrix.transpose_matmul(grads[0], ctx.kept), None, None
+        return ctx.matrix.transpose_matmul(grads[0], ctx.mask), None, None
 
 
 _sparse_matmul: Callable[..., Tensor] = _SparseMatmul.apply
 
 
-def _multiply(rows: RowEntries, dense: Tensor, num_rows: int, kept: DropoutMask | None, threads: Threads) -> Tensor:
-    """Multiply; the sums of a row go entry by entry, so they do not depend on threads."""
+def _multiply(rows: RowEntries, dense: Tensor, num_rows: int, mask: DropoutMask | None, threads: Threads) -> Tensor:
+    """Multiply without a gradient. Each row is summed by one thread, so sums do not depend on the number of threads."""
     dense = dense.detach().contiguous()
-    return choose_implementation(dense.device, matmul_compiled, matmul_tensors)(rows, dense, num_rows, kept, threads)
+    return choose_implementation(dense.device, matmul_compiled, matmul_tensors)(rows, dense, num_rows, mask, threads)
 
 
 def matmul_tensors(
-    rows: RowEntries, dense: Float[Tensor, "columns width"], num_rows: int, kept: DropoutMask | None, threads: Threads
+    rows: RowEntries, dense: Float[Tensor, "columns width"], num_rows: int, mask: DropoutMask | None, threads: Threads
 ) -> Tensor:
-    """Do with torch's own sparse product, for one block of columns, what the compiled loops do."""
+    """Multiply a matrix of a single block with torch.sparse."""
     value = rows.value
-    if kept is not None:
-        value = value * kept.entries[rows.place.long()].to(value.dtype) * kept.scale
+    if mask is not None:
+        value = value * mask.keep[rows.entry.long()].to(value.dtype) * mask.scale
     index = torch.stack([torch.repeat_interleave(rows.first.diff()), rows.column])
     shape = (num_rows, dense.shape[0])
     result: Tensor = torch.sparse_coo_tensor(index, value, shape, is_coalesced=True, check_invariants=False) @ dense
@@ -169,21 +168,21 @@ Array = NDArray[Any]
 
 
 def matmul_compiled(
-    rows: RowEntries, dense: Tensor, num_rows: int, kept: DropoutMask | None, threads: Threads
+    rows: RowEntries, dense: Tensor, num_rows: int, mask: DropoutMask | None, threads: Threads
 ) -> Tensor:
-    """Multiply on the CPU, in slices of rows."""
+    """Multiply with compiled loops over slices of rows."""
     if num_rows == 0 or len(rows.column) == 0:
         return dense.new_zeros(num_rows, dense.shape[1])
     out = dense.new_empty(num_rows, dense.shape[1])
-    first, column, value, place = (part.numpy() for part in rows)
+    first, column, value, entry = (part.numpy() for part in rows)
     right, result = dense.numpy(), out.numpy()
     work = len(column) * dense.shape[1]
-    if kept is None:
+    if mask is None:
         threads.run(lambda lo, hi: _multiply_rows(lo, hi, first, column, value, right, result), num_rows, work)
         return out
-    entries, scale = kept.entries.numpy(), right.dtype.type(kept.scale)
+    keep, scale = mask.keep.numpy(), right.dtype.type(mask.scale)
     threads.run(
-        lambda lo, hi: _multiply_kept(lo, hi, first, column, value, place, entries, scale, right, result),
+        lambda lo, hi: _multiply_rows_with_dropout(lo, hi, first, column, value, entry, keep, scale, right, result),
         num_rows,
         work,
     )
@@ -192,7 +191,7 @@ def matmul_compiled(
 
 @vectorized
 def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
-    """Add rows of ``dense``, four at a time, so that the sum is loaded and stored once for four."""
+    """Add rows of ``dense`` four at a time, so that each sum is loaded and stored once per four rows."""
     width = dense.shape[1]
     out[lo:hi] = 0.0
     for block in range(0, len(first) - 1, len(out)):
@@ -212,19 +211,19 @@ def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, d
 
 
 @vectorized
-def _multiply_kept(
+def _multiply_rows_with_dropout(
     lo: int,
     hi: int,
     first: Array,
     index: Array,
     value: Array,
-    place: Array,
-    entries: Array,
+    entry: Array,
+    keep: Array,
     scale: float,
     dense: Array,
     out: Array,
 ) -> None:
-    """Gather what is kept of a row, then add as `_multiply_rows` does."""
+    """Collect the entries of a row that dropout keeps, then add as `_multiply_rows` does."""
     width, longest = dense.shape[1], 0
     for segment in range(len(first) - 1):
         longest = max(longest, first[segment + 1] - first[segment])
@@ -236,7 +235,7 @@ def _multiply_kept(
             for e in range(first[block + row], first[block + row + 1]):
                 chosen[num] = index[e]
                 weight[num] = value[e] * scale
-                num += entries[place[e]]  # without a branch, which would be mispredicted half of the time
+                num += keep[entry[e]]  # no branch, because it would often be mispredicted
             e = 0
             while e + 3 < num:
                 a, b, c, d = chosen[e], chosen[e + 1], chosen[e + 2], chosen[e + 3]

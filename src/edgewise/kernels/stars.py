@@ -1,8 +1,9 @@
-"""The piecewise likelihood of a pairwise field: one piece per node, the star of the node and its neighbors.
+"""The piecewise likelihood of a pairwise MRF, with one piece per node: the star of the node and its neighbors.
 
-A node k with d_k - 1 neighbors is in d_k stars and gives each U_k / d_k; an edge is in two stars and gives each half
-of its coupling. So the energies of the pieces add up to the energy of the field, and as a star is a tree, each piece
-has an exact partition function: log Z_i = LSE_{y_i}( U_i/d_i + Σ_j LSE_{y_j}( U_j/d_j + r_ij B(y_i, y_j)/2 ) ).
+A node k with d_k - 1 neighbors is in d_k stars and contributes U_k / d_k to each. An edge is in two stars and
+contributes half of its coupling to each. So the energies of the pieces sum to the energy of the MRF. A star is a tree,
+so the partition function of each piece is exact:
+log Z_i = LSE_{y_i}( U_i/d_i + Σ_j LSE_{y_j}( U_j/d_j + r_ij B(y_i, y_j)/2 ) ).
 """
 
 from collections.abc import Callable, Iterator
@@ -17,14 +18,14 @@ from torch.utils.checkpoint import checkpoint
 
 from edgewise.kernels.dispatch import choose_implementation, vectorized, vectorized_sums
 
-SAFE_RANGE = 60.0  # nats that couplings of one edge may differ by, for products of exponentials not to vanish
-CHUNK_ELEMENTS = 1 << 20
+MAX_COUPLING_RANGE = 60.0  # nats, of the couplings of one edge; above, products of exponentials may underflow
+CHUNK_ELEMENTS = 1 << 20  # of the largest temporary tensor
 
 Array = NDArray[Any]
 
 
 class Stars:
-    """The edges of a graph, each once, and in how many stars each node is."""
+    """The edges of a graph, each once, and the number of stars that contain each node."""
 
     def __init__(self, edge_index: Int[Tensor, "2 edges"], num_nodes: int):
         self.start, self.end = edge_index
@@ -38,7 +39,7 @@ def piecewise_loss(
     q: Float[Tensor, "nodes classes"],
     stars: Stars,
 ) -> Float[Tensor, ""]:
-    """Minus the mean over stars of the expected log-likelihood under q; the coupling is symmetric."""
+    """Compute minus the mean over stars of the expected log-likelihood under q, for a symmetric coupling."""
     pieces = log_partitions(unary, scale, coupling, stars)
     return (pieces.sum() - expected_energy(unary, scale, coupling, q, stars)) / len(unary)
 
@@ -50,7 +51,7 @@ def expected_energy(
     q: Float[Tensor, "nodes classes"],
     stars: Stars,
 ) -> Float[Tensor, ""]:
-    """Σ_i q_i · U_i + Σ_ij r_ij q_i · B q_j: what the expected energies of all stars add up to."""
+    """Compute Σ_i q_i · U_i + Σ_ij r_ij q_i · B q_j, the sum of the expected energies of all stars."""
     pairs = ((q[stars.start] @ coupling) * q[stars.end]).sum(1)
     return (q * unary).sum() + (scale * pairs).sum()
 
@@ -62,12 +63,12 @@ def log_partitions(
     stars: Stars,
 ) -> Float[Tensor, " nodes"]:
     """Compute log Z of each star."""
-    share = unary / stars.count.unsqueeze(1)
+    scaled_unary = unary / stars.count.unsqueeze(1)
     half = coupling / 2
     with torch.no_grad():
         spread = float(scale.abs().max() * (half.max() - half.min())) if len(scale) else 0.0
-    by_loops = _log_partitions if spread <= SAFE_RANGE else log_partitions_tensors
-    return choose_implementation(unary.device, by_loops, log_partitions_tensors)(share, scale, half, stars)
+    compiled = _log_partitions if spread <= MAX_COUPLING_RANGE else log_partitions_tensors
+    return choose_implementation(unary.device, compiled, log_partitions_tensors)(scaled_unary, scale, half, stars)
 
 
 def max_exponent(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes classes"]) -> Float[Tensor, " edges"]:
@@ -76,42 +77,42 @@ def max_exponent(scale: Float[Tensor, " edges"], half: Float[Tensor, "classes cl
 
 
 def log_partitions_tensors(
-    share: Float[Tensor, "nodes classes"],
+    scaled_unary: Float[Tensor, "nodes classes"],
     scale: Float[Tensor, " edges"],
     half: Float[Tensor, "classes classes"],
     stars: Stars,
 ) -> Float[Tensor, " nodes"]:
-    """Do in logarithms, right for couplings of any size, what the compiled loops do by products."""
-    total = share.double()  # hubs add up many messages that differ little
+    """Compute log Z of each star with tensors, in the log domain, for couplings of any magnitude."""
+    total = scaled_unary.double()  # nodes of high degree sum many messages that differ little
     step = max(1, CHUNK_ELEMENTS // half.numel())
     for lo in range(0, len(scale), step):
         part = slice(lo, lo + step)
         start, end = stars.start[part], stars.end[part]
-        parts = share[start], share[end], scale[part], half
+        parts = scaled_unary[start], scaled_unary[end], scale[part], half
         if len(scale) <= step:
             to_start, to_end = _messages_tensors(*parts)
         else:
             to_start, to_end = checkpoint(_messages_tensors, *parts, use_reentrant=False)
         total = total.index_add(0, start, to_start.double()).index_add(0, end, to_end.double())
-    return torch.logsumexp(total, 1).to(share.dtype)
+    return torch.logsumexp(total, 1).to(scaled_unary.dtype)
 
 
 def _messages_tensors(start: Tensor, end: Tensor, scale: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute messages to both ends of some edges; (edges, classes, classes) is computed again, not kept."""
+    """Compute messages to both ends of edges; checkpointed, because it allocates (edges, classes, classes)."""
     coupled = scale[:, None, None] * half
     return torch.logsumexp(end.unsqueeze(1) + coupled, 2), torch.logsumexp(start.unsqueeze(2) + coupled, 1)
 
 
 class _LogPartitions(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, share: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> Tensor:
-        top = share.amax(1)
-        exp_unary = (share - top.unsqueeze(1)).exp()
+    def forward(ctx: Any, scaled_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> Tensor:
+        top = scaled_unary.amax(1)
+        exp_unary = (scaled_unary - top.unsqueeze(1)).exp()
         to_start, to_end = _messages(exp_unary, scale, half, stars)
-        total, common = _collect_messages(share, to_start, to_end, max_exponent(scale, half), top, stars)
-        ctx.save_for_backward(exp_unary, scale, half, to_start, to_end, total.softmax(1).to(share.dtype))
+        total, common = _collect_messages(scaled_unary, to_start, to_end, max_exponent(scale, half), top, stars)
+        ctx.save_for_backward(exp_unary, scale, half, to_start, to_end, total.softmax(1).to(scaled_unary.dtype))
         ctx.stars = stars
-        return (torch.logsumexp(total, 1) + common).to(share.dtype)
+        return (torch.logsumexp(total, 1) + common).to(scaled_unary.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
@@ -124,7 +125,7 @@ _log_partitions: Callable[..., Tensor] = _LogPartitions.apply
 
 
 def _messages(exp_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> tuple[Tensor, Tensor]:
-    """Σ_m exp(U_m + r B(l, m)/2 - max_exponent) over labels m of the end, for each l of the start; and vice versa."""
+    """Compute Σ_m exp(U(m) + r B(l, m)/2 - max_exponent) over labels m of one end for each label l of the other end."""
     to_start, to_end = exp_unary.new_empty(2, len(scale), len(half))
     ends = stars.start.numpy(), stars.end.numpy()
     for lo, factors in _chunks(scale, half):
@@ -133,14 +134,14 @@ def _messages(exp_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars) -> t
 
 
 def _collect_messages(
-    share: Tensor, to_start: Tensor, to_end: Tensor, offset: Tensor, top: Tensor, stars: Stars
+    scaled_unary: Tensor, to_start: Tensor, to_end: Tensor, offset: Tensor, top: Tensor, stars: Stars
 ) -> tuple[Tensor, Tensor]:
-    """Add the logarithms of what all neighbors tell a node to its share; and what they have in common, apart.
+    """Sum the log-messages to each node and its scaled unary, and separately the terms that are equal for all labels.
 
-    Both in float64: a hub adds up many numbers of which only the small part that differs between labels matters.
+    Both are float64, because a node of high degree sums many numbers that differ little between labels.
     """
-    total, common = share.detach().double(), torch.zeros(len(share), dtype=torch.float64)
-    total = total.clone() if share.dtype == torch.float64 else total
+    total, common = scaled_unary.detach().double(), torch.zeros(len(scaled_unary), dtype=torch.float64)
+    total = total.clone() if scaled_unary.dtype == torch.float64 else total
     ends, logs = (stars.start.numpy(), stars.end.numpy()), (to_start.log().numpy(), to_end.log().numpy())
     _collect_loop(*ends, *logs, offset.numpy(), top.numpy(), total.numpy(), common.numpy())
     return total, common
@@ -149,19 +150,19 @@ def _collect_messages(
 def _backward(
     belief: Tensor, to_start: Tensor, to_end: Tensor, exp_unary: Tensor, scale: Tensor, half: Tensor, stars: Stars
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of unaries, scales and half the coupling."""
-    share_grad, scale_grad = belief.clone(), torch.empty_like(scale)
+    """Return the gradients of the scaled unaries, scales and half the coupling."""
+    scaled_unary_grad, scale_grad = belief.clone(), torch.empty_like(scale)
     half_grad = torch.zeros(half.shape, dtype=torch.float64)  # a sum over all edges
     ends = stars.start.numpy(), stars.end.numpy()
     parts = belief.numpy(), to_start.numpy(), to_end.numpy(), exp_unary.numpy(), scale.numpy(), half.numpy()
-    into = share_grad.numpy(), scale_grad.numpy(), half_grad.numpy()
+    into = scaled_unary_grad.numpy(), scale_grad.numpy(), half_grad.numpy()
     for lo, factors in _chunks(scale, half):
         _gradient_loop(lo, factors, *ends, *parts, *into)
-    return share_grad, scale_grad, half_grad.to(half.dtype)
+    return scaled_unary_grad, scale_grad, half_grad.to(half.dtype)
 
 
 def _chunks(scale: Tensor, half: Tensor) -> Iterator[tuple[int, Array]]:
-    """Yield exp(r B / 2 - max_exponent) of some edges after others."""
+    """Yield exp(r B / 2 - max_exponent) for chunks of edges, with the index of the first edge."""
     step = max(1, CHUNK_ELEMENTS // half.numel())
     for lo in range(0, len(scale), step):
         part = scale[lo : lo + step]
@@ -216,16 +217,16 @@ def _gradient_loop(
     exp_unary: Array,
     scale: Array,
     half: Array,
-    share_grad: Array,
+    scaled_unary_grad: Array,
     scale_grad: Array,
     half_grad: Array,
 ) -> None:
-    """Add up beliefs of pairs: b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in that of j."""
+    """Sum pair marginals: b_i(l)/m(l) · K(l, m) · exp(U_j(m)) in the star of i, and likewise in the star of j."""
     classes = exp_unary.shape[1]
     at_end, both = np.empty(classes, dtype=exp_unary.dtype), np.empty(classes, dtype=exp_unary.dtype)
     for e in range(len(factors)):
         i, j = start[lo + e], end[lo + e]
-        change = exp_unary.dtype.type(0)
+        scale_sum = exp_unary.dtype.type(0)
         for label in range(classes):
             at_end[label] = belief[j, label] / to_end[lo + e, label]
         for label in range(classes):
@@ -234,11 +235,11 @@ def _gradient_loop(
             for other in range(classes):
                 in_start = at_start * factors[e, label, other] * exp_unary[j, other]
                 in_end = exp_unary[i, label] * factors[e, label, other] * at_end[other]
-                share_grad[j, other] += in_start
+                scaled_unary_grad[j, other] += in_start
                 at_label += in_end
                 both[other] = in_start + in_end
-            share_grad[i, label] += at_label
+            scaled_unary_grad[i, label] += at_label
             for other in range(classes):
-                change += both[other] * half[label, other]
+                scale_sum += both[other] * half[label, other]
                 half_grad[label, other] += both[other] * scale[lo + e]
-        scale_grad[lo + e] = change
+        scale_grad[lo + e] = scale_sum

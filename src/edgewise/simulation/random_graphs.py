@@ -30,11 +30,11 @@ def block_edges(labels: Labels, weights: Weights, rates: Rates, rng: np.random.G
     pairs = []
     members = [np.flatnonzero(labels == label) for label in range(len(rates))]
     totals = np.array([weights[nodes].sum() for nodes in members])
-    for low, some in enumerate(members):
+    for low, low_members in enumerate(members):
         for high in range(low, len(members)):
             expected = rates[low, high] * totals[low] * totals[high] * (0.5 if low == high else 1.0)
             num = rng.poisson(expected)
-            pairs.append(np.stack([_draw_nodes(nodes, weights, num, rng) for nodes in (some, members[high])]))
+            pairs.append(np.stack([_draw_nodes(nodes, weights, num, rng) for nodes in (low_members, members[high])]))
     return _simplify(np.concatenate(pairs, axis=1), len(labels))
 
 
@@ -79,10 +79,10 @@ def _simplify(pairs: Edges, num_nodes: int) -> Edges:
     return np.stack([keys // num_nodes, keys % num_nodes])
 
 
-def _find_invalid_edges(edges: Edges, num_nodes: int) -> Int[np.ndarray, " some"]:
+def _find_invalid_edges(edges: Edges, num_nodes: int) -> Int[np.ndarray, " invalid"]:
     """Return the indices of self-loops and of all but one of each set of parallel edges."""
     low, high = edges.min(0), edges.max(0)
     first = np.zeros(edges.shape[1], dtype=bool)
     first[np.unique(low * num_nodes + high, return_index=True)[1]] = True
-    invalid: Int[np.ndarray, " some"] = np.flatnonzero(~first | (low == high))
+    invalid: Int[np.ndarray, " invalid"] = np.flatnonzero(~first | (low == high))
     return invalid
