@@ -203,19 +203,20 @@ def first_bad_row(p: Tensor, tolerance: float) -> int | None:
     return None
 
 
-def _raise_bad_row(values: Tensor, place: str, row: str) -> None:
+def _raise_bad_row(values: Tensor, location: str, row: str) -> None:
     if bool(values.isnan().any()):
         raise ValueError(
-            f"Expected probabilities, but {place} holds NaN. Retrain the model if it diverged, or predict the "
+            f"Expected probabilities, but {location} holds NaN. Retrain the model if it diverged, or predict the "
             f"missing {row}s."
         )
     if float(values.min()) < 0:
         raise ValueError(
-            f"Expected probabilities, but {place} holds {float(values.min()):.6g}. For logits pass logits.softmax(-1)."
+            f"Expected probabilities, but {location} holds {float(values.min()):.6g}. For logits pass "
+            "logits.softmax(-1)."
         )
     total = float(values.sum())
     raise ValueError(
-        f"Expected probabilities that sum to 1 in each {row}, but {place} sums to {total:.6g}. "
+        f"Expected probabilities that sum to 1 in each {row}, but {location} sums to {total:.6g}. "
         f"{_sum_hint(total, len(values))}"
     )
 

@@ -42,12 +42,12 @@ def _ends_qualify(
 ) -> Bool[Tensor, " edges"]:
     """Return for each listed edge whether its ends differ and satisfy the choice."""
     start, end = edge_index.long()
-    no_loop: Tensor = start != end
+    not_loop: Tensor = start != end
     if choice == "both":
-        return no_loop.logical_and(mask[start]).logical_and(mask[end])
+        return not_loop.logical_and(mask[start]).logical_and(mask[end])
     if choice == "any":
-        return no_loop.logical_and(mask[start] | mask[end])
-    return no_loop
+        return not_loop.logical_and(mask[start] | mask[end])
+    return not_loop
 
 
 def select_one_direction(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> Bool[Tensor, " edges"]:
@@ -87,8 +87,8 @@ class EdgeLookup:
         if len(self._keys) == 0:
             return EdgeMatch(torch.full_like(pairs[0], -1), torch.zeros_like(pairs[0], dtype=torch.bool))
         keys = pair_keys(pairs, self._num_nodes)
-        place = torch.searchsorted(self._keys, keys).clamp(max=len(self._keys) - 1)
-        edge = torch.where(self._keys[place] == keys, self._order[place], -1)
+        position = torch.searchsorted(self._keys, keys).clamp(max=len(self._keys) - 1)
+        edge = torch.where(self._keys[position] == keys, self._order[position], -1)
         return EdgeMatch(edge, (edge >= 0) & (self._start[edge] != pairs[0]))
 
 

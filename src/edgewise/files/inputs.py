@@ -170,7 +170,7 @@ NAME_SUFFIXES = (".csv", ".txt", ".parquet", ".npy")
 
 
 def read_names(path: Path, count: int, thing: str) -> NDArray[Any]:
-    """Read ``count`` names, one per line. They are integers if all are; one extra line is a header."""
+    """Read ``count`` names, one per line. Names are converted if all are integers. One extra line is a header."""
     columns = _read_columns(path)
     if len(columns) != 1:
         raise FileError(f"Expected {path} to hold one column, a name for each {thing}, but got {len(columns)}.")

@@ -13,11 +13,11 @@ from edgewise.version import __version__
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a temporary file in the same folder and rename it to ``path``, so that no partial file is visible."""
     target = path.resolve()
-    beside = path if is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
+    temporary = path if is_special(path) else target.with_name(f".{uuid4().hex}.tmp")
     try:
-        write(beside)
-        if beside != path:
-            beside.replace(target)
+        write(temporary)
+        if temporary != path:
+            temporary.replace(target)
     except BrokenPipeError:  # the reader closed the pipe: not an error of the path
         raise
     except Exception as error:
@@ -25,8 +25,8 @@ def replace_file(path: Path, write: Callable[[Path], object]) -> None:
             raise
         raise ValueError(f"Expected to write {path}, but got: {cause.strerror or cause}.") from error
     finally:
-        if beside != path:
-            beside.unlink(missing_ok=True)
+        if temporary != path:
+            temporary.unlink(missing_ok=True)
 
 
 def _find_os_error(error: BaseException | None) -> OSError | None:

@@ -1,4 +1,4 @@
-"""Pass over nodes and edges that computes the sums of all views from checked inputs."""
+"""Sums of all views, computed from checked inputs in one pass over nodes and edges."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
@@ -157,7 +157,7 @@ def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator
     """Yield the scored edges in chunks that fit the last-level cache."""
     joints = task.inputs.joints
     per_edge = 10 if joints is None else task.inputs.probs.shape[1] ** 2
-    for ends, positions in _kept_chunks(task, per_edge, progress):
+    for ends, positions in _scored_edge_chunks(task, per_edge, progress):
         start, end = task.records[ends[0]], task.records[ends[1]]
         elements = (
             product_elements(start, end) if joints is None else joint_elements(joints(ends, positions), start, end)
@@ -170,7 +170,7 @@ def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator
     per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
     if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
         per_edge = 10  # compiled loops allocate no (edges, C) and pay off on longer chunks
-    for ends, positions in _kept_chunks(task, per_edge, progress):
+    for ends, positions in _scored_edge_chunks(task, per_edge, progress):
         labels = y[ends].long()
         if joints is None:
             yield product_same_label_elements(probs, ends, labels)
@@ -190,8 +190,8 @@ def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterat
             yield joint_elements(joints(sets[:, part], positions), *ends)
 
 
-def _kept_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield (ends, positions in edge_index) of scored edges, in chunks for a cache of ``per_edge`` numbers per edge."""
+def _scored_edge_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield (ends, positions in edge_index) of scored edges. ``per_edge`` numbers per edge of a chunk fit the cache."""
     for part in slices(len(task.keep), CHUNK_ELEMENTS // per_edge):
         positions = part.start + task.keep[part].nonzero().squeeze(1)
         yield task.inputs.edge_index[:, positions].long(), positions

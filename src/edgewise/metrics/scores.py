@@ -147,7 +147,7 @@ class Scores:
 
     @property
     def ece(self) -> float:
-        """Calibration error in the norm of ``norm=``: the expected calibration error for "l1", the default."""
+        """Calibration error in the chosen norm. It is the expected calibration error for "l1", the default."""
         return self.reliability.calibration_error(self._norm)
 
     @property

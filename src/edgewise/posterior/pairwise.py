@@ -250,7 +250,7 @@ def check_connected_without_certain(
     certain: Bool[Tensor, "set sets"],
     component: Int[Tensor, "set sets"],
 ) -> None:
-    """Raise ValueError for sets connected only through a certain node whose nodes depend on each other elsewhere."""
+    """Raise ValueError for sets connected only through a certain node whose parts depend on each other elsewhere."""
     links = {(a, b): (edge >= 0) & ~certain[a] & ~certain[b] for (a, b), (edge, _) in matches.items()}
     fixed, components = certain.T, component.T
     independent = fixed[:, :, None] | fixed[:, None, :] | (components[:, :, None] != components[:, None, :])
