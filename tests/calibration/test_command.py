@@ -11,7 +11,7 @@ import torch
 
 import edgewise as ew
 from edgewise.calibration import known_calibrators
-from edgewise.cli.calibrate import MAX_SHOWN
+from edgewise.cli.calibrate import MAX_PRINTED_VALUES
 from test_cli import run
 
 MASKS = ("train", "val")
@@ -42,7 +42,7 @@ def test_output_equals_library_result(name, case, saved, tmp_path):
     assert type(found) is type(posterior)
     assert torch.equal(found.node, posterior.node)
     assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
-    shown = [key for key, value in parameters.items() if torch.as_tensor(value).numel() <= MAX_SHOWN]
+    shown = [key for key, value in parameters.items() if torch.as_tensor(value).numel() <= MAX_PRINTED_VALUES]
     assert result.stdout.startswith(f"{name}: {shown[0]} " if shown else f"Calibrated by {name}.\n")
     assert f"Wrote 60 nodes to {out}." in result.stdout
     if "temperature" in parameters:
