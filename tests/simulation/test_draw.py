@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 
 from edgewise.simulation import synthetic
 from edgewise.simulation.field import LabelDistribution
-from edgewise.simulation.gibbs import draw_labels
+from edgewise.simulation.gibbs import gibbs_sample
 from edgewise.simulation.random_graphs import block_edges
 
 CLIQUE = {"kind": "mrf", "degree_law": "regular", "average_degree": 3, "num_features": 2}  # of 4 nodes
@@ -43,7 +43,7 @@ def test_labels_drawn_by_gibbs_chain_follow_the_distribution():
         torch.zeros(4, 2), torch.triu_indices(4, 4, 1), torch.tensor(coupling)[None], torch.zeros(4), torch.zeros(2, 2)
     )
     rng = np.random.default_rng(0)
-    drawn = [tuple(draw_labels(distribution, 20, rng).tolist()) for _ in range(600)]
+    drawn = [tuple(gibbs_sample(distribution, 20, rng).tolist()) for _ in range(600)]
     assert p_value(drawn, clique_probabilities(coupling, 4, 2)) > 1e-3
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.simulation.field import LabelDistribution
-from edgewise.simulation.gibbs import draw_labels
+from edgewise.simulation.gibbs import gibbs_sample
 from edgewise.simulation.random_graphs import Edges, Labels, Weights, block_edges, power_law_weights, regular_edges
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind, SyntheticGraph
 from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_seed, check_whole_number
@@ -170,7 +170,7 @@ def _weights(num_nodes: int, degree_law: DegreeLaw, rng: np.random.Generator) ->
 def _draw_labels(distribution: LabelDistribution, rng: np.random.Generator) -> Labels:
     """Draw labels: exactly if all labelings can be enumerated, otherwise with a long Gibbs chain."""
     if distribution.num_classes**distribution.num_nodes > MAX_LABELINGS:
-        return draw_labels(distribution, LABEL_SWEEPS, rng)
+        return gibbs_sample(distribution, LABEL_SWEEPS, rng)
     labelings = np.indices([distribution.num_classes] * distribution.num_nodes).reshape(distribution.num_nodes, -1)
     low, high = distribution.edge_index.numpy()
     score = distribution.coupling[0].numpy()[labelings[low], labelings[high]].sum(0)

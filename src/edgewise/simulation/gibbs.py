@@ -137,7 +137,7 @@ def gibbs_marginals(
     ), report
 
 
-def draw_labels(
+def gibbs_sample(
     distribution: LabelDistribution, num_sweeps: int, rng: np.random.Generator
 ) -> Int[np.ndarray, " nodes"]:
     """Return the last labels of one Gibbs chain from a random start."""
