@@ -83,7 +83,7 @@ def test_blocks_run_and_print_the_shown_output(page, fit_once, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK_PAGES[1:]])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in QUICK_PAGES[1:] and blocks_of(page)])
 def test_blocks_and_sweeps_run_and_print_the_shown_output(page, sweep_of_one_run, fit_once, tmp_path, monkeypatch):
     run_page(page, sweep_of_one_run, fit_once, tmp_path, monkeypatch)
 
