@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from edgewise.inference import PairwiseMRF, exact_marginals, sum_product
 from edgewise.inference.exact import TooManyLabelings
@@ -25,7 +25,6 @@ from helpers.random_fields import (
 
 
 @given(inputs=small_mrf_inputs())
-@settings(max_examples=100)
 def test_forests_equal_enumeration(inputs):
     posterior, convergence = exact_marginals(inputs.mrf())
     assert isinstance(posterior, PairwisePosterior)
@@ -34,7 +33,6 @@ def test_forests_equal_enumeration(inputs):
 
 
 @given(inputs=small_mrf_inputs(loops=True, coupling_std=3.0))
-@settings(max_examples=150)
 def test_graphs_with_loops_equal_enumeration(inputs):
     posterior, convergence = exact_marginals(inputs.mrf())
     assert convergence.converged

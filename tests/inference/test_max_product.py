@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from edgewise.inference import PairwiseMRF, max_product
 from helpers.random_fields import (
@@ -19,7 +19,6 @@ from helpers.random_fields import (
 
 
 @given(inputs=small_mrf_inputs())
-@settings(max_examples=150)
 def test_max_marginals_of_forests_equal_enumeration(inputs):
     posterior, convergence = max_product(inputs.mrf())
     true = inputs.enumeration()
@@ -30,7 +29,6 @@ def test_max_marginals_of_forests_equal_enumeration(inputs):
 
 
 @given(inputs=small_mrf_inputs())
-@settings(max_examples=100)
 def test_argmax_is_the_most_likely_labeling_of_forests(inputs):
     # Continuous random potentials have a unique best labeling.
     assert max_product(inputs.mrf())[0].node.argmax(-1).tolist() == inputs.enumeration().most_likely()

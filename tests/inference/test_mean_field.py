@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from edgewise.inference import Convergence, PairwiseMRF, mean_field
 from helpers.random_fields import KINDS, batch_item, cycle, generator, random_graph, random_mrf_inputs, small_mrf_inputs
@@ -31,7 +31,6 @@ def reference_update(inputs, q):
 
 
 @given(inputs=small_mrf_inputs(loops=True, coupling_std=0.3))
-@settings(max_examples=80)
 def test_converged_marginals_solve_the_fixed_point_equation(inputs):
     posterior, convergence = mean_field(inputs.mrf(), damping=0.3)
     assert convergence.converged and convergence.residual <= 1e-12
@@ -39,7 +38,6 @@ def test_converged_marginals_solve_the_fixed_point_equation(inputs):
 
 
 @given(inputs=small_mrf_inputs(loops=True))
-@settings(max_examples=50)
 def test_sweeps_are_parallel_updates_from_the_softmax_of_unary(inputs):
     masked = inputs.mrf().unary
     q = masked.softmax(-1)

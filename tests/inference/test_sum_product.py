@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.inference import Convergence, PairwiseMRF, exact_marginals, sum_product
@@ -31,7 +31,6 @@ def assert_close(got, expected, tolerance):
 
 
 @given(inputs=small_mrf_inputs())
-@settings(max_examples=150)
 def test_small_forests_equal_enumeration(inputs):
     posterior, convergence = sum_product(inputs.mrf())
     assert convergence.converged
@@ -59,7 +58,6 @@ def test_number_of_sweeps_on_a_path_is_its_length_plus_one():
 
 
 @given(inputs=small_mrf_inputs())
-@settings(max_examples=50)
 def test_joints_of_connected_nodes_are_exact_on_trees(inputs):
     posterior, _ = sum_product(inputs.mrf())
     middle = [node for node in range(len(inputs.unary)) if sum(node in edge for edge in inputs.edges) >= 2]
@@ -112,7 +110,6 @@ def run_both(inputs, changed, **options):
 
 # The invariances hold after any number of sweeps, so ten are enough.
 @given(inputs=small_mrf_inputs(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60)
 def test_permuting_nodes_permutes_marginals(inputs, seed):
     order = torch.randperm(len(inputs.unary), generator=generator(seed))
     name = order.argsort()
@@ -124,7 +121,6 @@ def test_permuting_nodes_permutes_marginals(inputs, seed):
 
 
 @given(inputs=small_mrf_inputs(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60)
 def test_permuting_classes_permutes_marginals(inputs, seed):
     order = torch.randperm(inputs.unary.shape[1], generator=generator(seed))
     name = order.argsort().tolist()
@@ -139,7 +135,6 @@ def test_permuting_classes_permutes_marginals(inputs, seed):
 
 
 @given(inputs=small_mrf_inputs(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=60)
 def test_order_and_direction_of_edges_do_not_matter(inputs, seed):
     g = generator(seed)
     num_edges = inputs.edge_index.shape[1]
@@ -159,7 +154,6 @@ def test_order_and_direction_of_edges_do_not_matter(inputs, seed):
 
 
 @given(inputs=small_mrf_inputs(loops=True), seed=st.integers(0, 1000))
-@settings(max_examples=30)
 def test_constants_in_potentials_do_not_matter(inputs, seed):
     g = generator(seed)
     rows = 10 * torch.randn(len(inputs.unary), 1, generator=g, dtype=torch.float64)
@@ -183,7 +177,6 @@ def test_error_on_a_loop_is_of_the_order_of_the_product_of_couplings(seed):
 
 
 @given(inputs=small_mrf_inputs(loops=True, coupling_std=0.05))
-@settings(max_examples=60)
 def test_weak_couplings_have_small_errors(inputs):
     """The shortest loop is a triangle, so the error is O(coupling_std^3) per loop."""
     posterior, convergence = sum_product(inputs.mrf())

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import edgewise as ew
@@ -37,7 +37,6 @@ def reference_scores(probs, y, edge_index, mask, **options):
     closed=st.sampled_from(["right", "left"]),
     choice=st.sampled_from(["both", "any", "all"]),
 )
-@settings(max_examples=150)
 def test_product_joints_match_the_loops(case, n_bins, norm, closed, choice):
     probs, y, edge_index, mask = case
     ev = ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, norm=norm, closed=closed, edge_choice=choice)
@@ -45,7 +44,6 @@ def test_product_joints_match_the_loops(case, n_bins, norm, closed, choice):
 
 
 @given(case=cases(), n_bins=st.integers(1, 30))
-@settings(max_examples=50)
 def test_explicit_joints_match_the_loops(case, n_bins):
     probs, y, edge_index, mask = case
     joints, table = symmetric_joints(probs, edge_index)
@@ -55,7 +53,6 @@ def test_explicit_joints_match_the_loops(case, n_bins):
 
 
 @given(case=cases())
-@settings(max_examples=50)
 def test_explicit_products_match_the_factorized_computation(case):
     probs, y, edge_index, mask = case
     start, end = edge_index
@@ -90,7 +87,6 @@ def test_worked_example_of_the_paper(p, nodewise, chain, cycle):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50)
 def test_scores_do_not_depend_on_order_and_direction_of_edges(case, seed):
     probs, y, edge_index, mask = case
     g = torch.Generator().manual_seed(seed)
@@ -107,7 +103,6 @@ def test_scores_do_not_depend_on_order_and_direction_of_edges(case, seed):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50)
 def test_scores_do_not_depend_on_node_order(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
@@ -117,7 +112,6 @@ def test_scores_do_not_depend_on_node_order(case, seed):
 
 
 @given(case=cases(), seed=st.integers(0, 1000))
-@settings(max_examples=50)
 def test_scores_do_not_depend_on_class_order(case, seed):
     probs, y, edge_index, mask = case
     order = torch.randperm(probs.shape[1], generator=torch.Generator().manual_seed(seed))
@@ -129,7 +123,6 @@ def test_scores_do_not_depend_on_class_order(case, seed):
 
 
 @given(case=cases(), n_bins=st.integers(1, 20), kind=st.sampled_from(["width", "mass"]))
-@settings(max_examples=80)
 def test_scores_stay_in_their_ranges(case, n_bins, kind):
     probs, y, edge_index, mask = case
     l1, l2, largest = (
@@ -225,7 +218,6 @@ def test_same_label_scores():
 
 
 @given(case=cases())
-@settings(max_examples=60)
 def test_same_label_outcome_is_at_least_as_probable_as_the_labels(case):
     probs, y, edge_index, mask = case
     joints, _ = symmetric_joints(probs, edge_index)
