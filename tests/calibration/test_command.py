@@ -43,7 +43,7 @@ def test_output_equals_library_result(name, case, saved, tmp_path):
     assert torch.equal(found.node, posterior.node)
     assert torch.equal(found.joint(case.data.edge_index), posterior.joint(case.data.edge_index))
     shown = [key for key, value in parameters.items() if torch.as_tensor(value).numel() <= MAX_PRINTED_VALUES]
-    assert result.stdout.startswith(f"{name}: {shown[0]} " if shown else f"Calibrated by {name}.\n")
+    assert result.stdout.startswith(f"{name}: {shown[0]} " if shown else f"Calibrated with {name}.\n")
     assert f"Wrote 60 nodes to {out}." in result.stdout
     if "temperature" in parameters:
         assert f"temperature {parameters['temperature']:.4g}" in result.stdout
@@ -119,7 +119,7 @@ def test_fitted_model_is_calibrated_evaluated_and_predicted(case, saved, tmp_pat
     [
         (["--calibrator", "warmth"], "Expected --calibrator to be one of cagcn, ensemble, gats"),
         (["--out", "calibrated.csv"], "Expected --out to end in .safetensors or .npy, but got calibrated.csv."),
-        (["--probs", "probs.npy"], "Expected either --probs or --logits: what to calibrate."),
+        (["--probs", "probs.npy"], "Expected --probs or --logits, but got both."),
         (["--features", "labels.npy"], "but got shape (60,)."),
         (["--val", "train.npy"], "node 0 is in both"),
         (["--val", "features.npy"], "but got shape (60, 5)."),
