@@ -1,4 +1,4 @@
-"""A small graph with blocks: nodes of a class have more edges and like features."""
+"""Small stochastic block models with features, small models, and comparisons of fitted models."""
 
 import hashlib
 
@@ -7,7 +7,7 @@ import torch
 
 import edgewise as ew
 
-# Quick, but each passes through all of its phases.
+# Fast to train, and still with all training phases.
 SMALL_MODELS = {
     "gcn": ew.GCN(hidden=8, max_epochs=12),
     "gat": ew.GAT(hidden=8, heads=2, max_epochs=12),
@@ -20,7 +20,11 @@ ALL_SMALL_MODELS = {**SMALL_MODELS, "jointgcn": ew.JointGCN(hidden=8, folds=3, m
 def block_graph_arrays(
     num_nodes=90, num_classes=3, seed=0, *, dense=False, within=0.15, between=0.02, dtype=torch.float32
 ):
-    """Node i has class i mod C; both directions of each edge are listed; words are few of many, or features normal."""
+    """Return x, edge_index and y of a graph in which nodes of the same class have more edges.
+
+    Node i has class i mod C. Both directions of each edge are listed. Features are sparse and binary, or dense and
+    normal; both depend on the class.
+    """
     g = torch.Generator().manual_seed(seed)
     y = torch.arange(num_nodes) % num_classes
     i, j = torch.triu_indices(num_nodes, num_nodes, 1)
@@ -29,30 +33,30 @@ def block_graph_arrays(
     if dense:
         x = torch.randn(num_nodes, 6, generator=g) + 2.0 * torch.eye(num_classes, 6)[y]
     else:
-        favorite = (torch.arange(30) % num_classes) == y.unsqueeze(1)
-        x = (torch.rand(num_nodes, 30, generator=g) < torch.where(favorite, 0.25, 0.08)).float()
+        frequent = (torch.arange(30) % num_classes) == y.unsqueeze(1)
+        x = (torch.rand(num_nodes, 30, generator=g) < torch.where(frequent, 0.25, 0.08)).float()
     return {"x": x.to(dtype), "edge_index": torch.cat([edges, edges.flip(0)], 1), "y": y}
 
 
 def make_block_graph(*sizes, **options):
-    """Make a graph of blocks."""
-    from torch_geometric.data import Data  # which takes seconds to load
+    """Return the graph of `block_graph_arrays` as a PyG Data."""
+    from torch_geometric.data import Data  # imported here because loading it takes seconds
 
     return Data(**block_graph_arrays(*sizes, **options))
 
 
 def make_split(data, seed=0):
-    """Label 12 of 30 nodes of a class: 8 train and 4 validate."""
+    """Return a split with 8 training and 4 validation nodes out of 30 nodes per class."""
     return ew.make_splits(data.y, n_splits=1, seed=seed, labeled=0.4)[0]
 
 
 def fitted_tensors(fitted):
-    """Give all that a fit has found."""
+    """Return the weights and all other tensors of a fitted model."""
     return {**fitted.weights, **{name: getattr(fitted, name) for name in fitted.parts}}
 
 
 def digest(fitted):
-    """Hash all that a fit has found."""
+    """Hash all tensors of a fitted model."""
     sha = hashlib.sha256()
     for name, tensor in sorted(fitted_tensors(fitted).items()):
         sha.update(name.encode() + tensor.numpy().tobytes())
@@ -60,7 +64,7 @@ def digest(fitted):
 
 
 def assert_same_bits(one, other):
-    """Compare two fitted values to the last bit; only the seconds may differ."""
+    """Assert that two fitted models are bitwise equal, up to their training times."""
     left, right = fitted_tensors(one), fitted_tensors(other)
     assert left.keys() == right.keys()
     for name, tensor in left.items():
@@ -75,14 +79,14 @@ def accuracy(posterior, data, mask):
     return float((posterior.node.argmax(1) == data.y)[mask].double().mean())
 
 
-def copy_with(data, **parts):
-    """Give a copy of a graph with other parts."""
+def copy_with(data, **attributes):
+    """Return a copy of a graph with some attributes replaced or added."""
     from torch_geometric.data import Data
 
-    return Data(**{"x": data.x, "edge_index": data.edge_index, "y": data.y, **parts})
+    return Data(**{"x": data.x, "edge_index": data.edge_index, "y": data.y, **attributes})
 
 
 def global_random_states():
-    """Give the state of the generators that everybody shares."""
-    kind, keys, place, *_ = np.random.get_state()  # noqa: NPY002 (theirs, not ours)
-    return torch.get_rng_state().tolist(), kind, keys.tolist(), place
+    """Return the states of the global generators of torch and NumPy."""
+    kind, keys, position, *_ = np.random.get_state()  # noqa: NPY002 (the global state is the subject)
+    return torch.get_rng_state().tolist(), kind, keys.tolist(), position

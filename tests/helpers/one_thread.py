@@ -1,4 +1,4 @@
-"""Small tensors are quicker in one thread: with several, threads mostly wait for each other."""
+"""A fixture that sets torch to one thread, which is faster for small tensors."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Small graphs with features and labels, for tests."""
+"""Small random graphs with features and labels."""
 
 from types import SimpleNamespace
 
@@ -14,14 +14,14 @@ def generator(seed):
 
 
 def random_edges(num_nodes, num_edges, g):
-    """Some of all pairs, each once, in any direction and order; the last two nodes have no edges."""
+    """Draw distinct pairs, in random order and direction. The last two nodes have no edges."""
     pairs = torch.triu_indices(num_nodes - 2, num_nodes - 2, 1)
     pairs = pairs[:, torch.randperm(pairs.shape[1], generator=g)[:num_edges]]
     return torch.where(torch.rand(pairs.shape[1], generator=g) < 0.5, pairs, pairs.flip(0))
 
 
 def random_data(seed, num_nodes=30, num_edges=50, num_features=12, num_classes=3, dense=False, dtype=torch.float32):
-    """Both directions of each edge, and a self-loop; the last two nodes are isolated, but for that loop."""
+    """A graph with both directions of each edge and two self-loops. The last two nodes have no neighbors."""
     g = generator(seed)
     edge_index = to_undirected(random_edges(num_nodes, num_edges, g))
     loop = torch.tensor([[0, num_nodes - 1], [0, num_nodes - 1]])
@@ -34,12 +34,12 @@ def random_data(seed, num_nodes=30, num_edges=50, num_features=12, num_classes=3
 
 
 def modulo_split(data):
-    """Node 0, 3, 6, … train, 1, 4, 7, … validate: both hold isolated nodes."""
+    """A split with training nodes 0, 3, 6, … and validation nodes 1, 4, 7, …; both include isolated nodes."""
     nodes = torch.arange(data.num_nodes)
     return SimpleNamespace(train=nodes % 3 == 0, val=nodes % 3 == 1)
 
 
 def make_task(data, split=None):
-    """The task that `fit` makes of these."""
+    """Return the task of a graph and a split, as in `fit`."""
     split = modulo_split(data) if split is None else split
     return prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")

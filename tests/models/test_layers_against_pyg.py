@@ -1,4 +1,4 @@
-"""GCN and GAT are PyG's layers: equal weights give equal logits, losses and steps."""
+"""GCN and GAT against PyG layers with the same weights: logits, losses and gradients."""
 
 from dataclasses import replace
 
@@ -29,8 +29,8 @@ def cora():
     return data, ew.make_splits(data.y)[0]
 
 
-def gcn_of(weights):
-    """PyG's two convolutions with our weights."""
+def pyg_gcn(weights):
+    """Two PyG convolution layers with the given weights, and their activation."""
     layers = []
     for k in (1, 2):
         weight = weights[f"weight_{k}"]
@@ -42,8 +42,8 @@ def gcn_of(weights):
     return torch.nn.ModuleList(layers), relu
 
 
-def gat_of(weights):
-    """PyG's two attentions with our weights."""
+def pyg_gat(weights):
+    """Two PyG attention layers with the given weights, and their activation."""
     layers = []
     for k in (1, 2):
         weight, source = weights[f"weight_{k}"], weights[f"att_src_{k}"]
@@ -57,37 +57,37 @@ def gat_of(weights):
     return torch.nn.ModuleList(layers), elu
 
 
-PYG = {"gcn": gcn_of, "gat": gat_of}
+PYG = {"gcn": pyg_gcn, "gat": pyg_gat}
 
 
-def their_logits(net, data):
+def pyg_logits(net, data):
     (first, second), activation = net
     return second(activation(first(data.x, data.edge_index)), data.edge_index)
 
 
 def initial_weights(name, task, seed):
-    """What `fit` begins with."""
+    """The initial weights of `fit`."""
     draw = Initializer(generator(seed, name), task.dtype, task.device)
     return MODELS[name].initial_weights(task.num_features, task.num_classes, draw)
 
 
-def trained_by_pyg(net, data, split, epochs):
-    """The loop that everybody writes; losses of training, and of validation after each step."""
+def train_with_pyg(net, data, split, epochs):
+    """Train with the usual PyTorch loop, and return training losses and the validation losses after each step."""
     adam = torch.optim.Adam(net[0].parameters(), lr=0.01, weight_decay=5e-4)
     losses, val_losses = [], []
     for _ in range(epochs):
         adam.zero_grad()
-        loss = cross_entropy(their_logits(net, data)[split.train], data.y[split.train])
+        loss = cross_entropy(pyg_logits(net, data)[split.train], data.y[split.train])
         loss.backward()
         adam.step()
         losses.append(float(loss.detach()))
         with torch.no_grad():
-            val_losses.append(float(cross_entropy(their_logits(net, data)[split.val], data.y[split.val])))
+            val_losses.append(float(cross_entropy(pyg_logits(net, data)[split.val], data.y[split.val])))
     return losses, val_losses
 
 
 def random_weights(name, task, seed=0):
-    """Biases are not zero, so that they matter."""
+    """Weights with non-zero biases."""
     weights = initial_weights(name, task, seed)
     g = torch.Generator().manual_seed(seed)
     return {
@@ -95,34 +95,34 @@ def random_weights(name, task, seed=0):
     }
 
 
-def our_logits(name, task, weights):
+def edgewise_logits(name, task, weights):
     return all_logits(MODELS[name].forward, task, task.x, weights)
 
 
 @pytest.mark.parametrize("model", [ew.GCN(max_epochs=5), ew.GAT(max_epochs=3)], ids=["gcn", "gat"])
-def test_logits_on_cora(model, cora):
+def test_logits_equal_pyg_on_cora(model, cora):
     data, split = cora
     fitted = model.fit(data, split)
     with torch.no_grad():
-        expected = their_logits(PYG[model.name](fitted.weights), data)
+        expected = pyg_logits(PYG[model.name](fitted.weights), data)
     torch.testing.assert_close(fitted.logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
-def test_logits_on_tiny_graphs(name, dense):
+def test_logits_equal_pyg_on_small_graphs(name, dense):
     """With isolated nodes and self-loops."""
     for seed in range(3):
         data = random_data(seed, dense=dense)
         fitted = MODELS[name].fit(data, modulo_split(data), seed)
         with torch.no_grad():
-            expected = their_logits(PYG[name](fitted.weights), data)
+            expected = pyg_logits(PYG[name](fitted.weights), data)
         torch.testing.assert_close(fitted.logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("hidden", [5, 20])  # below and above the number of features
-def test_gcn_by_loops(dense, hidden):
+def test_gcn_equals_loop(dense, hidden):
     data = random_data(3, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
     task = make_task(data)
     draw = Initializer(generator(0, "gcn"), task.dtype, task.device)
@@ -131,31 +131,31 @@ def test_gcn_by_loops(dense, hidden):
     edges = data.edge_index.T.tolist()
     listed = {name: weight.tolist() for name, weight in weights.items()}
     first = convolution(data.x.tolist(), edges, listed["weight_1"], listed["bias_1"])
-    raised = [[max(0.0, value) for value in row] for row in first]
-    expected = torch.tensor(convolution(raised, edges, listed["weight_2"], listed["bias_2"]), dtype=torch.float64)
-    torch.testing.assert_close(our_logits("gcn", task, weights), expected, rtol=0, atol=1e-12)
+    hidden_rows = [[max(0.0, value) for value in row] for row in first]
+    expected = torch.tensor(convolution(hidden_rows, edges, listed["weight_2"], listed["bias_2"]), dtype=torch.float64)
+    torch.testing.assert_close(edgewise_logits("gcn", task, weights), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
-def test_gat_by_loops(dense):
+def test_gat_equals_loop(dense):
     data = random_data(4, num_nodes=12, num_edges=15, dense=dense, dtype=torch.float64)
     task = make_task(data)
     weights = random_weights("gat", task)
-    heard = neighbors(data.edge_index.T.tolist(), 12)
+    neighborhoods = neighbors(data.edge_index.T.tolist(), 12)
 
     def layer(x, k):
         source, target = weights[f"att_src_{k}"], weights[f"att_dst_{k}"]
         projected = (x @ weights[f"weight_{k}"]).view(12, *source.shape)
-        told = attention(projected.tolist(), source.tolist(), target.tolist(), heard, range(12))
-        return torch.tensor(told, dtype=torch.float64) + weights[f"bias_{k}"]
+        rows = attention(projected.tolist(), source.tolist(), target.tolist(), neighborhoods, range(12))
+        return torch.tensor(rows, dtype=torch.float64) + weights[f"bias_{k}"]
 
     expected = layer(elu(layer(data.x, 1)), 2)
-    torch.testing.assert_close(our_logits("gat", task, weights), expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(edgewise_logits("gat", task, weights), expected, rtol=0, atol=1e-12)
 
 
-def cut_network(name, task, nodes, validating):
-    """The network on the rows that some nodes need."""
-    task = replace(task, val=torch.tensor(validating))
+def restricted_network(name, task, nodes, val_nodes):
+    """The network restricted to the rows that some nodes need."""
+    task = replace(task, val=torch.tensor(val_nodes))
     model = MODELS[name]
     return Network(model.forward, TrainingRows(task, task.x, np.array(nodes), model.hops), NO_DROPOUT)
 
@@ -163,19 +163,19 @@ def cut_network(name, task, nodes, validating):
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
 @pytest.mark.parametrize("nodes", [SOME, [3], [29], list(range(30))], ids=["some", "one", "isolated", "all"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_gradients_of_some_nodes(name, nodes, dense):
-    """They are those of the whole graph, though only the rows that these nodes need are computed."""
+def test_restricted_logits_and_gradients_equal_pyg(name, nodes, dense):
+    """The restricted network computes only the rows that these nodes need."""
     data = random_data(5, dense=dense, dtype=torch.float64)
     task = make_task(data)
     weights = {name: weight.requires_grad_() for name, weight in random_weights(name, task).items()}
     net = PYG[name](weights)
-    expected = their_logits(net, data)
-    for validating in (SOME, [2, 9], [29]):
-        logits = cut_network(name, task, nodes, validating).at(weights)
+    expected = pyg_logits(net, data)
+    for val_nodes in (SOME, [2, 9], [29]):
+        logits = restricted_network(name, task, nodes, val_nodes).at(weights)
         validated, got = logits.validation(), logits.with_dropout()
         torch.testing.assert_close(got, expected[nodes], rtol=0, atol=1e-12)
         torch.testing.assert_close(logits.without_dropout(), expected[nodes], rtol=0, atol=1e-12)
-        torch.testing.assert_close(validated, expected[validating], rtol=0, atol=1e-12)
+        torch.testing.assert_close(validated, expected[val_nodes], rtol=0, atol=1e-12)
         grads = torch.autograd.grad(got.square().sum(), list(weights.values()))
         parts = list(net[0].parameters())
         theirs = torch.autograd.grad(expected[nodes].square().sum(), parts, retain_graph=True)
@@ -191,22 +191,22 @@ def test_logits_and_gradients_of_some_nodes(name, nodes, dense):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)
-def test_20_epochs_on_a_small_graph(name, dense):
+def test_20_epochs_equal_pyg_on_a_small_graph(name, dense):
     data = random_data(7, dense=dense, dtype=torch.float64)
     split = modulo_split(data)
     history = MODELS[name].fit(data, split, seed=4).history
     net = PYG[name](initial_weights(name, make_task(data), seed=4))
-    losses, val_losses = trained_by_pyg(net, data, split, 20)
+    losses, val_losses = train_with_pyg(net, data, split, 20)
     assert history.epochs == 20 and losses[-1] < losses[0]
     np.testing.assert_allclose(history.loss, losses, rtol=1e-9)
     np.testing.assert_allclose(history.val_loss, val_losses, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_20_epochs_on_cora(name, cora):
+def test_20_epochs_equal_pyg_on_cora(name, cora):
     data, split = cora
     history = MODELS[name].fit(data, split, seed=1).history
     net = PYG[name](initial_weights(name, make_task(data, split), seed=1))
-    losses, val_losses = trained_by_pyg(net, data, split, 20)
+    losses, val_losses = train_with_pyg(net, data, split, 20)
     np.testing.assert_allclose(history.loss, losses, rtol=1e-5)
     np.testing.assert_allclose(history.val_loss, val_losses, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""What a model of one's own needs, and that a third layer is a change of one file."""
+"""Custom models, `known_models`, named predictions, and `apply`."""
 
 import sys
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ThreeLayers(ew.GCN):
         return hidden + w["bias_3"]
 
 
-def three_layers_by_pyg(weights, data):
+def pyg_three_layers(weights, data):
     h = data.x
     for k in (1, 2, 3):
         weight = weights[f"weight_{k}"]
@@ -51,32 +51,32 @@ def three_layers_by_pyg(weights, data):
 
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("hops", [3, None])
-def test_a_third_layer(hops, dense, monkeypatch):
+def test_three_layers_equal_pyg(hops, dense, monkeypatch):
     monkeypatch.setattr(ThreeLayers, "hops", hops)
     data = make_block_graph(dense=dense)
     split = make_split(data)
     fitted = ThreeLayers(hidden=8, max_epochs=1, patience=9, dropout=0.0).fit(data, split, seed=3)
-    logits = three_layers_by_pyg(fitted.weights, data)
+    logits = pyg_three_layers(fitted.weights, data)
     torch.testing.assert_close(fitted.logits, logits, rtol=1e-4, atol=1e-5)
-    # What was validated after the epoch were these weights, on the rows that validation nodes need.
+    # The validation loss after the epoch is that of these weights, computed on restricted rows.
     expected = float(cross_entropy(logits[split.val], data.y[split.val]))
     assert fitted.history.val_loss == pytest.approx([expected], rel=1e-5)
 
 
-def test_cut_rows_and_all_rows_train_alike(monkeypatch):
-    """Without dropout, which depends on the rows that are computed."""
+def test_restricted_and_all_rows_train_equally(monkeypatch):
+    """Dropout is off, because its masks depend on the computed rows."""
     model = ThreeLayers(hidden=8, max_epochs=15, dropout=0.0)
-    cut = model.fit(DATA, SPLIT, seed=1)
+    restricted = model.fit(DATA, SPLIT, seed=1)
     monkeypatch.setattr(ThreeLayers, "hops", None)
-    everyone = model.fit(DATA, SPLIT, seed=1)
-    np.testing.assert_allclose(cut.history.loss, everyone.history.loss, rtol=1e-4)
-    np.testing.assert_allclose(cut.history.val_loss, everyone.history.val_loss, rtol=1e-4)
+    all_rows = model.fit(DATA, SPLIT, seed=1)
+    np.testing.assert_allclose(restricted.history.loss, all_rows.history.loss, rtol=1e-4)
+    np.testing.assert_allclose(restricted.history.val_loss, all_rows.history.val_loss, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("hops", "times"), [(2, "more often"), (4, "3 times")])
-def test_a_forward_pass_that_looks_further_than_it_says_is_refused(hops, times, monkeypatch):
+@pytest.mark.parametrize(("hops", "actual"), [(2, "more"), (4, "3")])
+def test_wrong_number_of_hops_raises(hops, actual, monkeypatch):
     monkeypatch.setattr(ThreeLayers, "hops", hops)
-    with pytest.raises(TypeError, match=rf"over {hops} hops, but it looks at neighbors {times}.*Set the model's hops"):
+    with pytest.raises(TypeError, match=rf"of {hops} hops, but got {actual}"):
         ThreeLayers(hidden=8, max_epochs=1).fit(DATA, SPLIT)
 
 
@@ -118,7 +118,7 @@ def test_integer_options_are_checked_under_postponed_annotations(name, monkeypat
     assert type(made.layers) is int and type(made.slope) is float
 
 
-def test_known_models_are_those_of_the_package_by_name():
+def test_known_models_are_exported_by_name():
     known = known_models()
     assert {"epfgnn", "gat", "gcn", "gmnn", "jointgcn"} <= set(known) and ThreeLayers.name not in known
     assert all(kind.name == name and getattr(ew, kind.__name__) is kind for name, kind in known.items())
@@ -138,7 +138,7 @@ PREDICTIONS = {
 
 
 @pytest.mark.parametrize(("model", "names"), PREDICTIONS.items(), ids=lambda value: getattr(value, "name", ""))
-def test_predictions_have_the_names_of_results(model, names):
+def test_names_of_predictions(model, names):
     predictions = model.fit(DATA, SPLIT).predictions()
     assert list(predictions) == names
     for predict in predictions.values():
@@ -147,7 +147,7 @@ def test_predictions_have_the_names_of_results(model, names):
 
 @pytest.mark.parametrize("model", [ew.GCN(hidden=8, max_epochs=5), ew.GAT(hidden=8, heads=2, max_epochs=5)])
 @pytest.mark.parametrize("dense", [False, True])
-def test_apply_to_the_same_and_to_a_changed_graph(model, dense):
+def test_apply_to_same_and_other_graph(model, dense):
     data = make_block_graph(dense=dense)
     fitted = model.fit(data, make_split(data))
     unlabeled = SimpleNamespace(x=data.x, edge_index=data.edge_index)

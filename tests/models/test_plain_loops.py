@@ -1,4 +1,4 @@
-"""The losses are those of the loops that a user of PyG would write."""
+"""Training losses against the plain PyG loops of the benchmark."""
 
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,7 +12,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("model", ["gcn", "gat", "gmnn", "epfgnn"])
-def test_losses_of_fifty_epochs_are_equal(model, monkeypatch):
+def test_losses_of_50_epochs_equal_pyg_loops(model, monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     spec = spec_from_file_location("benchmark_of_models", BENCHMARKS / "models.py")
     benchmark = module_from_spec(spec)

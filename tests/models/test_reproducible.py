@@ -1,4 +1,4 @@
-"""The same seed gives the same bits, whatever runs beside it; each thing that is drawn has a seed of its own."""
+"""Bitwise reproducibility with threads and processes, and separate seeds."""
 
 import subprocess
 import sys
@@ -20,11 +20,11 @@ from helpers.block_graph import SMALL_MODELS, assert_same_bits, copy_with, diges
 
 DATA = make_block_graph()
 SPLIT = make_split(DATA)
-LARGE = {  # so large that threads would share sums
-    "words": make_block_graph(300, within=0.05, between=0.01),
+LARGE = {  # large enough for sums to be split between threads
+    "sparse": make_block_graph(300, within=0.05, between=0.01),
     "dense": make_block_graph(300, dense=True, within=0.05, between=0.01),
 }
-LARGE_SPLIT = make_split(LARGE["words"])
+LARGE_SPLIT = make_split(LARGE["sparse"])
 WIDE = {name: replace(model, hidden=64) for name, model in SMALL_MODELS.items()}
 
 
@@ -42,53 +42,53 @@ def threads(num):
 
 
 def pretraining(fitted):
-    """Give losses of the first phase."""
+    """Return the curves of the first phase."""
     num = fitted.history.phases[0][1]
     return [curve[:num] for curve in (fitted.history.loss, fitted.history.val_loss, fitted.history.val_accuracy)]
 
 
-def untrained(model):
-    """Let a model stay where it begins: steps are far below rounding, and there is one."""
-    brief = {"max_epochs": 1} if hasattr(model, "max_epochs") else {"pretrain_epochs": 1, "rounds": 1}
-    brief |= {"gmnn": {"round_epochs": 1}, "epfgnn": {"steps": 1, "schedule": "published"}}.get(model.name, {})
-    return replace(model, learning_rate=1e-30, **brief)
+def without_training(model):
+    """Return a copy of the model that takes one step, smaller than rounding errors."""
+    short = {"max_epochs": 1} if hasattr(model, "max_epochs") else {"pretrain_epochs": 1, "rounds": 1}
+    short |= {"gmnn": {"round_epochs": 1}, "epfgnn": {"steps": 1, "schedule": "published"}}.get(model.name, {})
+    return replace(model, learning_rate=1e-30, **short)
 
 
 def matrices(fitted):
-    """Give the weights that are drawn; biases are not."""
+    """Return the weights with random initial values, which are all but biases and edge scales."""
     return {name: weight for name, weight in fitted.weights.items() if "bias" not in name and name != "edge_scale"}
 
 
-def same(one, other):
+def equal_names(one, other):
     assert one.keys() == other.keys()
     return [name for name in one if torch.equal(one[name], other[name])]
 
 
-# The same bits.
+# Bitwise reproducibility.
 
 
-@pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
-def test_the_same_seed_gives_the_same_bits(model, dense):
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
+def test_same_seed_gives_same_bits(model, dense):
     data = make_block_graph(dense=dense)
     assert_same_bits(model.fit(data, SPLIT, seed=3), model.fit(data, SPLIT, seed=3))
 
 
-def test_another_seed_gives_others(model):
+def test_other_seed_gives_other_weights(model):
     one, other = model.fit(DATA, SPLIT, seed=3), model.fit(DATA, SPLIT, seed=4)
-    assert same(matrices(one), matrices(other)) == []
+    assert equal_names(matrices(one), matrices(other)) == []
     assert one.history.loss[0] != other.history.loss[0]
 
 
-def test_shared_generators_do_not_matter(model):
-    usual = model.fit(DATA, SPLIT)
+def test_global_generators_do_not_matter(model):
+    expected = model.fit(DATA, SPLIT)
     with torch.random.fork_rng():
         torch.manual_seed(12345)
-        assert_same_bits(model.fit(DATA, SPLIT), usual)
+        assert_same_bits(model.fit(DATA, SPLIT), expected)
 
 
-@pytest.mark.parametrize(("kind", "num"), [("words", 2), ("words", 3), ("dense", 2)])
+@pytest.mark.parametrize(("kind", "num"), [("sparse", 2), ("sparse", 3), ("dense", 2)])
 @pytest.mark.parametrize("name", WIDE)
-def test_the_number_of_threads_does_not_matter(name, kind, num, monkeypatch):
+def test_number_of_threads_does_not_matter(name, kind, num, monkeypatch):
     with threads(1):
         one = WIDE[name].fit(LARGE[kind], LARGE_SPLIT)
     monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 1)
@@ -96,19 +96,19 @@ def test_the_number_of_threads_does_not_matter(name, kind, num, monkeypatch):
         assert_same_bits(WIDE[name].fit(LARGE[kind], LARGE_SPLIT), one)
 
 
-def test_threads_that_helped_leave(model, monkeypatch):
+def test_worker_threads_end_after_fit(model, monkeypatch):
     monkeypatch.setattr(compiled, "MIN_PARALLEL_OPERATIONS", 1)
     before = set(threading.enumerate())
     with threads(3):
         model.fit(DATA, SPLIT)
     for thread in set(threading.enumerate()) - before:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
         assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_another_fit_beside_it_does_not_matter(name):
-    usual = WIDE[name].fit(LARGE["words"], LARGE_SPLIT)
+def test_concurrent_fit_does_not_matter(name):
+    expected = WIDE[name].fit(LARGE["sparse"], LARGE_SPLIT)
     done = threading.Event()
 
     def busy():
@@ -118,31 +118,31 @@ def test_another_fit_beside_it_does_not_matter(name):
     other = threading.Thread(target=busy)
     other.start()
     try:
-        assert_same_bits(WIDE[name].fit(LARGE["words"], LARGE_SPLIT), usual)
+        assert_same_bits(WIDE[name].fit(LARGE["sparse"], LARGE_SPLIT), expected)
     finally:
         done.set()
         other.join()
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_another_thread_that_ends_a_fit_does_not_matter(name):
-    """It sets the number of threads back, while this fit still needs one."""
-    usual = WIDE[name].fit(LARGE["dense"], LARGE_SPLIT)
+def test_concurrent_fit_that_ends_first_does_not_matter(name):
+    """The other fit restores the number of threads while this fit still needs one thread."""
+    expected = WIDE[name].fit(LARGE["dense"], LARGE_SPLIT)
 
     def other():
         torch.set_num_threads(2)
         SMALL_MODELS["gcn"].fit(DATA, SPLIT)
-        torch.rand(100)  # of the shared generator
+        torch.rand(100)  # uses the global generator
 
     def start_other(epoch):
         if epoch.epoch == 1:
             run(other)
 
     with threads(2), torch.random.fork_rng():
-        assert_same_bits(WIDE[name].fit(LARGE["dense"], LARGE_SPLIT, on_epoch=start_other), usual)
+        assert_same_bits(WIDE[name].fit(LARGE["dense"], LARGE_SPLIT, on_epoch=start_other), expected)
 
 
-def test_another_process_gives_the_same_bits():
+def test_other_process_gives_same_bits():
     program = (
         "from helpers.block_graph import *\n"
         "from types import SimpleNamespace\n"
@@ -150,12 +150,12 @@ def test_another_process_gives_the_same_bits():
         "print(*(digest(SMALL_MODELS[name].fit(data, make_split(data), seed=5)) for name in ('gcn', 'gmnn')))\n"
     )
     tests = Path(__file__).parents[1]
-    other = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, timeout=300)
+    other = subprocess.run([sys.executable, "-c", program], cwd=tests, capture_output=True, text=True, timeout=600)
     assert other.returncode == 0, other.stderr
     assert other.stdout.split() == [digest(SMALL_MODELS[name].fit(DATA, SPLIT, seed=5)) for name in ("gcn", "gmnn")]
 
 
-def test_fits_that_overlap_give_the_threads_back():
+def test_overlapping_fits_restore_number_of_threads():
     first_began, second_began, first_ended = threading.Event(), threading.Event(), threading.Event()
 
     def first():
@@ -168,12 +168,12 @@ def test_fits_that_overlap_give_the_threads_back():
 
     with threads(2):
         run(first, second)
-        seen = []
-        run(lambda: seen.append(torch.get_num_threads()))  # a new thread takes what is usual
-        assert seen == [2]
+        counts = []
+        run(lambda: counts.append(torch.get_num_threads()))  # a new thread inherits the default
+        assert counts == [2]
 
 
-def test_a_fit_that_ends_while_another_runs_gives_its_own_thread_back():
+def test_fit_that_ends_during_another_restores_its_number_of_threads():
     second_began, first_ended = threading.Event(), threading.Event()
     second = threading.Thread(
         target=lambda: SMALL_MODELS["gcn"].fit(
@@ -194,7 +194,7 @@ def test_a_fit_that_ends_while_another_runs_gives_its_own_thread_back():
 
 
 def run(*functions):
-    """Run functions in threads of their own."""
+    """Run each function in its own thread."""
     running = [threading.Thread(target=function) for function in functions]
     for thread in running:
         thread.start()
@@ -202,84 +202,84 @@ def run(*functions):
         thread.join()
 
 
-# Seeds are separate.
+# Separate seeds.
 
 
-def test_one_seed_is_short_for_three(model):
+def test_single_seed_equals_three_seeds(model):
     assert_same_bits(model.fit(DATA, SPLIT, seed=3), model.fit(DATA, SPLIT, seed=ew.Seeds(3, 3, 3)))
 
 
-def test_initial_weights_follow_the_seed_of_initialization_only(model):
-    begin = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 1, 1)))
-    again = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)))
-    other = matrices(untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(2, 1, 1)))
-    assert same(begin, again) == list(begin)
-    assert same(begin, other) == []
+def test_initial_weights_depend_on_initialization_seed_only(model):
+    begin = matrices(without_training(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 1, 1)))
+    again = matrices(without_training(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)))
+    other = matrices(without_training(model).fit(DATA, SPLIT, seed=ew.Seeds(2, 1, 1)))
+    assert equal_names(begin, again) == list(begin)
+    assert equal_names(begin, other) == []
 
 
-def test_the_rate_of_dropout_leaves_initial_weights(model):
-    begin = matrices(untrained(model).fit(DATA, SPLIT))
-    other = matrices(replace(untrained(model), dropout=0.1).fit(DATA, SPLIT))
-    assert same(begin, other) == list(begin)
+def test_initial_weights_do_not_depend_on_dropout(model):
+    begin = matrices(without_training(model).fit(DATA, SPLIT))
+    other = matrices(replace(without_training(model), dropout=0.1).fit(DATA, SPLIT))
+    assert equal_names(begin, other) == list(begin)
 
 
-def test_a_fit_begins_with_the_weights_that_are_drawn():
+def test_fit_starts_from_initial_weights():
     task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
     drawn = ew.GCN(hidden=8).initial_weights(30, 3, Initializer(generator(4, "gcn"), task.dtype, task.device))
-    fitted = untrained(SMALL_MODELS["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialization=4))
+    fitted = without_training(SMALL_MODELS["gcn"]).fit(DATA, SPLIT, seed=ew.Seeds(initialization=4))
     assert torch.equal(fitted.weights["weight_1"], drawn["weight_1"])
     assert torch.equal(fitted.weights["weight_2"], drawn["weight_2"])
 
 
-def test_the_seed_of_dropout_moves_losses_and_not_where_they_begin(model):
-    one = untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 1, 1)).history
-    other = untrained(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 1)).history
+def test_dropout_seed_changes_training_loss_only(model):
+    one = without_training(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 1, 1)).history
+    other = without_training(model).fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 1)).history
     assert one.loss[0] != other.loss[0]
     assert one.val_loss[0] == other.val_loss[0]
 
 
 @pytest.fixture
-def masks(monkeypatch):
-    """Write down where the words of each draw of dropout begin: they decide who is dropped."""
+def mask_starts(monkeypatch):
+    """Record the start of the random stream of each dropout mask, which determines the mask."""
     starts = []
     start = Dropout.start
 
-    def written(self, draw):
+    def recorded(self, draw):
         starts.append(start(self, draw))
         return starts[-1]
 
-    monkeypatch.setattr(Dropout, "start", written)
+    monkeypatch.setattr(Dropout, "start", recorded)
     return starts
 
 
-def masks_of(model, seeds, masks):
-    masks.clear()
+def fit_mask_starts(model, seeds, mask_starts):
+    mask_starts.clear()
     model.fit(DATA, SPLIT, seed=seeds)
-    return list(masks)
+    return list(mask_starts)
 
 
-def test_dropout_follows_the_seed_of_dropout_only(model, masks):
+def test_masks_depend_on_dropout_seed_only(model, mask_starts):
     model = replace(model, step_patience=4, rounds=1, round_patience=1) if model.name == "epfgnn" else model
-    one = masks_of(model, ew.Seeds(1, 1, 1), masks)
-    assert masks_of(model, ew.Seeds(2, 1, 2), masks) == one
-    assert not set(masks_of(model, ew.Seeds(1, 2, 1), masks)) & set(one)
+    one = fit_mask_starts(model, ew.Seeds(1, 1, 1), mask_starts)
+    assert fit_mask_starts(model, ew.Seeds(2, 1, 2), mask_starts) == one
+    assert not set(fit_mask_starts(model, ew.Seeds(1, 2, 1), mask_starts)) & set(one)
 
 
-def test_no_mask_comes_twice(model, masks):
-    starts = masks_of(model, ew.Seeds(), masks)
+def test_masks_are_unique(model, mask_starts):
+    starts = fit_mask_starts(model, ew.Seeds(), mask_starts)
     draws = 4 if model.name == "gat" else 1
     assert len(starts) == len(set(starts)) == draws * model.fit(DATA, SPLIT).history.epochs
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
-def test_who_draws_no_samples_ignores_their_seed(name):
+def test_models_without_sampling_ignore_the_sampling_seed(name):
     assert_same_bits(
         SMALL_MODELS[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)),
         SMALL_MODELS[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4)),
     )
 
 
-def test_samples_follow_the_seed_of_sampling():
+def test_samples_depend_on_sampling_seed():
     one = SMALL_MODELS["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3))
     other = SMALL_MODELS["gmnn"].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 4))
     assert pretraining(one) == pretraining(other)
@@ -287,38 +287,38 @@ def test_samples_follow_the_seed_of_sampling():
     assert not torch.equal(one.sample_logits, other.sample_logits)
 
 
-def drawn_labels(monkeypatch, seeds, **options):
-    """Write down what uniform numbers GMNN draws, by the labels that they choose of equal ones."""
-    drawn, draw = [], gmnn.draw_classes
-    equal = torch.full((90, 1000), 1e-3, dtype=torch.float64)
+def record_uniform_draws(monkeypatch, seeds, **options):
+    """Record the uniform numbers that GMNN draws, through the classes they select from a uniform distribution."""
+    classes, draw = [], gmnn.draw_classes
+    uniform = torch.full((90, 1000), 1e-3, dtype=torch.float64)
 
-    def written(probs, draws):
+    def recorded(probs, draws):
         state = draws.get_state()
-        drawn.append(draw(equal, draws).tolist())
+        classes.append(draw(uniform, draws).tolist())
         draws.set_state(state)
         return draw(probs, draws)
 
-    monkeypatch.setattr(gmnn, "draw_classes", written)
+    monkeypatch.setattr(gmnn, "draw_classes", recorded)
     replace(SMALL_MODELS["gmnn"], **options).fit(DATA, SPLIT, seed=seeds)
     monkeypatch.undo()
-    return drawn
+    return classes
 
 
-def test_sampling_does_not_follow_other_seeds_or_hyper_parameters(monkeypatch):
-    one = drawn_labels(monkeypatch, ew.Seeds(1, 1, 1))
+def test_sampling_does_not_depend_on_other_seeds_or_hyper_parameters(monkeypatch):
+    one = record_uniform_draws(monkeypatch, ew.Seeds(1, 1, 1))
     assert len(one) == 1 + 4
-    assert drawn_labels(monkeypatch, ew.Seeds(2, 2, 1), dropout=0.1, hidden=4) == one
-    assert drawn_labels(monkeypatch, ew.Seeds(1, 1, 2)) != one
+    assert record_uniform_draws(monkeypatch, ew.Seeds(2, 2, 1), dropout=0.1, hidden=4) == one
+    assert record_uniform_draws(monkeypatch, ew.Seeds(1, 1, 2)) != one
 
 
-def test_more_samples_leave_the_first():
+def test_more_samples_keep_the_first_ones():
     few, many = (replace(SMALL_MODELS["gmnn"], samples=num).fit(DATA, SPLIT) for num in (4, 7))
     assert torch.equal(many.sample_logits[:4], few.sample_logits)
 
 
 @pytest.mark.parametrize("name", ["gmnn", "epfgnn"])
 @pytest.mark.parametrize("patience", [3, 50])
-def test_pretraining_is_a_gcn(name, patience):
+def test_pretraining_equals_gcn(name, patience):
     seeds = ew.Seeds(5, 6, 7)
     model = replace(SMALL_MODELS[name], pretrain_epochs=40, pretrain_patience=patience, learning_rate=0.1)
     alone = ew.GCN(hidden=8, max_epochs=40, patience=patience, learning_rate=0.1).fit(DATA, SPLIT, seed=seeds)
@@ -326,37 +326,37 @@ def test_pretraining_is_a_gcn(name, patience):
     assert pretraining(model.fit(DATA, SPLIT, seed=seeds)) == pretraining(alone)
 
 
-# Names and order.
+# Permutations.
 
 
-def test_the_order_of_edges_does_not_matter(model):
+def test_order_of_edges_does_not_matter(model):
     order = torch.randperm(DATA.num_edges, generator=torch.Generator().manual_seed(1))
     assert_same_bits(model.fit(copy_with(DATA, edge_index=DATA.edge_index[:, order]), SPLIT), model.fit(DATA, SPLIT))
 
 
-@pytest.mark.parametrize("dense", [False, True], ids=["words", "dense"])
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
-def test_names_of_nodes_matter_only_to_dropout(name, dense):
-    """Without dropout, curves and beliefs differ by rounding."""
+def test_permuting_nodes_permutes_results_without_dropout(name, dense):
+    """Dropout masks depend on the order of nodes. Without dropout, results differ by rounding only."""
     data = make_block_graph(dense=dense, dtype=torch.float64)
     order = torch.randperm(90, generator=torch.Generator().manual_seed(2))
-    place = order.argsort()  # where node i has gone
-    renamed = copy_with(data, x=data.x[order], edge_index=place[data.edge_index], y=data.y[order])
+    inverse = order.argsort()
+    permuted = copy_with(data, x=data.x[order], edge_index=inverse[data.edge_index], y=data.y[order])
     split = ew.Split(SPLIT.train[order], SPLIT.val[order], SPLIT.test[order], 0, 0)
     model = replace(SMALL_MODELS[name], dropout=0.0)
-    one, other = model.fit(data, SPLIT), model.fit(renamed, split)
+    one, other = model.fit(data, SPLIT), model.fit(permuted, split)
     assert other.history.val_accuracy == one.history.val_accuracy
     assert other.history.loss == pytest.approx(one.history.loss, rel=1e-9)
     assert other.history.val_loss == pytest.approx(one.history.val_loss, rel=1e-9)
-    torch.testing.assert_close(other.posterior().node[place], one.posterior().node, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(other.posterior().node[inverse], one.posterior().node, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_names_of_classes_do_not_matter_to_what_can_be_learned(name):
-    """Labels that are turned round give other weights, but are learned as well."""
+def test_permuted_classes_are_learned_equally_well(name):
+    """Reversed labels give other weights, but the same accuracy."""
     data = make_block_graph(120, within=0.2, between=0.01)
     split = make_split(data)
     model = replace(SMALL_MODELS[name], hidden=16, max_epochs=60)
-    turned = copy_with(data, y=2 - data.y)
-    belief = model.fit(turned, split).posterior().node
-    assert float((belief.argmax(1) == turned.y)[split.test].double().mean()) > 0.85
+    reversed_data = copy_with(data, y=2 - data.y)
+    marginals = model.fit(reversed_data, split).posterior().node
+    assert float((marginals.argmax(1) == reversed_data.y)[split.test].double().mean()) > 0.85

@@ -40,8 +40,9 @@ class StructuredCalibrator(Calibrator):
     neighbors twice, since a graph network has already used them.
 
     **Log odds ratio.** J compares labeled edges, whose two ends are labeled, with all pairs of labeled nodes. With
-    logit(k, n) = log((k + ½) / (n - k + ½)), f = logit(same-label edges, edges) - logit(same-label pairs, pairs). The
-    variance of f is V = 1 / (same-label edges + ½) + 1 / (other edges + ½), and J = f · f² / (f² + V) is f shrunk to 0.
+    logit(k, n) = log((k + ½) / (n - k + ½)), f = logit(same-label edges, edges) - logit(same-label pairs, pairs). Its
+    variance is approximated by V = 1 / (same-label edges + ½) + 1 / (other edges + ½), as if edges were independent and
+    the log odds of pairs were exact. J = f · f² / (f² + V) is f shrunk to 0.
 
     **Coupling.** w maximizes Σ log q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)) over labeled edges plus the log density of the
     prior N(J/2, (J/6)² + V/4 + 0.25²). The prior mean is half way between 0, which is right if the marginals explain
@@ -49,7 +50,7 @@ class StructuredCalibrator(Calibrator):
     both ends three standard deviations away; the other two terms widen the prior. |w| is at most 6. Without labeled
     edges w is 0.
 
-    The likelihood needs marginals that were made without the labels of the edge:
+    The likelihood needs marginals of a model that was not trained on the labels of the edge:
 
     - If both ends are validation nodes, the calibrated marginals p are used. These edges are few.
     - On training nodes a network is over-confident. For all other labeled edges the marginals come from a ridge
