@@ -28,6 +28,8 @@ SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": secrets.token_hex(32),  # so that Ray writes none to the home folder
+    "RAY_gcs_server_port_wait_time_s": "600",  # seconds; on a busy machine, processes start slowly
+    "RAY_worker_register_timeout_seconds": "600",
 }
 with pytest.MonkeyPatch.context() as patch:
     for name, value in SETTINGS.items():
@@ -58,10 +60,7 @@ def nodes() -> Iterator[SimpleNamespace]:
     """Start a head that runs no tasks and two nodes of one core each, on the loopback interface."""
     from ray.cluster_utils import Cluster
 
-    config = {
-        "health_check_period_ms": 500,  # notice soon that a node has died
-        "worker_register_timeout_seconds": 600,  # workers start slowly on a busy machine
-    }
+    config = {"health_check_period_ms": 500}  # notice soon that a node has died
     started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": config, **SMALL})
     try:
         first, second = (started.add_node(num_cpus=1, **SMALL) for _ in range(2))

@@ -31,6 +31,8 @@ LOCAL_CLUSTER_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
     "RAY_AUTH_TOKEN": token_hex(32),
+    "RAY_gcs_server_port_wait_time_s": "600",  # seconds; on a busy machine, processes start slowly
+    "RAY_worker_register_timeout_seconds": "600",
 }
 # Environment variables for a running cluster: one attempt to connect, of half a minute, instead of twenty.
 RUNNING_CLUSTER_VARIABLES = {"RAY_gcs_server_port_wait_time_s": "1"}
