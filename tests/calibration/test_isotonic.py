@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
@@ -27,7 +27,6 @@ def random_observations(seed, observations, levels=None):
     return p, rng.random(observations) < p**2
 
 
-@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), observations=st.integers(1, 60), levels=st.sampled_from([None, 3, 10]))
 def test_map_equals_scikit_learn(seed, observations, levels):
     p, happened = random_observations(seed, observations, levels)

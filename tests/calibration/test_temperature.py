@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
 from torch.nn.functional import cross_entropy
 
 from edgewise import TemperatureScaling
@@ -27,8 +26,13 @@ def nll(logits, labels, temperature):
     return float(cross_entropy(logits / temperature, labels))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 3.0])
 def test_probabilities_equal_netcal(true_temperature):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyro warns about its own functions
+        from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
+
     logits, labels = random_logits_and_labels(0, true_temperature=true_temperature)
     p = logits.softmax(-1).numpy()
     with warnings.catch_warnings():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.kernels.adam import Adam
@@ -136,7 +136,6 @@ def early_stopping_loop(script, patience):
     script=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([48.0, LOW, 90.0, HIGH])), min_size=1, max_size=12),
     patience=st.integers(1, 4),
 )
-@settings(max_examples=100)
 def test_random_scripts_equal_loop(script, patience):
     assert run(script, patience) == early_stopping_loop(script, patience)
 
