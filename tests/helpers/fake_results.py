@@ -1,4 +1,4 @@
-"""Results that nobody trained for: drawn at random but always the same, near the published ones, and quick to make."""
+"""Fake results of sweeps: random but reproducible, and close to the published numbers."""
 
 import json
 import math
@@ -29,7 +29,7 @@ PREDICTIONS_OF = {
     "jointgcn": ("joint",),
 }
 ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
-ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # whose numbers to be near
+ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # the published row to imitate
 
 
 def fake_results(
@@ -40,11 +40,11 @@ def fake_results(
     inits: int = 1,
     calibrators: Sequence[str] = (),
 ) -> Results:
-    """Make results of some cells, among them sets without a disagreeing edge, and an infinite NLL.
+    """Return fake results, with some empty views and an infinite NLL among them.
 
-    All runs of GAT on Pubmed, and the first of GCN on Cora, have no disagreeing edge; the first run of GMNN on Citeseer
-    gave a disagreeing pair the probability 0 when it averaged logits. What was not published is made up like Cora, but
-    on Texas nothing agrees, and the test nodes of its first split have no edges.
+    All runs of GAT on Pubmed, and the first run of GCN on Cora, have no disagreeing edge. In the first run of GMNN on
+    Citeseer, the prediction from averaged logits has an infinite NLL. Datasets without published numbers are like
+    Cora, but on Texas no edge agrees, and the test nodes of its first split have no edges.
     """
     runs = [
         fake_run(dataset, model, split, fold, init, calibrators)
@@ -61,7 +61,7 @@ def fake_results(
 
 
 def with_hostile_text(results: Results) -> Results:
-    """Put text that looks like HTML wherever results have free text: versions, sources, workers and errors."""
+    """Replace all free text in the results, in versions, sources, workers and errors, by HTML."""
     runs = [replace(run, versions={**run.versions, "torch": HOSTILE, HOSTILE: "1"}) for run in results.runs]
     commands = [replace(command, sources=HOSTILE, workers=HOSTILE) for command in results.commands]
     failures = {RunKey("cora", "gat", "[{}]", 4, 2, 1): f"Traceback\n{HOSTILE}"}
@@ -71,9 +71,9 @@ def with_hostile_text(results: Results) -> Results:
 def fake_run(
     dataset: str, model: str, split: int = 0, fold: int = 0, init: int = 0, calibrators: Sequence[str] = ()
 ) -> Run:
-    """Make one run with all predictions of its model, and of calibrators if it is a model that is calibrated.
+    """Return one run with all predictions of its model, and of calibrators if the model can be calibrated.
 
-    A model that the paper does not know predicts like a GCN.
+    Other models have the same predictions as a GCN.
     """
     own = PREDICTIONS_OF.get(model, (UNCALIBRATED_PREDICTION,))
     added = tuple(calibrators) if UNCALIBRATED_PREDICTION in own else ()
@@ -91,27 +91,27 @@ def _prediction(key: RunKey, name: str, place: int) -> Prediction:
     published, homophily = PUBLISHED_SCORES[like], PUBLISHED_DATASETS[like].homophily.mean
     scores = published.get(row, published["gcn"])
     first = (key.split, key.fold, key.init) == (0, 0, 0)
-    alike = key.cell == ("pubmed", "gat") or (first and key.cell == ("cora", "gcn"))
-    num_agree = 0 if key.dataset == "texas" else 200 if alike else round(200 * homophily)
+    no_disagreement = key.cell == ("pubmed", "gat") or (first and key.cell == ("cora", "gcn"))
+    num_agree = 0 if key.dataset == "texas" else 200 if no_disagreement else round(200 * homophily)
     sizes = {"nodewise": 150, "agree": num_agree, "disagree": 200 - num_agree}
     bins = {
-        # Too sure of edges that disagree, not sure enough of others; the predictions of a model differ by a little.
+        # Overconfident on disagreeing edges, underconfident elsewhere. The predictions of a model differ slightly.
         view: _bins(
             draw, size, scores["accuracy"][view].mean, (1 if view == "disagree" else -1) * scores["ece"][view].mean
         )
         for view, size in sizes.items()
     }
-    bins["edgewise"] = _added(bins["agree"], bins["disagree"])
+    bins["edgewise"] = _sum_bins(bins["agree"], bins["disagree"])
     bins[SAME_LABEL] = _bins(draw, 200, homophily, -0.05 - 0.01 * place)
-    impossible = first and key.cell == ("citeseer", "gmnn") and name == "averaged_logits"
+    has_infinite_nll = first and key.cell == ("citeseer", "gmnn") and name == "averaged_logits"
     return {
-        view: _result(of_view, draw, impossible and view in ("edgewise", "disagree"))
+        view: _result(of_view, draw, has_infinite_nll and view in ("edgewise", "disagree"))
         for view, of_view in sorted(bins.items(), key=lambda item: ORDER.index(item[0]))
     }
 
 
 def _bins(draw: np.random.Generator, size: int, accuracy: float, gap: float) -> Bins:
-    """Draw confidences whose mean is the accuracy plus a gap, and which of them are right."""
+    """Draw confidences with mean accuracy + gap, and whether each element is correct."""
     mean = min(max(accuracy + gap, 0.05), 0.95)
     confidence = draw.beta(6 * mean, 6 * (1 - mean), size)
     correct = draw.random(size) < confidence - mean + accuracy
@@ -119,14 +119,14 @@ def _bins(draw: np.random.Generator, size: int, accuracy: float, gap: float) -> 
     count, confidence_sum, correct_sum = (
         np.bincount(place, weights, N_BINS) for weights in (np.ones(size), confidence, correct.astype(float))
     )
-    return Bins(_whole(count), confidence_sum.astype(float).tolist(), _whole(correct_sum))
+    return Bins(_to_ints(count), confidence_sum.astype(float).tolist(), _to_ints(correct_sum))
 
 
-def _whole(values: Iterable[float]) -> list[int]:
+def _to_ints(values: Iterable[float]) -> list[int]:
     return [round(value) for value in values]
 
 
-def _added(one: Bins, other: Bins) -> Bins:
+def _sum_bins(one: Bins, other: Bins) -> Bins:
     return Bins(
         [a + b for a, b in zip(one.count, other.count, strict=True)],
         [a + b for a, b in zip(one.confidence_sum, other.confidence_sum, strict=True)],
@@ -134,21 +134,23 @@ def _added(one: Bins, other: Bins) -> Bins:
     )
 
 
-def _result(bins: Bins, draw: np.random.Generator, impossible: bool) -> ViewResult:
-    """Give scores that fit the bins, as far as bins tell."""
+def _result(bins: Bins, draw: np.random.Generator, has_infinite_nll: bool) -> ViewResult:
+    """Return scores that are consistent with the bins."""
     count = sum(bins.count)
     if not count:
         return ViewResult(0, math.nan, math.nan, math.nan, math.nan, bins)
     accuracy = sum(bins.correct_sum) / count
-    gaps = (abs(right - sure) for right, sure in zip(bins.correct_sum, bins.confidence_sum, strict=True))
-    nll = math.inf if impossible else (1.2 - accuracy) * 2 + 0.1 * draw.random()
+    gaps = (
+        abs(correct - confidence) for correct, confidence in zip(bins.correct_sum, bins.confidence_sum, strict=True)
+    )
+    nll = math.inf if has_infinite_nll else (1.2 - accuracy) * 2 + 0.1 * draw.random()
     return ViewResult(count, accuracy, nll, (1.1 - accuracy) * 1.2, sum(gaps) / count, bins)
 
 
 def _task(dataset: str, split: int) -> TaskRow:
     size: DatasetStatistics = PUBLISHED_DATASETS[_published_or_cora(dataset)]
-    shares = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
-    shifted = [share.mean + (0.6 if split % 2 else -0.2) * share.std for share in shares]
+    fractions = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
+    shifted = [fraction.mean + (0.6 if split % 2 else -0.2) * fraction.std for fraction in fractions]
     if dataset == "texas":
         shifted = [math.nan, 0.0, 0.0, 0.0] if split == 0 else [0.0, 0.9, 0.0, 0.9]
     return TaskRow(

@@ -1,4 +1,4 @@
-"""Rows of studies that never were."""
+"""Fake rows of a study."""
 
 from edgewise.paper.study import SCORE_COLUMNS, GraphKey, StudyRow
 

@@ -1,4 +1,4 @@
-"""A model and a calibrator that sweep and paper have never heard of are run, stored and shown."""
+"""A new model and a new calibrator are run, stored and shown without changes elsewhere."""
 
 import csv
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Brief(ew.GCN):
 
 @dataclass(frozen=True)
 class Halved(NodeCalibrator):
-    """Half of the logits."""
+    """Halves the logits."""
 
     name = "halved"
 
@@ -57,7 +57,7 @@ class Halved(NodeCalibrator):
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     root, out = write_planetoid(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("results")
     models, calibrators = {**known_models(), "brief": Brief}, {**known_calibrators(), "halved": Halved}
-    with pytest.MonkeyPatch.context() as patch:  # as if their files were in the package
+    with pytest.MonkeyPatch.context() as patch:  # as if they were part of the package
         patch.setattr(plan_module, "known_models", lambda: models)
         for module in (plan_module, run_module, recipes):
             patch.setattr(module, "known_calibrators", lambda: calibrators)
@@ -69,7 +69,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results.read(out)
 
 
-def test_they_come_after_what_is_known(results: Results) -> None:
+def test_new_models_and_calibrators_come_last(results: Results) -> None:
     assert sort_models(["brief", "jointgcn", "gcn"]) == ["gcn", "brief", "jointgcn"]
     assert results.models == ["gcn", "brief"]
     assert results.calibrators == ["temperature", "halved"]
@@ -78,7 +78,7 @@ def test_they_come_after_what_is_known(results: Results) -> None:
         assert run.predictions["halved"]["nodewise"].ece != run.predictions["product"]["nodewise"].ece
 
 
-def test_they_have_rows_in_tables_and_a_place_on_the_page(results: Results, tmp_path: Path) -> None:
+def test_new_models_and_calibrators_are_in_tables_and_page(results: Results, tmp_path: Path) -> None:
     write_tables(results, tmp_path)
     with (tmp_path / "tables.csv").open(encoding="utf-8") as file:
         rows = {(row["reading"], row["row"]) for row in csv.DictReader(file)}

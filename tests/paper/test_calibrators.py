@@ -1,4 +1,4 @@
-"""What calibrators do, in tables, sentences and a figure, against loops over made-up runs."""
+"""Calibrators in tables, sentences and a figure, compared with loops over fake runs."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def partly(results: Results) -> Results:
     return replace(results, runs=[*results.runs, *(fake_run("cora", "gcn", 1, fold) for fold in range(3))])
 
 
-def test_every_calibrator_is_explained() -> None:
+def test_every_calibrator_has_a_description() -> None:
     assert set(CALIBRATORS) <= set(PREDICTIONS)
 
 
@@ -66,7 +66,7 @@ def test_rows_are_means_over_the_calibrated_runs(results: Results, is_partly: bo
             assert cell.is_bold == (float(cell.text.split()[0]) == best)
 
 
-def test_a_calibrator_of_few_runs_says_so(results: Results) -> None:
+def test_calibrator_with_fewer_runs_has_a_remark(results: Results) -> None:
     first, *others = results.runs
     without = replace(first, predictions={n: p for n, p in first.predictions.items() if n != "isotonic"})
     rows = calibrator_rows(replace(results, runs=[without, *others]))
@@ -74,29 +74,30 @@ def test_a_calibrator_of_few_runs_says_so(results: Results) -> None:
     assert [(row.model, row.label, row.remark) for row in short] == [("gcn", "isotonic", "2 runs")]
 
 
-def test_tables_fit_and_are_ascii_in_latex() -> None:
-    found = fake_results(("cora", "pubmed"), calibrators=CALIBRATORS)
-    titles = [table.title for table in paper_tables(found)]
+def test_tables_fit_a_terminal_and_latex_is_ascii() -> None:
+    calibrated = fake_results(("cora", "pubmed"), calibrators=CALIBRATORS)
+    tables = paper_tables(calibrated)
+    titles = [table.title for table in tables]
     place = titles.index("Calibrators")
-    assert titles[place + 1] == "Structured calibration against the paper's models"
-    assert all(table_latex(table).isascii() for table in paper_tables(found)[place : place + 2])
-    lines = report_text(found).splitlines()[:-1]
+    assert titles[place + 1].startswith("Structured calibration")
+    assert all(table_latex(table).isascii() for table in tables[place : place + 2])
+    lines = report_text(calibrated).splitlines()[:-1]
     assert max(map(len, lines)) <= 120
     assert lines.index("cora gat") > lines.index("cora gcn") > lines.index("Calibrators")
 
 
-def test_without_calibrators_nothing_is_said_of_them(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = fake_results(("cora",), ("gcn", "jointgcn"), splits=1)
-    assert not any("alibrat" in table.title for table in paper_tables(found))
-    assert "calibrated" not in scores_csv(found)
+def test_report_without_calibrators_does_not_mention_them(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    uncalibrated = fake_results(("cora",), ("gcn", "jointgcn"), splits=1)
+    assert not any("alibrat" in table.title for table in paper_tables(uncalibrated))
+    assert "calibrated" not in scores_csv(uncalibrated)
     monkeypatch.setattr("edgewise.paper.figures.READINGS", {})  # no other figures
-    assert [name for name, _ in sweep_figures(found)] == []
+    assert [name for name, _ in sweep_figures(uncalibrated)] == []
     assert [name for name, _ in sweep_figures(results)] == ["calibrators"]
     plt.close()
-    assert page_data(found)["calibrated"] == {} == page_data(found)["calibrators"]
+    assert page_data(uncalibrated)["calibrated"] == {} == page_data(uncalibrated)["calibrators"]
 
 
-def test_csv_has_every_score_of_calibrators(results: Results) -> None:
+def test_csv_has_all_scores_of_calibrators(results: Results) -> None:
     lines = [row for row in csv.DictReader(io.StringIO(scores_csv(results))) if row["reading"] == "calibrated"]
     assert len(lines) == 2 * 2 * (1 + len(SOME)) * 4 * 5
     (line,) = (
@@ -105,17 +106,17 @@ def test_csv_has_every_score_of_calibrators(results: Results) -> None:
         if (row["dataset"], row["row"], row["metric"], row["view"]) == ("cora", "gcn structured", "nll", "disagree")
     )
     values = [run.predictions["structured"]["disagree"].nll for run in results.of("cora", "gcn")]
-    known = [value for value in values if not math.isnan(value)]
-    assert float(line["mean"]) == pytest.approx(fmean(known)) and int(line["runs"]) == len(known) == 2
+    valid = [value for value in values if not math.isnan(value)]
+    assert float(line["mean"]) == pytest.approx(fmean(valid)) and int(line["runs"]) == len(valid) == 2
 
 
-# --- structured calibration against others ---
+# --- structured calibration compared with others ---
 
-SCORES = {"gcn": 1.0, "gat": 1.1, "gmnn": 0.9, "jointgcn": 0.8}  # edge NLL of what is not calibrated
+SCORES = {"gcn": 1.0, "gat": 1.1, "gmnn": 0.9, "jointgcn": 0.8}  # uncalibrated edge NLL
 
 
 def with_scores(run: Run, shifts: Mapping[str, float]) -> Run:
-    """Set edge NLL, Brier score and ECE by the model, less what a calibrator takes off, and node accuracy to 0.8."""
+    """Set edge NLL, Brier score and ECE to those of the model minus a shift per calibrator, and accuracy to 0.8."""
     base = SCORES[run.key.model]
     predictions = {}
     for name, views in run.predictions.items():
@@ -125,14 +126,14 @@ def with_scores(run: Run, shifts: Mapping[str, float]) -> Run:
     return replace(run, predictions=predictions)
 
 
-def set_up(results: Results, structured: float) -> Results:
-    """Give the runs of Cora set scores: temperature scaling takes 0.15 off, structured calibration what is said."""
+def with_fixed_scores(results: Results, structured: float) -> Results:
+    """Set the scores of Cora runs: temperature scaling lowers the NLL by 0.15, structured calibration as given."""
     shifts = {"temperature": 0.15, "structured": structured}
     return replace(results, runs=[with_scores(run, shifts) for run in results.runs if run.key.dataset == "cora"])
 
 
-def test_structured_is_compared_with_the_papers_models_temperature_and_structured(results: Results) -> None:
-    rows = printed_rows(structured_rows(set_up(results, 0.4)))
+def test_structured_table_has_paper_models_and_calibrated_models(results: Results) -> None:
+    rows = printed_rows(structured_rows(with_fixed_scores(results, 0.4)))
     assert [row.label for row in rows] == [
         *("gcn", "gat", "gmnn as published", "gmnn as defined", "jointgcn"),
         *("gcn + temperature", "gat + temperature", "gcn + structured", "gat + structured"),
@@ -142,23 +143,21 @@ def test_structured_is_compared_with_the_papers_models_temperature_and_structure
     assert by_name["gat + temperature"][2].text == "9.60 ± 0.08"
 
 
-def test_all_aims_met(results: Results) -> None:
-    of_gcn, of_gat = verdicts(set_up(results, 0.4))
+def test_verdict_with_all_aims_met(results: Results) -> None:
+    of_gcn, of_gat = verdicts(with_fixed_scores(results, 0.4))
     assert of_gcn.missed == of_gat.missed == []
     assert str(of_gcn) == (
         "Cora, GCN: all aims are met. Edge NLL 0.6100 is below all 5 others, the lowest GCN + temperature (0.8600); "
         "edge Brier score 0.3050 is below all 5 others, the lowest GCN + temperature (0.4300); "
         "edge ECE 6.100% is not above any of 5 others, the lowest GCN + temperature (8.600%); "
-        "node accuracy is that of GCN in each of 3 runs; "
-        "run by run its edge NLL is below that of GCN + temperature in 3 of 3 runs."
+        "node accuracy equals that of GCN in each of 3 runs; "
+        "paired by run, its edge NLL is below that of GCN + temperature in 3 of 3 runs."
     )
-    assert "Of 2 pairs of dataset and model, all aims are met for 2; one by one: edge NLL 2," in verdict_summary(
-        [of_gcn, of_gat]
-    )
+    assert "all aims are met for 2; each aim: edge NLL 2," in verdict_summary([of_gcn, of_gat])
 
 
-def test_missed_aims_are_named_with_their_numbers(results: Results) -> None:
-    found = set_up(results, 0.15)  # as much as temperature scaling
+def test_verdict_lists_missed_aims_with_their_numbers(results: Results) -> None:
+    found = with_fixed_scores(results, 0.15)  # equal to temperature scaling
     first = next(run for run in found.runs if run.key.model == "gcn" and run.key.fold == 1)
     structured = first.predictions["structured"]
     other = replace(structured["nodewise"], accuracy=0.7)
@@ -171,37 +170,40 @@ def test_missed_aims_are_named_with_their_numbers(results: Results) -> None:
     of_gcn, of_gat = verdicts(found)
     assert of_gcn.missed == ["edge Brier score", "node accuracy"]
     assert str(of_gcn) == (
-        "Cora, GCN: missed in edge Brier score and node accuracy. "
+        "Cora, GCN: not met for edge Brier score and node accuracy. "
         "Edge NLL 0.8597 is below all 5 others, the lowest GCN + temperature (0.8600); "
         "edge Brier score 0.4300 is not below GCN + temperature (0.4300); "
         "edge ECE 8.600% is not above any of 5 others, the lowest GCN + temperature (8.600%); "
-        "node accuracy is not that of GCN in 1 of 3 runs, by −10.000 points; "
-        "run by run its edge NLL is below that of GCN + temperature in 1 of 3 runs."
+        "node accuracy differs from that of GCN in 1 of 3 runs, by −10.000 points; "
+        "paired by run, its edge NLL is below that of GCN + temperature in 1 of 3 runs."
     )
     assert of_gat.missed == ["edge NLL", "edge Brier score", "edge ECE"]
     assert "GMNN as defined (0.9100), GMNN as published (0.9100)" in str(of_gat)
-    assert "all aims are met for 0; one by one: edge NLL 1, edge Brier score 0, edge ECE 1, node accuracy 1." in (
+    assert "all aims are met for 0; each aim: edge NLL 1, edge Brier score 0, edge ECE 1, node accuracy 1." in (
         verdict_summary([of_gcn, of_gat])
     )
 
 
-def test_only_runs_that_structured_calibration_has_are_compared(results: Results) -> None:
-    """A split on which nothing was calibrated would make the means of other rows those of other test sets."""
+def test_structured_table_uses_only_runs_of_structured_calibration(results: Results) -> None:
+    """Otherwise a split without calibration would give rows means over different test sets."""
     more = [replace(run, key=replace(run.key, split=1)) for run in results.of("cora", "gmnn")]
     alone = structured_rows(results)
     assert structured_rows(replace(results, runs=[*results.runs, *more])) == alone
     fewer = [run for run in results.runs if run.key.cell != ("cora", "gmnn") or run.key.fold]
     of_cora = [row for row in structured_rows(replace(results, runs=fewer)) if row.dataset == "cora"]
-    assert {row.name: row.runs for row in of_cora if row.is_short} == {"gmnn as published": 2, "gmnn as defined": 2}
+    assert {row.name: row.runs for row in of_cora if row.has_fewer_runs} == {
+        "gmnn as published": 2,
+        "gmnn as defined": 2,
+    }
 
 
-def test_an_empty_set_is_no_success(results: Results) -> None:
-    def emptied(run: Run) -> Run:
+def test_empty_edge_set_does_not_meet_the_aims(results: Results) -> None:
+    def without_edges(run: Run) -> Run:
         nothing = dict.fromkeys(("nll", "brier", "ece"), math.nan)
         views = {n: {**p, "edgewise": replace(p["edgewise"], **nothing)} for n, p in run.predictions.items()}
         return replace(run, predictions=views)
 
-    found = replace(results, runs=[emptied(run) for run in results.runs if run.key.cell == ("cora", "gcn")])
+    found = replace(results, runs=[without_edges(run) for run in results.runs if run.key.cell == ("cora", "gcn")])
     (verdict,) = verdicts(found)
     assert verdict.missed[:3] == ["edge NLL", "edge Brier score", "edge ECE"]
     assert "edge ECE: nothing to score" in str(verdict)
@@ -210,7 +212,7 @@ def test_an_empty_set_is_no_success(results: Results) -> None:
 # --- figure ---
 
 
-def test_the_figure_has_mean_and_std_of_both_errors(results: Results) -> None:
+def test_figure_has_mean_and_std_of_both_errors(results: Results) -> None:
     figure = draw_calibrators(partly(results))
     panels = [ax for ax in figure.axes if ax.axison]
     assert [ax.get_title(loc="left") for ax in panels] == ["Cora, GCN", "Citeseer, GCN", "Cora, GAT", "Citeseer, GAT"]
@@ -227,13 +229,13 @@ def test_the_figure_has_mean_and_std_of_both_errors(results: Results) -> None:
     plt.close(figure)
 
 
-def test_a_model_of_one_dataset_alone_leaves_a_gap() -> None:
+def test_figure_has_a_gap_for_a_missing_dataset_and_model() -> None:
     runs = [fake_run("cora", "gcn", calibrators=SOME), fake_run("pubmed", "gat", calibrators=SOME[:1])]
     figure = draw_calibrators(Results(runs))
     figure.draw_without_rendering()
     panels = [ax for ax in figure.axes if ax.axison]
     assert [ax.get_title(loc="left") for ax in panels] == ["Cora, GCN", "Pubmed, GAT"]
-    for ax in panels:  # the same lines in all panels, whoever has a dot on them
+    for ax in panels:  # the same lines in all panels
         assert [text.get_text() for text in ax.get_yticklabels()] == ["uncalibrated", *SOME]
     assert len(panels[1].containers[0].lines[0].get_xdata()) == 2
     assert list(calibrated_runs(Results(runs))) == [("cora", "gcn"), ("pubmed", "gat")]

@@ -1,3 +1,5 @@
+"""Figures of a sweep: drawn lines and points match the runs."""
+
 from pathlib import Path
 
 import matplotlib as mpl
@@ -14,7 +16,7 @@ from edgewise.paper.results import Results
 from edgewise.plots.style import GRAY
 
 
-def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
+def test_grid_has_a_row_per_model_and_a_column_per_view() -> None:
     results = fake_results(("cora",), ("gcn", "gmnn"), splits=1)
     figure = draw_reliability_grid(results, "as_published", "cora")
     panels = [ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left")]
@@ -24,7 +26,7 @@ def test_a_grid_has_a_row_a_model_and_a_column_a_view() -> None:
     plt.close(figure)
 
 
-def test_the_mean_line_is_the_mean_of_the_runs_bins() -> None:
+def test_mean_line_is_the_mean_of_the_bins_of_runs() -> None:
     results = fake_results(("cora",), ("gmnn",), splits=1)
     figure = draw_reliability_grid(results, "as_defined", "cora")
     (panel,) = (ax for ax in figure.findobj(mpl.axes.Axes) if ax.get_title(loc="left") == "edgewise")
@@ -43,7 +45,7 @@ def test_the_mean_line_is_the_mean_of_the_runs_bins() -> None:
     ("name", "across", "up"),
     [("edge_against_node_ece", "nodewise", "edgewise"), ("agree_against_disagree_ece", "disagree", "agree")],
 )
-def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
+def test_error_figure_has_a_point_per_run(name: str, across: str, up: str) -> None:
     results = fake_results(("cora", "citeseer"), ("gat", "epfgnn"))
     figure = draw_errors(results, "as_published", name)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["cora", "citeseer"]
@@ -56,8 +58,8 @@ def test_errors_have_a_point_a_run(name: str, across: str, up: str) -> None:
     plt.close(figure)
 
 
-def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
-    plt.close("all")  # those of other tests
+def test_figures_are_written_as_pdf_and_png(tmp_path: Path) -> None:
+    plt.close("all")  # figures of other tests
     paths = write_figures(fake_results(("cora",), ("gcn",), splits=1), tmp_path / "figures")
     assert len(paths) == 2 * 3 * 2
     for path in paths:
@@ -65,11 +67,11 @@ def test_each_figure_is_a_vector_and_a_png(tmp_path: Path) -> None:
     assert not plt.get_fignums()
 
 
-def test_no_runs_no_figures(tmp_path: Path) -> None:
+def test_without_runs_there_are_no_figures(tmp_path: Path) -> None:
     assert write_figures(Results([]), tmp_path) == []
 
 
-def test_a_model_that_the_paper_does_not_know_is_drawn_in_gray() -> None:
+def test_model_outside_the_paper_is_gray() -> None:
     results = fake_results(("cora",), ("sage", "gcn"), splits=1)
     grid = draw_reliability_grid(results, "as_defined", "cora")
     errors = draw_errors(results, "as_defined", "edge_against_node_ece")

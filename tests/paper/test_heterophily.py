@@ -1,4 +1,4 @@
-"""The protocol of the paper on other graphs: from files of PyG's loaders, and synthetic ones."""
+"""The paper's protocol on heterophilous graphs from PyG files and on synthetic graphs."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ SCORES = ("accuracy", "nll", "brier", "ece")
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """All four models on a graph without an edge whose ends agree, and GCN on a small synthetic one."""
+    """All four models on a graph without agreeing edges, and a GCN on a small synthetic graph."""
     root, out = write_texas(tmp_path_factory.mktemp("data")), tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(synthetic_graphs, "NUM_NODES", 200)
@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return Results.read(out)
 
 
-def test_every_model_is_scored_where_no_edge_agrees(results: Results) -> None:
+def test_all_models_are_scored_without_agreeing_edges(results: Results) -> None:
     assert results.datasets == ["texas", "synthetic-0.2"]
     of_texas = [run for run in results.runs if run.key.dataset == "texas"]
     assert {run.key.model for run in of_texas} == {"gcn", "gat", "gmnn", "epfgnn"}
@@ -55,24 +55,24 @@ def test_every_model_is_scored_where_no_edge_agrees(results: Results) -> None:
             assert all(math.isfinite(views[view][score]) for view in ("nodewise", "edgewise") for score in SCORES), name
 
 
-def test_what_is_remembered_of_the_graphs(results: Results) -> None:
+def test_statistics_of_the_graphs_are_stored(results: Results) -> None:
     rows = {row.dataset: {score.metric: score.mean for score in row.scores} for row in statistics_rows(results)}
-    texas, drawn = rows["texas"], rows["synthetic-0.2"]
+    texas, synthetic = rows["texas"], rows["synthetic-0.2"]
     assert (texas["nodes"], texas["features"], texas["classes"]) == (183, 24, 5)
     assert (texas["homophily"], texas["k_agree"]) == (0, 0)
-    assert (drawn["nodes"], drawn["features"], drawn["classes"]) == (200, 16, 4)
+    assert (synthetic["nodes"], synthetic["features"], synthetic["classes"]) == (200, 16, 4)
 
 
-def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_path: Path) -> None:
+def test_report_has_our_numbers_and_no_published_line(results: Results, tmp_path: Path) -> None:
     write_tables(results, tmp_path)
     text = report_text(results)
-    assert "Nothing was published about texas, synthetic-0.2" in text
-    assert "Beneath: what was published" not in text
+    assert "no published numbers for texas, synthetic-0.2" in text
+    assert "published value" not in text
     with (tmp_path / "tables.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["dataset"] for row in rows} == {"texas", "synthetic-0.2"}
     assert {(row["published_mean"], row["difference_in_published_std"]) for row in rows} == {("", "")}
-    assert not any(row["dataset"] == "texas" and row["view"] == "agree" for row in rows)  # there is nothing to tell
+    assert not any(row["dataset"] == "texas" and row["view"] == "agree" for row in rows)  # no agreeing edges
     (gcn,) = (
         float(row["mean"])
         for row in rows
@@ -83,10 +83,10 @@ def test_the_report_has_our_numbers_and_no_published_line(results: Results, tmp_
     assert gcn == run.predictions["product"]["edgewise"].nll
 
 
-def test_page_and_figures_have_them(results: Results) -> None:
+def test_page_and_figure_have_both_datasets(results: Results) -> None:
     html = results_page(results)
     assert "Texas and synthetic-0.2,\nfor which nothing was published." in html
-    assert 'id="partial"' not in html  # nobody asked for the paper
+    assert 'id="partial"' not in html  # no dataset of the paper
     figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
     figure.draw_without_rendering()
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["texas", "synthetic-0.2"]
@@ -102,12 +102,12 @@ def test_keys_do_not_depend_on_the_dataset(results: Results) -> None:
 # --- sources ---
 
 
-def test_files_need_a_folder() -> None:
-    with pytest.raises(ValueError, match=r"Expected --data-root with roman-empire, but got none: .*not bundled"):
+def test_dataset_files_need_data_root() -> None:
+    with pytest.raises(ValueError, match=r"--data-root.*roman-empire"):
         Sources().load("roman-empire", 1)
 
 
-def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_fails_before_any_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(url: str, **_: object) -> None:
         raise OSError("no network here")
 
@@ -119,14 +119,14 @@ def test_a_missing_file_fails_before_anything_is_run(tmp_path: Path, monkeypatch
             tmp_path / "out",
             Sources(str(tmp_path / "data")),
             InProcessWorkers(),
-            lambda progress: pytest.fail("began"),
+            lambda progress: pytest.fail("a run started"),
         )
     with Store.reading(tmp_path / "out") as store:
         assert not store.finished()
 
 
 @pytest.mark.parametrize("homophily", [0.1, 0.5, 0.9])
-def test_a_synthetic_graph_has_the_homophily_of_its_name_and_is_always_the_same(homophily: float) -> None:
+def test_synthetic_graph_has_its_named_homophily_and_is_reproducible(homophily: float) -> None:
     task, again = (Sources().load(f"synthetic-{homophily}", 2) for _ in range(2))
     data = task.data
     assert (data.num_nodes, int(data.y.max()) + 1) == (2000, 4)

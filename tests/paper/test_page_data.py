@@ -1,3 +1,5 @@
+"""Data and cells of the HTML page, compared with loops over fake runs."""
+
 import json
 import math
 from dataclasses import replace
@@ -26,7 +28,7 @@ def view_result(count: list[int], confidence_sum: list[float], correct_sum: list
     return ViewResult(sum(count), 0.5, 1.0, 0.5, ece, Bins(count, confidence_sum, correct_sum))
 
 
-def test_bins_of_runs_are_added() -> None:
+def test_pool_bins_sums_the_bins_of_runs() -> None:
     one = view_result([2, 0, 4], [0.4, 0.0, 3.6], [1, 0, 3], 0.1)
     other = view_result([1, 0, 0], [0.3, 0.0, 0.0], [0, 0, 0], 0.3)
     pooled = pool_bins([one, other])
@@ -34,19 +36,19 @@ def test_bins_of_runs_are_added() -> None:
     assert pooled["confidence"] == [pytest.approx(0.7 / 3, abs=1e-6), None, 0.9]
     assert pooled["accuracy"] == [pytest.approx(1 / 3, abs=1e-6), None, 0.75]
     assert pooled["filled"] == [2, 0, 1]
-    # The mean over runs, and not the error of the added bins.
+    # The mean over runs, not the ECE of the summed bins.
     assert pooled["ece"] == {"mean": 0.2, "std": 0.1, "runs": 2}
     assert pooled["runs"] == 2
 
 
-def test_an_empty_view_has_no_error() -> None:
+def test_empty_view_has_no_ece() -> None:
     pooled = pool_bins([view_result([0, 0], [0.0, 0.0], [0, 0], math.nan)])
     assert pooled["ece"] is None
     assert pooled["count"] == [0, 0]
     assert pooled["confidence"] == pooled["accuracy"] == [None, None]
 
 
-def test_the_document_is_strict_json_with_every_row_of_both_readings(results: Results) -> None:
+def test_page_data_is_strict_json_with_all_rows_of_both_readings(results: Results) -> None:
     document = json.loads(json.dumps(page_data(results), allow_nan=False))
     assert list(document["datasets"]) == ["cora", "citeseer", "pubmed"]
     for reading, rows in READINGS.items():
@@ -59,7 +61,7 @@ def test_the_document_is_strict_json_with_every_row_of_both_readings(results: Re
             assert list(source["views"]) == [*VIEWS, SAME_LABEL]
 
 
-def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
+def test_page_data_has_the_means_of_the_tables(results: Results) -> None:
     views = source_data(results.of("cora", "gmnn"), "mixture")["views"]
     assert isinstance(views, dict)
     for view in VIEWS:
@@ -69,7 +71,7 @@ def test_the_document_has_the_means_of_the_tables(results: Results) -> None:
         assert sum(views[view]["count"]) == sum(one.count for one in results.views(AS_DEFINED, "cora", "gmnn", view))
 
 
-def test_each_run_has_a_line() -> None:
+def test_source_data_has_one_list_per_run() -> None:
     run = fake_run("cora", "gcn", split=1, fold=2, init=3)
     errors = [round(run.predictions["product"][view].ece, 6) for view in VIEWS]
     assert source_data([run], "product")["runs"] == [[1, 2, 3, *errors]]
@@ -79,7 +81,7 @@ def test_each_run_has_a_line() -> None:
     ]
 
 
-def test_what_has_no_runs_is_not_in_the_document() -> None:
+def test_page_data_has_only_sources_with_runs() -> None:
     document = page_data(fake_results(["citeseer"], ["gat"], splits=1, folds=1))
     assert document["datasets"] == {
         "citeseer": {
@@ -91,7 +93,7 @@ def test_what_has_no_runs_is_not_in_the_document() -> None:
 
 
 @pytest.mark.parametrize(
-    ("difference", "verdict", "away"),
+    ("difference", "verdict", "text"),
     [
         (0.0, "good", "0.00"),
         (-1.0, "good", "−1.00"),
@@ -101,26 +103,26 @@ def test_what_has_no_runs_is_not_in_the_document() -> None:
         (None, "", ""),
     ],
 )
-def test_verdict_is_by_distance_from_published(difference: float | None, verdict: str, away: str) -> None:
+def test_verdict_depends_on_difference_from_published(difference: float | None, verdict: str, text: str) -> None:
     ours = (math.nan, math.nan, 0, 6) if difference is None else (0.5 + 0.25 * difference, 0.1, 6, 6)
     cell = score_cell(Score("cora", "gcn", "agree", "ece", *ours, MeanStd(0.5, 0.25)))
-    assert (cell.subtext, cell.verdict, cell.difference) == ("50.00 ± 25.00", verdict, away)
+    assert (cell.subtext, cell.verdict, cell.difference) == ("50.00 ± 25.00", verdict, text)
 
 
-def test_a_cell_says_what_it_lacks() -> None:
+def test_cell_remarks_on_missing_values() -> None:
     def cell(metric: str, *numbers: float, published: MeanStd | None = None) -> Cell:
         return score_cell(Score("cora", "gcn", "agree", metric, *numbers, published))
 
     assert cell("ece", 0.1234, 0.01, 6, 6).text == "12.34 ± 1.00"
     assert cell("ece", 0.1234, 0.01, 5, 6).remark == "5 runs"
-    assert cell("ece", 0.1234, 0.0, 1, 1).text == "12.34"  # one run has no spread
+    assert cell("ece", 0.1234, 0.0, 1, 1).text == "12.34"  # one run has no std
     assert cell("nll", 1.5, 0.25, 6, 6).text == "1.500 ± 0.250"
     assert cell("nll", math.inf, math.nan, 6, 6) == Cell("∞", value=math.inf)
     empty = cell("ece", math.nan, math.nan, 0, 6, published=MeanStd(0.5, 0.1))
     assert (empty.line, empty.second_line) == ("– (nothing to score)", "50.00 ± 10.00")
 
 
-def test_what_cells_sort_by() -> None:
+def test_sort_keys_of_cells() -> None:
     assert Cell("", value=0.25).sort_key == "0.25"
     assert Cell("", value=math.inf).sort_key == "Infinity"
     assert Cell("").sort_key == Cell("", value=math.nan).sort_key == ""
@@ -128,7 +130,7 @@ def test_what_cells_sort_by() -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "ece", "nll", "brier"])
-def test_the_best_of_each_dataset_is_marked(results: Results, metric: str) -> None:
+def test_best_score_of_each_dataset_is_marked(results: Results, metric: str) -> None:
     rows = score_rows(results, AS_PUBLISHED, metric)
     assert [(row.dataset, row.name) for row in rows[:2]] == [("cora", "gcn"), ("cora", "gat")]
     assert len(rows) == 15
@@ -141,12 +143,12 @@ def test_the_best_of_each_dataset_is_marked(results: Results, metric: str) -> No
             assert sum(one.is_best for one in scores) < len(scores)
 
 
-def test_one_model_alone_is_not_the_best() -> None:
+def test_single_model_is_not_marked_as_best() -> None:
     (row,) = score_rows(fake_results(["cora"], ["gcn"]), AS_PUBLISHED, "ece")
     assert not any(one.is_best for one in row.scores)
 
 
-def test_a_row_with_fewer_runs_than_the_others_says_so(results: Results) -> None:
+def test_row_with_fewer_runs_has_a_remark(results: Results) -> None:
     fewer = replace(
         results, runs=[run for run in results.runs if run.key.cell != ("cora", "gat") or run.key.split == 0]
     )
@@ -156,13 +158,13 @@ def test_a_row_with_fewer_runs_than_the_others_says_so(results: Results) -> None
     assert set(remarks.values()) == {""}
 
 
-def test_every_prediction_has_a_row(results: Results) -> None:
+def test_prediction_table_has_all_predictions(results: Results) -> None:
     rows = prediction_rows(results)
     names = [(model, name) for model in MODELS for name in PREDICTIONS_OF[model]]
     assert [(row.model, row.name) for row in rows] == 3 * names
 
 
-def test_statistics_stand_beside_the_published(results: Results) -> None:
+def test_statistics_are_compared_with_published_ones(results: Results) -> None:
     row = printed_rows(statistics_rows(results))[0]
     assert [one.text for one in row.cells[:4]] == ["2,708", "10,556", "1,433", "7"]
     homophily = row.cells[4]
@@ -172,7 +174,7 @@ def test_statistics_stand_beside_the_published(results: Results) -> None:
     assert (row.cells[0].subtext, row.cells[0].verdict) == ("2,708", "")
 
 
-def test_differences_are_taken_run_by_run(results: Results) -> None:
+def test_differences_are_paired_by_run(results: Results) -> None:
     row = next(row for row in change_rows(results) if (row.group, row.label) == ("cora", "gmnn"))
     pairs = [
         (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
@@ -183,7 +185,7 @@ def test_differences_are_taken_run_by_run(results: Results) -> None:
     assert row.cells[3].remark == f"better in {sum(one < 0 for one in differences)} of 6"
 
 
-def test_an_infinite_score_counts_as_worse_but_has_no_difference(results: Results) -> None:
+def test_infinite_score_counts_as_worse_but_has_no_difference(results: Results) -> None:
     row = next(row for row in change_rows(results) if (row.group, row.label) == ("citeseer", "gmnn"))
     pairs = [
         (run.predictions["averaged_logits"]["edgewise"].nll, run.predictions["mixture"]["edgewise"].nll)
@@ -209,7 +211,7 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
 
 
 @pytest.mark.parametrize(
-    ("shift", "words"),
+    ("shift", "sentence"),
     [
         (0.02, "Node accuracy is better on Cora, Citeseer and Pubmed: +2.00 points, better in 18 of 18 runs."),
         (-0.01, "Node accuracy is worse on Cora, Citeseer and Pubmed: −1.00 points, better in 0 of 18 runs."),
@@ -219,13 +221,13 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
         ),
     ],
 )
-def test_sentences_follow_the_numbers(shift: float, words: str) -> None:
+def test_sentences_match_the_numbers(shift: float, sentence: str) -> None:
     results = fake_results(splits=3, folds=2)
     found = describe_changes(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
     assert [one.row for one in found] == ["gmnn", "epfgnn", "epfgnn mean field"]
-    assert found[0].sentences[0] == words
+    assert found[0].sentences[0] == sentence
 
 
-def test_no_runs_tell_no_describe_changes() -> None:
+def test_without_changed_rows_there_are_no_changes() -> None:
     assert describe_changes(fake_results(["cora"], ["gcn"])) == []
     assert change_rows(Results([])) == []

@@ -1,3 +1,5 @@
+"""The figure of the study."""
+
 from itertools import pairwise
 
 import matplotlib as mpl
@@ -7,7 +9,7 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from edgewise.paper.study_predictors import PREDICTORS, TRAINED_PREDICTORS
-from edgewise.paper.study_report import SCORE_NAMES, agreement, chosen, draw_study, write_study_figure
+from edgewise.paper.study_report import SCORE_NAMES, agreement, draw_study, select_rows, write_study_figure
 from helpers.fake_study import row
 
 mpl.use("Agg")
@@ -32,36 +34,37 @@ def figure(rows):
     return figure
 
 
-def test_a_point_for_each_graph_and_predictor_but_the_truth(rows, figure):
+def test_scatter_has_a_point_per_graph_and_predictor_but_the_truth(rows, figure):
     ece, nll, _ = figure.axes
     for ax in (ece, nll):
         points = [part for part in ax.collections if isinstance(part, PathCollection)]
         assert [part.get_label() for part in points] == [name for name in PREDICTORS if name != "truth"]
         assert sum(len(part.get_offsets()) for part in points) == 4 * (len(PREDICTORS) - 1)
     gat = next(part for part in ece.collections if part.get_label() == "gat")
-    expected = [(found.scores["edge_kl"], found.scores["edge_ece"]) for found in chosen(rows, ["gat"])]
+    expected = [(found.scores["edge_kl"], found.scores["edge_ece"]) for found in select_rows(rows, ["gat"])]
     np.testing.assert_allclose(gat.get_offsets(), expected)
 
 
-def test_no_two_predictors_look_the_same(figure):
+def test_predictors_differ_in_marker_or_color(figure):
     points = [part for part in figure.axes[0].collections if isinstance(part, PathCollection)]
-    looks = {
+    styles = {
         (part.get_facecolor().tobytes(), part.get_edgecolor().tobytes(), part.get_paths()[0].vertices.tobytes())
         for part in points
     }
-    assert len(looks) == len(PREDICTORS) - 1
+    assert len(styles) == len(PREDICTORS) - 1
 
 
-def test_bars_are_the_shares_of_right_pairs(rows, figure):
+def test_bars_are_the_concordances(rows, figure):
     bars = figure.axes[2].patches
     expected = [
-        100 * agreement(chosen(rows, list(TRAINED_PREDICTORS)), metric, "edge_kl").right for metric in SCORE_NAMES
+        100 * agreement(select_rows(rows, list(TRAINED_PREDICTORS)), metric, "edge_kl").concordance
+        for metric in SCORE_NAMES
     ]
     np.testing.assert_allclose([bar.get_width() for bar in bars], expected)
     assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == list(SCORE_NAMES.values())
 
 
-def test_nothing_is_cut_off_or_overlaps(figure):
+def test_axes_are_inside_the_figure_and_do_not_overlap(figure):
     width, height = figure.get_size_inches() * figure.dpi
     boxes = [ax.get_tightbbox() for ax in figure.axes]
     for box in boxes:
@@ -69,7 +72,7 @@ def test_nothing_is_cut_off_or_overlaps(figure):
     assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
 
 
-def test_one_graph_is_enough_for_a_picture(rows, tmp_path):
+def test_figure_of_one_graph_is_written(rows, tmp_path):
     before = plt.get_fignums()
     write_study_figure([found for found in rows if found.graph.seed == 0], tmp_path / "study.png")
     assert (tmp_path / "study.png").read_bytes()[1:4] == b"PNG"

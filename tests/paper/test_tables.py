@@ -1,3 +1,5 @@
+"""Tables of the report: text, Markdown, LaTeX and CSV, compared with loops over fake runs."""
+
 import csv
 import io
 import math
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from edgewise.paper.comparison import scores_beyond_one_std
-from edgewise.paper.findings import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, direction
+from edgewise.paper.findings import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, classify_change
 from edgewise.paper.formatting import format_mean_std, format_signed
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES
@@ -31,7 +33,7 @@ SMALL = Table(
 )
 
 
-def test_text() -> None:
+def test_table_as_text() -> None:
     assert table_text(SMALL, lambda text: f"<{text}>").splitlines() == [
         "<A title>",
         "       one    two",
@@ -47,7 +49,7 @@ def test_text() -> None:
     ]
 
 
-def test_markdown() -> None:
+def test_table_as_markdown() -> None:
     assert table_markdown(SMALL).splitlines() == [
         "## A title",
         "",
@@ -60,7 +62,7 @@ def test_markdown() -> None:
     ]
 
 
-def test_latex() -> None:
+def test_table_as_latex() -> None:
     lines = table_latex(SMALL).splitlines()
     assert r"a & \textbf{1.0} & 20 \\" in lines
     assert r" & {\scriptsize 0.9} &  \\" in lines
@@ -69,64 +71,64 @@ def test_latex() -> None:
     assert lines.count(r"\addlinespace") == 1
 
 
-def test_every_line_of_latex_has_as_many_cells_as_columns() -> None:
+def test_latex_rows_have_one_cell_per_column() -> None:
     for table in paper_tables(fake_results()):
         rows = [line for line in table_latex(table).splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
         assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {len(table.columns)}
 
 
 def test_latex_is_ascii() -> None:
-    """Then any LaTeX will do: letters beyond ASCII depend on its age and its packages."""
+    """Other characters depend on the LaTeX version and its packages."""
     results = fake_results()
     for table in paper_tables(results):
         assert table_latex(table).isascii(), table.title
 
 
-def test_the_paper_has_its_tables() -> None:
+def test_titles_of_the_tables() -> None:
     titles = [table.title for table in paper_tables(fake_results())]
     assert titles[0] == "Datasets"
     for metric in ("ECE", "Accuracy", "NLL", "Brier score"):
         for reading in ("as published", "as defined"):
             assert sum(title.startswith(f"{metric}, {reading}") for title in titles) == 1
-    assert "What the definitions change" in titles
+    assert "Differences between the readings" in titles
     assert len(titles) == 12
 
 
-def test_cells_have_ours_published_and_the_difference() -> None:
+def test_cells_have_our_score_published_score_and_difference() -> None:
     results = fake_results(("cora",))
     table = paper_tables(results)[1]
     row = next(row for row in table.rows if row.label == "gmnn")
     ours = reading_score(results, "as_published", "cora", "gmnn", "agree", "ece")
     published = PUBLISHED_SCORES["cora"]["gmnn"]["ece"]["agree"]
-    away = format_signed((ours.mean - published.mean) / published.std)
+    difference = format_signed((ours.mean - published.mean) / published.std)
     assert row.cells[2].text == f"{100 * ours.mean:.2f} ± {100 * ours.std:.2f}"
-    assert row.cells[2].second_line == f"9.96 ± 2.59  {away}"
+    assert row.cells[2].second_line == f"9.96 ± 2.59  {difference}"
 
 
 @pytest.mark.parametrize(("place", "better"), [(1, min), (2, max), (3, min), (4, min)])
-def test_the_best_of_a_dataset_is_bold(place: int, better: type) -> None:
+def test_best_score_of_a_dataset_is_bold(place: int, better: type) -> None:
     table = paper_tables(fake_results(("citeseer", "pubmed")))[place]
     for dataset in ("citeseer", "pubmed"):
         rows = [row for row in table.rows if row.group == dataset]
         for column in range(4):
             means = {row.label: row.cells[column].text.split(" ")[0] for row in rows}
-            known = {label: float(mean) for label, mean in means.items() if mean not in ("–", "∞")}
+            finite = {label: float(mean) for label, mean in means.items() if mean not in ("–", "∞")}
             bold = {row.label for row in rows if row.cells[column].is_bold}
-            assert bold == {label for label, mean in known.items() if mean == better(known.values())}
+            assert bold == {label for label, mean in finite.items() if mean == better(finite.values())}
 
 
-def test_nothing_is_best_alone() -> None:
+def test_single_row_is_not_bold() -> None:
     table = paper_tables(fake_results(("cora",), ("gcn",)))[1]
     assert not any(cell.is_bold for row in table.rows for cell in row.cells)
 
 
-def test_an_empty_set_has_a_dash() -> None:
+def test_empty_set_is_shown_as_a_dash() -> None:
     table = paper_tables(fake_results(("pubmed",)))[1]
     (gat,) = (row for row in table.rows if row.label == "gat")
     assert gat.cells[3].line == "– (nothing to score)"
 
 
-def test_changes_are_paired() -> None:
+def test_changes_are_paired_by_run() -> None:
     results = fake_results(("cora",), splits=1)
     found = change(results, "cora", "gmnn", "edgewise", "nll")
     pairs = [
@@ -145,7 +147,7 @@ def test_changes_are_paired() -> None:
     assert accuracy is not None and accuracy.better == sum(rises)
 
 
-def test_changes_of_splits_are_their_means() -> None:
+def test_changes_by_split_are_means_over_runs() -> None:
     results = fake_results(("cora",), splits=3, folds=2, inits=2)
     found = change(results, "cora", "gmnn", "edgewise", "nll")
     assert found is not None
@@ -161,14 +163,14 @@ def test_changes_of_splits_are_their_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by_split", "way"),
+    ("by_split", "outcome"),
     [
         ([-0.1, -0.1, -0.1], BETTER),
         ([0.1, 0.1, 0.1], WORSE),
         ([0.0, 0.0, 0.0], UNCLEAR),
         ([-0.1, -0.1], TOO_FEW),
         ([], TOO_FEW),
-        # Mean 1, std 1 with one degree of freedom less: of t with 2 degrees 4.303, with 4 degrees 2.776.
+        # Quantiles of t: 4.303 with 2 degrees of freedom, 2.776 with 4.
         ([0.0, 1.0, 2.0], UNCLEAR),
         ([1 - 0.39, 1.0, 1 + 0.39], WORSE),  # 1 > 4.303 · 0.39 / √3 = 0.969
         ([1 - 0.42, 1.0, 1 + 0.42], UNCLEAR),  # 1 < 4.303 · 0.42 / √3 = 1.043
@@ -176,14 +178,14 @@ def test_changes_of_splits_are_their_means() -> None:
         ([1 - 0.9, 1 - 0.9, 1.0, 1 + 0.9, 1 + 0.9], UNCLEAR),  # 1 < 2.776 · 0.9 / √5 = 1.117
     ],
 )
-def test_a_difference_is_clear_by_students_t_over_splits(by_split: list[float], way: str) -> None:
+def test_classify_change_uses_students_t_over_splits(by_split: list[float], outcome: str) -> None:
     found = Change(0.0, 0.0, 0.0, by_split, better=0, runs=len(by_split))
-    assert direction(found, "nll") == way
+    assert classify_change(found, "nll") == outcome
     opposite = {BETTER: WORSE, WORSE: BETTER}
-    assert direction(found, "accuracy") == opposite.get(way, way)
+    assert classify_change(found, "accuracy") == opposite.get(outcome, outcome)
 
 
-def test_an_infinite_score_is_worse_than_any_other() -> None:
+def test_infinite_score_is_worse_than_any_other() -> None:
     results = fake_results(("citeseer",), ("gmnn",), splits=1)
     found = change(results, "citeseer", "gmnn", "edgewise", "nll")
     assert found is not None
@@ -193,13 +195,13 @@ def test_an_infinite_score_is_worse_than_any_other() -> None:
         for run in results.runs
     ]
     assert found.better == sum(after < before for before, after in pairs) and found.runs == 3
-    (row,) = (row for t in paper_tables(results) if "definitions" in t.title for row in t.rows)
+    (row,) = (row for t in paper_tables(results) if t.title.startswith("Differences") for row in t.rows)
     assert row.cells[3].text.startswith("∞ → ")
 
 
-def test_far_scores_are_sorted_and_far() -> None:
-    away = [abs(cell.difference or 0.0) for cell in scores_beyond_one_std(fake_results())]
-    assert away and away == sorted(away, reverse=True) and min(away) > 1
+def test_scores_beyond_one_std_are_sorted_by_distance() -> None:
+    distances = [abs(cell.difference or 0.0) for cell in scores_beyond_one_std(fake_results())]
+    assert distances and distances == sorted(distances, reverse=True) and min(distances) > 1
 
 
 def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
@@ -225,41 +227,41 @@ def test_csv_has_all_numbers_of_both_readings(tmp_path: Path) -> None:
         (19717.0, math.nan, "nodes", "19,717"),
     ],
 )
-def test_numbers(mean: float, std: float, metric: str, text: str) -> None:
+def test_format_mean_std(mean: float, std: float, metric: str, text: str) -> None:
     assert format_mean_std(mean, std, metric) == text
 
 
-def test_signs() -> None:
+def test_format_signed() -> None:
     assert [format_signed(x) for x in (0.004, -0.004, 0.006, -1.25)] == ["0.00", "0.00", "+0.01", "−1.25"]
 
 
-def test_the_terminal_gets_no_line_beyond_120_columns() -> None:
+def test_report_text_fits_120_columns() -> None:
     text = report_text(fake_results())
     *lines, last = text.splitlines()
     assert max(map(len, lines)) <= 120
-    assert "published cells within one published standard deviation" in last
+    assert "published cells" in last
     assert all(row in text for row in READINGS["as_published"])
 
 
-def test_no_runs_at_all(tmp_path: Path) -> None:
+def test_report_without_runs(tmp_path: Path) -> None:
     write_tables(Results([]), tmp_path)
-    assert "None of the 132 published cells" in report_text(Results([]))
+    assert "None of the 132" in report_text(Results([]))
     assert (tmp_path / "tables.csv").read_text(encoding="utf-8") == scores_csv(Results([]))
     assert scores_csv(Results([])).count("\n") == 1
 
 
-def test_time_of_a_sweep_in_parts() -> None:
+def test_time_line_of_one_and_of_several_commands() -> None:
     results = fake_results(("cora",), ("gcn",))
     (command,) = results.commands
     work = format_duration(sum(run.seconds for run in results.runs))
-    assert time_line(results) == f"6 runs took {work}; their computing adds up to {work}."
+    assert time_line(results) == f"6 runs took {work}; total computing time {work}."
     parts = [replace(command, runs=4, seconds=100.0), replace(command, runs=2, seconds=31.0)]
     idle = replace(command, runs=0, seconds=0.0)
     again = time_line(replace(results, commands=[*parts, idle]))
-    assert again == f"6 runs took 2 min 11 s in 2 commands; their computing adds up to {work}."
+    assert again == f"6 runs took 2 min 11 s in 2 commands; total computing time {work}."
 
 
-def test_models_and_calibrators_that_the_paper_does_not_know_follow_the_known_ones() -> None:
+def test_models_and_calibrators_outside_the_paper_come_last() -> None:
     results = fake_results(("cora",), ("sage", "gcn", "gmnn"), calibrators=("beta", "temperature"))
     tables = {table.title: table.rows for table in paper_tables(results)}
     assert [row.label for row in tables["NLL, as defined"]] == ["gcn", "gmnn", "sage"]

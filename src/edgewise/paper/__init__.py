@@ -1,1 +1,1 @@
-"""The paper: what was published, how we compare with it, and its tables, figures and page."""
+"""Reproduction of the paper: published numbers, comparison, tables, figures, HTML page, and the synthetic study."""

@@ -1,4 +1,4 @@
-"""Every published cell beside ours: how far each is away, how many are near, and lines that show both."""
+"""Comparison of all published cells with ours, and lines of text that show both."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from edgewise.paper.score_rows import STATISTICS, Score, reading_score, statisti
 
 
 def compare(results: Results, reading: str = AS_PUBLISHED) -> list[Score]:
-    """Set all published cells, 132 of them, beside ours: accuracies and ECEs, then statistics of the datasets."""
+    """Return our score for each of the 132 published cells: accuracies and ECEs, then dataset statistics."""
     scores = [
         reading_score(results, reading, dataset, row, view, metric)
         for dataset, rows in PUBLISHED_SCORES.items()
@@ -22,18 +22,18 @@ def compare(results: Results, reading: str = AS_PUBLISHED) -> list[Score]:
         for metric, views in metrics.items()
         for view in views
     ]
-    return scores + [statistics_score(results, dataset, share) for dataset in PUBLISHED_DATASETS for share in FRACTIONS]
+    return scores + [statistics_score(results, dataset, name) for dataset in PUBLISHED_DATASETS for name in FRACTIONS]
 
 
 def scores_beyond_one_std(results: Results) -> list[Score]:
-    """Return the published cells that are more than one of their standard deviations away, the farthest first."""
-    away = [(abs(score.difference), score) for score in compare(results) if score.difference is not None]
-    return [score for distance, score in sorted(away, key=lambda pair: -pair[0]) if distance > 1]
+    """Return the scores that differ by more than one published standard deviation, largest difference first."""
+    distances = [(abs(score.difference), score) for score in compare(results) if score.difference is not None]
+    return [score for distance, score in sorted(distances, key=lambda pair: -pair[0]) if distance > 1]
 
 
 @dataclass(frozen=True)
 class Tally:
-    """How many published cells are reproduced within one, and within two, published standard deviations."""
+    """Numbers of published cells reproduced within one and within two published standard deviations."""
 
     cells: int
     compared: int
@@ -42,27 +42,28 @@ class Tally:
 
     def __str__(self) -> str:
         if not self.compared:
-            return f"None of the {self.cells} published cells has a number of ours yet."
-        share = 100 * self.within_one / self.compared
+            return f"None of the {self.cells} published cells has a result yet."
+        percent = 100 * self.within_one / self.compared
         line = (
             f"{self.within_one} of {self.compared} published cells within one published standard deviation "
-            f"({share:.0f}%), {self.within_two} within two"
+            f"({percent:.0f}%), {self.within_two} within two"
         )
-        left = self.cells - self.compared
-        return f"{line}; {left} have no number of ours." if left else f"{line}."
+        missing = self.cells - self.compared
+        return f"{line}; {missing} have no result." if missing else f"{line}."
 
 
 def tally(scores: Sequence[Score]) -> Tally:
-    """Count how many scores are near the published ones."""
-    apart = [abs(score.difference) for score in scores if score.difference is not None]
-    return Tally(len(scores), len(apart), sum(one <= 1 for one in apart), sum(one <= 2 for one in apart))
+    """Count the scores within one and within two published standard deviations."""
+    distances = [abs(score.difference) for score in scores if score.difference is not None]
+    within_one, within_two = (sum(distance <= limit for distance in distances) for limit in (1, 2))
+    return Tally(len(scores), len(distances), within_one, within_two)
 
 
 def tally_line(results: Results) -> str:
-    """Say how many cells are reproduced, and how many of them are statistics, which no training has a part in."""
+    """Return a sentence on how many cells are reproduced, with dataset statistics, which need no training, apart."""
     unpublished = [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS]
     if unpublished and len(unpublished) == len(results.datasets):
-        return f"Nothing was published about {', '.join(unpublished)} to compare with."
+        return f"There are no published numbers for {', '.join(unpublished)}."
     cells = compare(results)
     statistics = tally([cell for cell in cells if cell.row == STATISTICS])
     scores = tally([cell for cell in cells if cell.row != STATISTICS])
@@ -71,28 +72,28 @@ def tally_line(results: Results) -> str:
         return str(whole)
     parts = (
         f"scores {scores.within_one} of {scores.compared}, "
-        f"statistics of datasets {statistics.within_one} of {statistics.compared}"
+        f"dataset statistics {statistics.within_one} of {statistics.compared}"
     )
     return f"{whole} Within one: {parts}."
 
 
-# --- lines for a terminal: evaluations, and statistics of datasets, above what was published ---
+# --- terminal output: scores and dataset statistics, each followed by the published line ---
 
-WIDTH = 16
+COLUMN_WIDTH = 16
 
 
 def scores_beside_published(
     runs: Mapping[str, Evaluation], published: Mapping[str, Mapping[str, Mapping[str, MeanStd]]]
 ) -> str:
-    """Write a block of lines for each model: a line per metric, in percent, and the published one beneath it."""
-    lines = [f"{'':22}" + "".join(f"{view:>{WIDTH}}" for view in VIEWS)]
+    """Format a block of lines per model: one line per metric, in percent, followed by the published line."""
+    lines = [f"{'':22}" + "".join(f"{view:>{COLUMN_WIDTH}}" for view in VIEWS)]
     for model, run in runs.items():
         lines.append("")
         for metric, views in published[model].items():
             ours = (f"{100 * getattr(getattr(run, view), metric):.2f}{'':8}" for view in views)
             theirs = (f"{100 * cell.mean:.2f} ± {100 * cell.std:5.2f}" for cell in views.values())
-            lines.append(f"{model:10}{metric:12}" + "".join(f"{cell:>{WIDTH}}" for cell in ours).rstrip())
-            lines.append(f"{'':10}{'published':12}" + "".join(f"{cell:>{WIDTH}}" for cell in theirs))
+            lines.append(f"{model:10}{metric:12}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in ours).rstrip())
+            lines.append(f"{'':10}{'published':12}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in theirs))
     return "\n".join(lines)
 
 
@@ -106,8 +107,8 @@ DATASETS_FOOTER = "Edges: both directions. Homophily and K: percent, mean ± std
 
 
 def dataset_line(label: str, statistics: DatasetStatistics) -> str:
-    """Write one row, with shares in percent."""
+    """Format one row, with fractions in percent."""
     counts = (f"{getattr(statistics, name):>{width}}" for name, width in COUNT_WIDTHS.items())
-    shares = (getattr(statistics, name) for name in FRACTIONS)
-    cells = (f"{100 * share.mean:.2f} ± {100 * share.std:.2f}" for share in shares)
+    fractions = (getattr(statistics, name) for name in FRACTIONS)
+    cells = (f"{100 * fraction.mean:.2f} ± {100 * fraction.std:.2f}" for fraction in fractions)
     return f"{label:<11}" + "".join(counts) + "".join(f"{cell:>14}" for cell in cells)

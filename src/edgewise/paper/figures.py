@@ -1,4 +1,4 @@
-"""The figures of a sweep: reliability of all models in all views, errors of runs against each other, calibrators."""
+"""Figures of a sweep: reliability diagrams, scatter plots of calibration errors, and calibrators."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -20,23 +20,24 @@ from edgewise.plots.reliability_panels import Panel
 from edgewise.plots.style import BLUE, VERMILION, legend_entries
 from edgewise.sweep.runs import ViewResult
 
-ENDINGS = (".pdf", ".png")
-DATASETS_PER_ROW = 4  # datasets side by side
-PAIRS = {
+FIGURE_SUFFIXES = (".pdf", ".png")
+DATASETS_PER_ROW = 4
+# By file name: the views of x and y, and their axis labels.
+ERROR_PAIRS = {
     "edge_against_node_ece": ("nodewise", "edgewise", "node ECE", "edge ECE"),
     "agree_against_disagree_ece": ("disagree", "agree", "disagree ECE", "agree ECE"),
 }
 
 
 def write_figures(results: Results, folder: Path) -> list[Path]:
-    """Draw all figures, and save each as PDF and as PNG."""
+    """Draw all figures and save each as PDF and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in sweep_figures(results):
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # once is enough for both files: it takes longer than to draw
-        for ending in ENDINGS:
-            paths.append(folder / f"{name}{ending}")
+        figure.set_layout_engine("none")  # layout is slower than drawing, so do it once for both files
+        for suffix in FIGURE_SUFFIXES:
+            paths.append(folder / f"{name}{suffix}")
             _save(figure, paths[-1])
         plt.close(figure)
     return paths
@@ -47,18 +48,18 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
-    """Draw each figure in turn, with the name of its file."""
+    """Yield each figure with its file name."""
     for reading in READINGS:
         for dataset in results.datasets:
             yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
-        for name in PAIRS if results.runs else ():
+        for name in ERROR_PAIRS if results.runs else ():
             yield f"{name}_{reading}", draw_errors(results, reading, name)
     if calibrated_runs(results):
         yield "calibrators", draw_calibrators(results)
 
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
-    """Draw a row of reliability diagrams for each model: runs in gray, mean and mean ± std in blue."""
+    """Draw a row of reliability diagrams per model: runs in gray, mean and mean ± std in blue."""
     models = [model for model in results.models if results.views(reading, dataset, model, "nodewise")]
     fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
     *rows, bottom = np.array(
@@ -89,8 +90,8 @@ def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
 
 
 def draw_errors(results: Results, reading: str, name: str) -> Figure:
-    """Draw one calibration error against another: a point for each run, a panel for each dataset."""
-    across, up, across_name, up_name = PAIRS[name]
+    """Draw one calibration error against another, with a point per run and a panel per dataset."""
+    x_view, y_view, x_name, y_name = ERROR_PAIRS[name]
     columns = min(DATASETS_PER_ROW, len(results.datasets))
     lines = -(-len(results.datasets) // DATASETS_PER_ROW)
     size = max(6.0, 3.4 * columns), 0.6 + 3.3 * lines  # the title needs six inches
@@ -100,58 +101,58 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
     for ax, dataset in zip(grid.flat, results.datasets, strict=False):
         errors = {
             model: np.array(
-                [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (across, up)]
+                [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (x_view, y_view)]
             )
             for model in results.models
         }
         _draw_points(ax, errors)
-        _finish(ax, dataset, across_name)
+        _format_axes(ax, dataset, x_name)
         if not any(np.isfinite(pairs).all(axis=0).any() for pairs in errors.values()):
-            _say_empty(ax)
+            _mark_empty(ax)
     for ax in grid[:, 0]:
-        ax.set_ylabel(f"{up_name}, percent")
+        ax.set_ylabel(f"{y_name}, percent")
     entries = legend_entries(fig.axes)
     models = [model for model in results.models if model in entries]
-    shown = [entries[model] for model in models]
-    fig.legend(shown, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
-    fig.suptitle(f"{up_name[0].upper()}{up_name[1:]} against {across_name} of each run, {READING_NAMES[reading]}")
+    handles = [entries[model] for model in models]
+    fig.legend(handles, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
+    fig.suptitle(f"{y_name[0].upper()}{y_name[1:]} against {x_name} of each run, {READING_NAMES[reading]}")
     return fig
 
 
 def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
-    """Draw two errors of each run, by model."""
+    """Draw the two errors of each run, by model."""
     for model, (x, y) in errors.items():
         style = row_style(model)
         if len(x):
             ax.scatter(x, y, s=14, c=style.color, marker=style.marker, alpha=0.6, linewidths=0, label=model)
 
 
-def _say_empty(ax: Axes) -> None:
-    """Say that no run has both errors; a scale would say something else."""
+def _mark_empty(ax: Axes) -> None:
+    """Replace the ticks by a text if no run has both errors."""
     ax.set(xticks=[], yticks=[])
     ax.text(0.5, 0.5, "nothing to score", transform=ax.transAxes, ha="center", va="center", backgroundcolor="white")
 
 
-def _finish(ax: Axes, dataset: str, across_name: str) -> None:
-    """Put both axes on the same scale from zero, and a line where the two errors are equal."""
+def _format_axes(ax: Axes, dataset: str, x_name: str) -> None:
+    """Set equal limits from zero on both axes, and draw the line of equal errors."""
     limit = max(ax.get_xlim()[1], ax.get_ylim()[1])
-    ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{across_name}, percent", aspect="equal")
+    ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{x_name}, percent", aspect="equal")
     ax.set_title(dataset, loc="left", fontsize="medium")
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
 
 
-# The view, a color and a marker, and how far beneath the middle of a line.
-ERRORS = {"node ECE": ("nodewise", BLUE, "o", -0.15), "edge ECE": ("edgewise", VERMILION, "s", 0.15)}
+# By label: view, color, marker, and vertical offset in the line of a calibrator.
+CALIBRATOR_ERRORS = {"node ECE": ("nodewise", BLUE, "o", -0.15), "edge ECE": ("edgewise", VERMILION, "s", 0.15)}
 
 
 def draw_calibrators(results: Results) -> Figure:
-    """Draw a panel for each dataset and model: a line per calibrator, each error as a dot with mean ± std."""
+    """Draw a panel per dataset and model, with a line per calibrator and a dot with mean ± std per error."""
     calibrators = [UNCALIBRATED, *results.calibrators]
     panels: dict[tuple[str, str], dict[str, Sequence[Score]]] = {}
-    for row in calibrator_rows(results, [(view, "ece") for view, *_ in ERRORS.values()]):
+    for row in calibrator_rows(results, [(view, "ece") for view, *_ in CALIBRATOR_ERRORS.values()]):
         panels.setdefault((row.dataset, row.model), {})[row.name] = row.scores
-    datasets, models = (list(dict.fromkeys(cell[place] for cell in panels)) for place in (0, 1))
+    datasets, models = (list(dict.fromkeys(cell[index] for cell in panels)) for index in (0, 1))
     columns = min(DATASETS_PER_ROW, len(datasets))
     lines = [datasets[start : start + columns] for start in range(0, len(datasets), columns)]
     size = max(6.0, 1.3 + 2.9 * columns), 0.8 + 2.7 * len(lines) * len(models)  # the title needs six inches
@@ -160,9 +161,9 @@ def draw_calibrators(results: Results) -> Figure:
         ax.set_axis_off()
     for row_axes, (line, model) in zip(grid, product(lines, models), strict=True):
         drawn = [(ax, dataset) for ax, dataset in zip(row_axes, line, strict=False) if (dataset, model) in panels]
-        for place, (ax, dataset) in enumerate(drawn):
-            _draw_calibrators(ax, panels[dataset, model], calibrators)
-            ax.set_yticks(range(len(calibrators)), [display_name(name) for name in calibrators] if place == 0 else [])
+        for column, (ax, dataset) in enumerate(drawn):
+            _draw_calibrator_panel(ax, panels[dataset, model], calibrators)
+            ax.set_yticks(range(len(calibrators)), [display_name(name) for name in calibrators] if column == 0 else [])
             ax.set_title(f"{display_name(dataset)}, {display_name(model)}", loc="left", fontsize="medium")
             handles = ax.get_legend_handles_labels()
     fig.legend(*handles, loc="outside lower center", ncols=2, frameon=False)
@@ -170,23 +171,23 @@ def draw_calibrators(results: Results) -> Figure:
     return fig
 
 
-def _draw_calibrators(ax: Axes, scores: Mapping[str, Sequence[Score]], calibrators: Sequence[str]) -> None:
-    """Draw one panel, calibrators from the top down; a dashed line goes down from the error without one."""
+def _draw_calibrator_panel(ax: Axes, scores: Mapping[str, Sequence[Score]], calibrators: Sequence[str]) -> None:
+    """Draw one panel, calibrators from top to bottom, with a dashed line at the uncalibrated error."""
     ax.set_axis_on()
-    for place, (name, (_, color, marker, beneath)) in enumerate(ERRORS.items()):
-        found = {calibrator: of_row[place] for calibrator, of_row in scores.items() if of_row[place].runs}
+    for index, (name, (_, color, marker, offset)) in enumerate(CALIBRATOR_ERRORS.items()):
+        errors = {calibrator: of_row[index] for calibrator, of_row in scores.items() if of_row[index].runs}
         ax.errorbar(
-            [100 * score.mean for score in found.values()],
-            np.array([calibrators.index(calibrator) for calibrator in found]) + beneath,
-            xerr=[100 * score.std for score in found.values()],
+            [100 * score.mean for score in errors.values()],
+            np.array([calibrators.index(calibrator) for calibrator in errors]) + offset,
+            xerr=[100 * score.std for score in errors.values()],
             fmt=marker,
             color=color,
             ms=5,
             lw=1.4,
             label=name,
         ).lines[0].set_markeredgecolor("white")
-        if UNCALIBRATED in found:
-            ax.axvline(100 * found[UNCALIBRATED].mean, color=color, lw=0.8, ls="--", alpha=0.7, zorder=0)
+        if UNCALIBRATED in errors:
+            ax.axvline(100 * errors[UNCALIBRATED].mean, color=color, lw=0.8, ls="--", alpha=0.7, zorder=0)
     ax.set_ylim(len(calibrators) - 0.5, -0.5)
     ax.set_xlim(0, None)
     ax.grid(axis="y", color="0.92", linewidth=0.8)

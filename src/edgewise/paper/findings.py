@@ -1,4 +1,4 @@
-"""What a sweep shows, in sentences made from its numbers: what the two readings change, what calibration improves."""
+"""Findings of a sweep as sentences: differences between the two readings, and aims of structured calibration."""
 
 import math
 from collections import defaultdict
@@ -31,17 +31,17 @@ from edgewise.paper.score_rows import (
 from edgewise.paper.text_tables import Cell, Row
 from edgewise.sweep.progress import format_count
 
-BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "of too few splits to tell"
+BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "undecided for lack of splits"
 MIN_SPLITS = 3
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Change:
-    """What the definitions change in one score of a row, run by run: as defined less as published.
+    """Difference of one score of a row between the readings, paired by run: as defined minus as published.
 
-    Means are infinite where a run's score is; ``difference`` is the mean over the runs whose two scores are finite, NaN
-    if there is none, and ``by_split`` the same of each split.
+    ``before`` and ``after`` are means, infinite if a run's score is. ``difference`` is the mean over the runs with two
+    finite scores, NaN without any, and ``by_split`` the same for each split.
     """
 
     before: float
@@ -53,7 +53,7 @@ class Change:
 
 
 def change(results: Results, dataset: str, row: str, view: str, metric: str) -> Change | None:
-    """Compare the two readings run by run; None where no run has both scores."""
+    """Compare the two readings run by run; None if no run has both scores."""
     published, defined = READINGS[AS_PUBLISHED][row], READINGS[AS_DEFINED][row]
     runs = runs_with(defined.prediction, results.runs_of(dataset, published))
     scores = [
@@ -78,15 +78,15 @@ def change(results: Results, dataset: str, row: str, view: str, metric: str) -> 
     )
 
 
-def direction(found: Change, metric: str) -> str:
-    """Tell better from worse, by Student's t over the means of splits.
+def classify_change(change: Change, metric: str) -> str:
+    """Return whether a score is better, worse or neither, by a 95% Student's t interval over the split means.
 
-    Runs of one split share their test set, so they are not independent, and neither are they counted as if they were.
+    Runs of one split share their test set and are not independent, so splits are the unit.
     """
-    splits = len(found.by_split)
+    splits = len(change.by_split)
     if splits < MIN_SPLITS:
         return TOO_FEW
-    mean, error = fmean(found.by_split), float(np.std(found.by_split, ddof=1)) / math.sqrt(splits)
+    mean, error = fmean(change.by_split), float(np.std(change.by_split, ddof=1)) / math.sqrt(splits)
     if abs(mean) <= float(student.ppf((1 + CONFIDENCE) / 2, splits - 1)) * error:
         return UNCLEAR
     return BETTER if (mean > 0) == (metric == "accuracy") else WORSE
@@ -96,7 +96,7 @@ Changes = Mapping[tuple[str, str, str, str], Change | None]  # by dataset, row, 
 
 
 def changes(results: Results) -> Changes:
-    """Compare the telling scores of each dataset and changed row that has runs."""
+    """Compare the readings in the `COMPARED_SCORES` of each dataset and changed row that has runs."""
     return {
         (dataset, row, view, metric): change(results, dataset, row, view, metric)
         for dataset in results.datasets
@@ -107,26 +107,26 @@ def changes(results: Results) -> Changes:
 
 
 def change_rows(results: Results) -> list[Row]:
-    """Return a printed row of differences for each dataset and changed row, with a cell for each telling score."""
+    """Return a printed row of differences per dataset and changed row."""
     rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    for (dataset, row, _, metric), found in changes(results).items():
-        rows[dataset, row].append(_cell(found, metric))
+    for (dataset, row, _, metric), one in changes(results).items():
+        rows[dataset, row].append(_cell(one, metric))
     return [Row(dataset, row, cells) for (dataset, row), cells in rows.items()]
 
 
-def _cell(found: Change | None, metric: str) -> Cell:
-    if found is None:
+def _cell(change: Change | None, metric: str) -> Cell:
+    if change is None:
         return Cell(NO_VALUE, "nothing to compare")
-    return Cell(_difference(found, metric), f"better in {found.better} of {found.runs}", value=found.difference)
+    return Cell(_difference(change, metric), f"better in {change.better} of {change.runs}", value=change.difference)
 
 
-def _difference(found: Change, metric: str) -> str:
-    return format_signed(100 * found.difference) if metric in PERCENT else format_signed(found.difference, 4)
+def _difference(change: Change, metric: str) -> str:
+    return format_signed(100 * change.difference) if metric in PERCENT else format_signed(change.difference, 4)
 
 
 @dataclass(frozen=True)
 class RowChanges:
-    """What differs in one row of the tables: what is scored in each reading, and a sentence for each score."""
+    """Differences of one row of the tables: the prediction scored in each reading, and one sentence per score."""
 
     row: str
     published: str
@@ -135,47 +135,49 @@ class RowChanges:
 
 
 def describe_changes(results: Results) -> list[RowChanges]:
-    """Say what differs, for each changed row that has runs."""
-    found = changes(results)
-    having_runs = {row for _, row, *_ in found}
+    """Describe the differences between the readings for each changed row that has runs."""
+    all_changes = changes(results)
+    rows_with_runs = {row for _, row, *_ in all_changes}
     return [
         RowChanges(
             row,
             PREDICTIONS[READINGS[AS_PUBLISHED][row].prediction],
             PREDICTIONS[READINGS[AS_DEFINED][row].prediction],
-            [sentence for view, metric in COMPARED_SCORES if (sentence := _sentence(found, row, view, metric))],
+            [sentence for view, metric in COMPARED_SCORES if (sentence := _sentence(all_changes, row, view, metric))],
         )
         for row in changed_rows()
-        if row in having_runs
+        if row in rows_with_runs
     ]
 
 
 def _sentence(all_changes: Changes, row: str, view: str, metric: str) -> str:
-    """Say on which datasets a score is better as defined, on which worse, by how much and in how many runs."""
+    """Return a sentence with the datasets on which a score is better or worse as defined, by how much and how often."""
     score = (row, view, metric)
-    found = {display_name(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one}
-    if not found:
+    by_dataset = {
+        display_name(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one
+    }
+    if not by_dataset:
         return ""
     name = score_name(view, metric)
-    places = {
-        way: [place for place, one in found.items() if direction(one, metric) == way]
-        for way in (BETTER, WORSE, UNCLEAR, TOO_FEW)
+    datasets = {
+        outcome: [dataset for dataset, one in by_dataset.items() if classify_change(one, metric) == outcome]
+        for outcome in (BETTER, WORSE, UNCLEAR, TOO_FEW)
     }
-    verdict = "; ".join(f"{way} on {join_with_and(several)}" for way, several in places.items() if several)
-    better, runs = sum(one.better for one in found.values()), sum(one.runs for one in found.values())
-    by = _range([*found.values()], metric)
+    verdict = "; ".join(f"{outcome} on {join_with_and(names)}" for outcome, names in datasets.items() if names)
+    better, runs = sum(one.better for one in by_dataset.values()), sum(one.runs for one in by_dataset.values())
+    by = _range([*by_dataset.values()], metric)
     return f"{name[0].upper()}{name[1:]} is {verdict}: {by}, better in {better} of {runs} runs."
 
 
-def _range(found: Sequence[Change], metric: str) -> str:
-    ordered = sorted(found, key=lambda one: one.difference)
+def _range(changes: Sequence[Change], metric: str) -> str:
+    ordered = sorted(changes, key=lambda one: one.difference)
     ends = dict.fromkeys((_difference(ordered[0], metric), _difference(ordered[-1], metric)))
     return " to ".join(ends) + (" points" if metric in PERCENT else "")
 
 
 @dataclass(frozen=True)
 class Aim:
-    """One thing that structured calibration should reach, what came out, and whether that is it."""
+    """One aim of structured calibration, its outcome as text, and whether it is met."""
 
     name: str
     outcome: str
@@ -184,7 +186,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out for a model on a dataset; ``paired`` compares its runs with temperature scaling."""
+    """The outcome of all aims for a model on a dataset. ``paired`` compares its runs with temperature scaling."""
 
     dataset: str
     model: str
@@ -193,7 +195,7 @@ class Verdict:
 
     @property
     def missed(self) -> list[str]:
-        """The names of the aims that are not reached."""
+        """The names of the aims that are not met."""
         return [aim.name for aim in self.aims if not aim.is_met]
 
     def __str__(self) -> str:
@@ -201,82 +203,82 @@ class Verdict:
 
     @property
     def outcome(self) -> str:
-        """Which aims are missed, then the numbers of all."""
-        whole = f"missed in {join_with_and(self.missed)}" if self.missed else "all aims are met"
+        """The aims that are not met, then the numbers of all aims."""
+        whole = f"not met for {join_with_and(self.missed)}" if self.missed else "all aims are met"
         numbers = "; ".join([*(aim.outcome for aim in self.aims), *([self.paired] if self.paired else [])])
         return f"{whole}. {numbers[0].upper()}{numbers[1:]}."
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Judge each dataset and model that has structured calibration."""
+    """Return a verdict per dataset and model with structured calibration."""
     return [
-        _verdict(one, [other for other in found if _is_rival(one, other)])
+        _verdict(one, [other for other in predictions if _is_rival(one, other)])
         for dataset in results.datasets
-        for found in [compared_predictions(results, dataset)]
-        for one in found
+        for predictions in [compared_predictions(results, dataset)]
+        for one in predictions
         if one.source.prediction == STRUCTURED
     ]
 
 
 def _is_rival(one: NamedPrediction, other: NamedPrediction) -> bool:
-    """Tell whether another is a model of the paper as it is, or temperature scaling of the same model."""
+    """Return whether ``other`` is an uncalibrated model of the paper, or temperature scaling of the same model."""
     if other.source.prediction in (TEMPERATURE, STRUCTURED):
         return other.source == one.source._replace(prediction=TEMPERATURE)
     return other.source.model in MODELS
 
 
-def verdict_summary(found: Sequence[Verdict]) -> str:
-    """Say what the aims are, and for how many pairs of dataset and model each is met, and all of them."""
-    names = [aim.name for aim in found[0].aims] if found else []
-    met = [f"{name} {sum(name not in verdict.missed for verdict in found)}" for name in names]
+def verdict_summary(verdicts: Sequence[Verdict]) -> str:
+    """Describe the aims, and count the pairs of dataset and model for which all and each of them are met."""
+    names = [aim.name for aim in verdicts[0].aims] if verdicts else []
+    met = [f"{name} {sum(name not in verdict.missed for verdict in verdicts)}" for name in names]
     return (
-        "Structured calibration aims at a mean edge NLL and a mean edge Brier score below those of the paper's models, "
-        "in both readings, and of temperature scaling of the same model, at a mean edge ECE that is above none of "
-        "theirs, and at the node accuracy of each run as it was. Of "
-        f"{format_count(len(found), 'pair')} of dataset and model, all aims are met for "
-        f"{sum(not verdict.missed for verdict in found)}; one by one: {', '.join(met)}."
+        "Structured calibration has four aims: a mean edge NLL and a mean edge Brier score below those of the paper's "
+        "models, in both readings, and of temperature scaling of the same model; a mean edge ECE no higher than any of "
+        "theirs; and an unchanged node accuracy in each run. Of "
+        f"{format_count(len(verdicts), 'pair')} of dataset and model, all aims are met for "
+        f"{sum(not verdict.missed for verdict in verdicts)}; each aim: {', '.join(met)}."
     )
 
 
 def _verdict(one: NamedPrediction, others: Sequence[NamedPrediction]) -> Verdict:
     aims = [
-        _lowest(one, others, "edge NLL", "nll", or_equal=False),
-        _lowest(one, others, "edge Brier score", "brier", or_equal=False),
-        _lowest(one, others, "edge ECE", "ece", or_equal=True),
-        _same_accuracy(one),
+        _lowest_aim(one, others, "edge NLL", "nll", or_equal=False),
+        _lowest_aim(one, others, "edge Brier score", "brier", or_equal=False),
+        _lowest_aim(one, others, "edge ECE", "ece", or_equal=True),
+        _same_accuracy_aim(one),
     ]
     return Verdict(one.runs[0].key.dataset, one.source.model, aims, _paired(one))
 
 
-def _lowest(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, metric: str, or_equal: bool) -> Aim:
-    """Compare a mean over the runs with those of others, of which those without a value do not count."""
+def _lowest_aim(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, metric: str, or_equal: bool) -> Aim:
+    """Compare a mean over runs with those of others. Others without a value are ignored."""
     ours = _mean(one, metric)
     if math.isnan(ours):
         return Aim(name, f"{name}: nothing to score", False)
     means = sorted((mean, other.name) for other in others if not math.isnan(mean := _mean(other, metric)))
-    before = [(mean, other) for mean, other in means if (mean < ours if or_equal else mean <= ours)]
-    said = f"{name} {_format_number(ours, metric)}"
-    if before:
-        return Aim(name, f"{said} is {'above' if or_equal else 'not below'} {_named(before, metric)}", False)
-    held = f"{'not above any of' if or_equal else 'below all'} {format_count(len(means), 'other')}"
-    return Aim(name, f"{said} is {held}, the lowest {_named(means[:1], metric)}", True)
+    lower = [(mean, other) for mean, other in means if (mean < ours if or_equal else mean <= ours)]
+    value = f"{name} {_format_number(ours, metric)}"
+    if lower:
+        return Aim(name, f"{value} is {'above' if or_equal else 'not below'} {_list_means(lower, metric)}", False)
+    comparison = f"{'not above any of' if or_equal else 'below all'} {format_count(len(means), 'other')}"
+    return Aim(name, f"{value} is {comparison}, the lowest {_list_means(means[:1], metric)}", True)
 
 
 def _mean(one: NamedPrediction, metric: str) -> float:
     return summarize(one.values("edgewise", metric))[0]
 
 
-def _named(means: Sequence[tuple[float, str]], metric: str) -> str:
+def _list_means(means: Sequence[tuple[float, str]], metric: str) -> str:
     return join_with_and([f"{display_name(name)} ({_format_number(mean, metric)})" for mean, name in means])
 
 
 def _format_number(value: float, metric: str) -> str:
-    """Write more digits than tables do, so that means that differ look so."""
+    """Format a mean with more digits than tables have, so that different means look different."""
     return (f"{100 * value:.3f}%" if metric in PERCENT else f"{value:.4f}").replace("inf", "∞")
 
 
-def _same_accuracy(one: NamedPrediction) -> Aim:
-    """Compare each run with what its calibration started from."""
+def _same_accuracy_aim(one: NamedPrediction) -> Aim:
+    """Compare the accuracy of each run with that of its uncalibrated prediction."""
     base = display_name(one.source.model)
     before = NamedPrediction(base, one.source._replace(prediction=UNCALIBRATED_PREDICTION), one.runs).values(
         "nodewise", "accuracy"
@@ -285,9 +287,9 @@ def _same_accuracy(one: NamedPrediction) -> Aim:
     changes = sorted(ours - theirs for ours, theirs in pairs if ours != theirs)
     runs = format_count(len(one.runs), "run")
     if not changes:
-        return Aim("node accuracy", f"node accuracy is that of {base} in each of {runs}", True)
+        return Aim("node accuracy", f"node accuracy equals that of {base} in each of {runs}", True)
     ends = " to ".join(dict.fromkeys(format_signed(100 * change, 3) for change in (changes[0], changes[-1])))
-    outcome = f"node accuracy is not that of {base} in {len(changes)} of {runs}, by {ends} points"
+    outcome = f"node accuracy differs from that of {base} in {len(changes)} of {runs}, by {ends} points"
     return Aim("node accuracy", outcome, False)
 
 
@@ -300,7 +302,7 @@ def _paired(one: NamedPrediction) -> str:
         NamedPrediction(name, one.source._replace(prediction=name), both).values("edgewise", "nll")
         for name in (one.source.prediction, TEMPERATURE)
     )
-    below = sum(mine < other for mine, other in zip(ours, theirs, strict=True))
+    lower = sum(mine < other for mine, other in zip(ours, theirs, strict=True))
     runs = format_count(len(both), "run")
     base = display_name(one.source.model)
-    return f"run by run its edge NLL is below that of {base} + {TEMPERATURE} in {below} of {runs}"
+    return f"paired by run, its edge NLL is below that of {base} + {TEMPERATURE} in {lower} of {runs}"

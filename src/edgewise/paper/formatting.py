@@ -1,4 +1,4 @@
-"""How names and numbers are written, and what rows of tables look like in figures and on the page."""
+"""Formatting of names and numbers, and the colors and markers of rows in figures and on the page."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +13,11 @@ from edgewise.sweep.runs import SAME_LABEL
 
 @dataclass(frozen=True)
 class RowStyle:
-    """The look of a row. Where colors are not seen, markers and dashes tell rows apart.
+    """Color, marker and dash of a row, so that rows differ with and without color.
 
-    ``marker`` is matplotlib's name of one; the page has shapes of the same names. ``dash``, the color on a dark screen
-    if it is another, and the ``note``, a sentence about a model that is not of the paper, are for the page alone.
+    ``marker`` is a matplotlib marker; the page has shapes of the same names. Only the page uses ``dash``,
+    ``dark_color`` (the color on a dark screen if it differs) and ``note`` (a sentence about a model that is not in the
+    paper).
     """
 
     label: str
@@ -39,10 +40,10 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
             OCHRE,
             "<",
             "12 3",
-            note="JointGCN is not of the paper: it averages GCNs, each trained without a part of the training nodes, "
-            "and couples the ends of each edge as much as the labels that were held out say.",
+            note="JointGCN is not in the paper: it averages GCNs, each trained without a part of the training nodes, "
+            "and couples the ends of each edge with a strength fitted to the held-out labels.",
         ),
-        # Two of Tol's colors, far from the model that is calibrated.
+        # Two of Paul Tol's colors, distinct from those of the uncalibrated models.
         "gcn calibrated": RowStyle("GCN, calibrated", "#882255", "$✦$", dark_color="#f2a2c4"),
         "gat calibrated": RowStyle("GAT, calibrated", "#332288", "*", dark_color="#b8b0f0"),
     }
@@ -50,18 +51,18 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
 
 
 def calibrated_row(model: str) -> str:
-    """Return the name of the row of what a calibrator makes of a model."""
+    """Return the row name of a calibrated model."""
     return f"{model} calibrated"
 
 
 def row_style(row: str) -> RowStyle:
-    """Return the style of a row; without one above it is gray: a circle, or a star if it is calibrated."""
+    """Return the style of a row. Rows without one are gray, with a star if calibrated, else a circle."""
     is_calibrated = row == calibrated_row(row.split(" ")[0])
     return ROW_STYLES.get(row, RowStyle(row, GRAY, "*", "2 3") if is_calibrated else RowStyle(row, GRAY))
 
 
 def row_styles_css(rows: Iterable[str]) -> str:
-    """Write colors and dashes of rows as CSS of whatever is marked as theirs; print always has the light colors."""
+    """Return CSS with colors and dashes for elements with data-model. Print always uses the light colors."""
     styles = {f'[data-model="{row}"]': row_style(row) for row in rows}
     light = [f"{which} {{ --color: {style.color}; --dash: {style.dash}; }}" for which, style in styles.items()]
     dark = [f"  {which} {{ --color: {style.dark_color}; }}" for which, style in styles.items() if style.dark_color]
@@ -92,7 +93,7 @@ VIEW_ADJECTIVES = {"nodewise": "node", "edgewise": "edge"}
 
 
 def display_name(name: str) -> str:
-    """Write a name of the results as people do; of several words the first one.
+    """Return the display name of a dataset, model, row or view. Of several words the first may be replaced.
 
     >>> display_name("cora"), display_name("epfgnn mean field"), display_name("gat + structured")
     ('Cora', 'EPFGNN mean field', 'GAT + structured')
@@ -102,12 +103,12 @@ def display_name(name: str) -> str:
 
 
 def score_name(view: str, metric: str) -> str:
-    """Name a score, such as "edge NLL"."""
+    """Return the display name of a score, such as "edge NLL"."""
     return f"{VIEW_ADJECTIVES.get(view, display_name(view))} {METRIC_NAMES[metric]}"
 
 
 def format_mean_std(mean: float, std: float, metric: str) -> str:
-    """Write mean ± std: shares in percent, counts whole, NLL and Brier score as they are; a NaN is left out.
+    """Format mean ± std: fractions in percent, counts as integers, NLL and Brier score unscaled. A NaN std is omitted.
 
     >>> format_mean_std(0.1234, 0.01, "ece"), format_mean_std(0.1234, math.nan, "ece")
     ('12.34 ± 1.00', '12.34')
@@ -124,12 +125,12 @@ def format_mean_std(mean: float, std: float, metric: str) -> str:
 
 
 def format_number(value: float, metric: str) -> str:
-    """Write one number as a table does."""
+    """Format a mean without std."""
     return format_mean_std(value, math.nan, metric)
 
 
 def format_signed(value: float, digits: int = 2) -> str:
-    """Write a number with its sign, but none at zero."""
+    """Format a number with its sign, without one for zero."""
     if math.isnan(value):
         return NO_VALUE
     text = f"{value:+.{digits}f}"
@@ -137,5 +138,5 @@ def format_signed(value: float, digits: int = 2) -> str:
 
 
 def join_with_and(parts: Sequence[str]) -> str:
-    """Write several things one after the other, with "and" before the last."""
+    """Join texts by commas, with "and" before the last."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,4 +1,4 @@
-"""One HTML page of all results, which needs no network and no server."""
+"""The self-contained HTML page of all results."""
 
 import json
 import math
@@ -53,12 +53,12 @@ TITLE = "A Graph Is More Than Its Nodes, reproduced"
 
 
 def write_results_page(results: Results, path: Path) -> None:
-    """Write the page; a half of one is never there."""
+    """Write the page atomically."""
     write_page(path, results_page(results))
 
 
 def results_page(results: Results) -> str:
-    """Return the page as text: style, script and numbers are all in it."""
+    """Return the page as HTML, with inline style, script and data."""
     return render_page(
         _part("paper.html.j2"),
         title=TITLE,
@@ -78,7 +78,7 @@ def _part(name: str) -> str:
 
 
 def _texts(results: Results) -> dict[str, object]:
-    """Return what the summary says."""
+    """Return the variables of the header and summary."""
     runs, keys = results.runs, [run.key for run in results.runs]
     cells = Counter({(dataset, model): 0 for dataset in paper_plan().datasets for model in paper_plan().models})
     cells.update(key.cell for key in keys if key.cell in cells)
@@ -103,7 +103,7 @@ def _texts(results: Results) -> dict[str, object]:
 
 
 def _tables(results: Results) -> dict[str, object]:
-    """Return all tables, and the names of their columns."""
+    """Return all tables and their column names."""
     rows = selectable_rows(results)
     return {
         "views": VIEWS,
@@ -129,8 +129,8 @@ def _tables(results: Results) -> dict[str, object]:
 
 
 def _calibrated(results: Results) -> dict[str, object]:
-    """Return what calibrators do, and whether structured calibration reaches its aims."""
-    found = verdicts(results)
+    """Return the tables of calibrators, and the verdicts on structured calibration."""
+    all_verdicts = verdicts(results)
     return {
         "calibrated": printed_rows(calibrator_rows(results)),
         "calibrated_scores": CALIBRATOR_SCORES,
@@ -139,13 +139,13 @@ def _calibrated(results: Results) -> dict[str, object]:
         "uncalibrated": UNCALIBRATED,
         "structured": printed_rows(structured_rows(results)),
         "structured_scores": STRUCTURED_SCORES,
-        "verdicts": found,
-        "verdict_summary": verdict_summary(found),
+        "verdicts": all_verdicts,
+        "verdict_summary": verdict_summary(all_verdicts),
     }
 
 
 def _record(results: Results) -> dict[str, object]:
-    """Return how the results were made, and what went wrong."""
+    """Return commands, versions, failures and hyperparameters."""
     return {
         "commands": [(command, format_duration(command.seconds)) for command in results.commands],
         "versions": results.versions,
@@ -159,7 +159,7 @@ def _record(results: Results) -> dict[str, object]:
 
 
 def _trainings(hyperparameters: str) -> list[str]:
-    """Write each training of a run, and each calibrator, as a line of names and values."""
+    """Format each training and each calibrator of a run as a line of names and values."""
     lines = []
     for one in json.loads(hyperparameters):
         calibrators = one.pop(CALIBRATORS_ENTRY, {})
@@ -170,11 +170,11 @@ def _trainings(hyperparameters: str) -> list[str]:
 
 Document = dict[str, object]
 
-DIGITS = 6  # what a diagram can show is less
+JSON_DECIMALS = 6  # more than a diagram can show
 
 
 def page_data(results: Results) -> Document:
-    """Return all that the page draws: names, and for each dataset and source its bins by view and its runs."""
+    """Return the data of the diagrams: names, and for each dataset and source the bins by view and the runs."""
     rows, models, calibrators = selectable_rows(results), calibrated_models(results), results.calibrators
     sources = {source for reading in READINGS for source in results.rows(reading).values()}
     sources |= {Source(model, calibrator) for model in models for calibrator in calibrators}
@@ -207,65 +207,65 @@ def page_data(results: Results) -> Document:
 
 
 def selectable_rows(results: Results) -> list[str]:
-    """Return the rows of the tables that can be chosen: the published ones, and others that have runs."""
+    """Return the rows that can be selected: the published ones, and others that have runs."""
     rows = {row: source.model for reading in READINGS for row, source in results.rows(reading).items()}
     return [row for row, model in rows.items() if row in READINGS[AS_PUBLISHED] or model in results.models]
 
 
 def styled_rows(results: Results) -> list[str]:
-    """Return those rows, and what calibrators make of models."""
+    """Return the selectable rows and the calibrated rows, which all need a style."""
     return [*selectable_rows(results), *map(calibrated_row, calibrated_models(results))]
 
 
 def calibrated_models(results: Results) -> list[str]:
-    """Return the models that have calibrated predictions."""
+    """Return the models with calibrated predictions."""
     return list(dict.fromkeys(model for _, model in calibrated_runs(results)))
 
 
 def source_key(source: Source) -> str:
-    """Name a source in the document."""
+    """Return the key of a source in the data."""
     return f"{source.model}/{source.prediction}"
 
 
 def source_data(runs: Sequence[Run], prediction: str) -> Document:
-    """Return the bins of each view, and a line [split, fold, init, ECE of each view] for each run."""
+    """Return the bins of each view, and a list [split, fold, init, ECE of each view] per run."""
     scored = [run.predictions[prediction] for run in runs]
     return {
         "views": {view: pool_bins([of_run[view] for of_run in scored]) for view in scored[0]},
         "runs": [
-            [run.key.split, run.key.fold, run.key.init, *(rounded(of_run[view].ece) for view in VIEWS)]
+            [run.key.split, run.key.fold, run.key.init, *(round_or_none(of_run[view].ece) for view in VIEWS)]
             for run, of_run in zip(runs, scored, strict=True)
         ],
     }
 
 
 def pool_bins(results: Sequence[ViewResult]) -> Document:
-    """Add up the bins of runs; the ECE is the mean over the runs, and not that of the added bins.
+    """Sum the bins of runs. The ECE is the mean over the runs, not that of the summed bins.
 
-    ``filled`` tells in how many runs a bin has elements; confidence and accuracy of an empty bin are null.
+    ``filled`` is the number of runs in which a bin has elements. Confidence and accuracy of an empty bin are null.
     """
-    count = _added(result.bins.count for result in results)
+    count = _sum_columns(result.bins.count for result in results)
     mean, std, num_runs = summarize(result.ece for result in results)
     return {
         "count": [int(n) for n in count],
-        "confidence": _means(_added(result.bins.confidence_sum for result in results), count),
-        "accuracy": _means(_added(result.bins.correct_sum for result in results), count),
+        "confidence": _means(_sum_columns(result.bins.confidence_sum for result in results), count),
+        "accuracy": _means(_sum_columns(result.bins.correct_sum for result in results), count),
         "filled": [
             sum(n > 0 for n in of_bin) for of_bin in zip(*(result.bins.count for result in results), strict=True)
         ],
         "runs": len(results),
-        "ece": {"mean": rounded(mean), "std": rounded(std), "runs": num_runs} if num_runs else None,
+        "ece": {"mean": round_or_none(mean), "std": round_or_none(std), "runs": num_runs} if num_runs else None,
     }
 
 
-def rounded(value: float) -> float | None:
-    """Round what is drawn; JSON has null for what is not finite."""
-    return round(value, DIGITS) if math.isfinite(value) else None
+def round_or_none(value: float) -> float | None:
+    """Round a number for JSON; None, which becomes null, if it is not finite."""
+    return round(value, JSON_DECIMALS) if math.isfinite(value) else None
 
 
-def _added(columns: Iterable[Sequence[float]]) -> list[float]:
+def _sum_columns(columns: Iterable[Sequence[float]]) -> list[float]:
     return [math.fsum(values) for values in zip(*columns, strict=True)]
 
 
 def _means(sums: Sequence[float], count: Sequence[float]) -> list[float | None]:
-    return [rounded(total / n) if n else None for total, n in zip(sums, count, strict=True)]
+    return [round_or_none(total / n) if n else None for total, n in zip(sums, count, strict=True)]

@@ -1,4 +1,4 @@
-"""The tables of the paper, ours beside published, what its two readings change, and all numbers as CSV."""
+"""The tables of the reproduction, with published values, and all numbers as CSV."""
 
 import csv
 import io
@@ -40,25 +40,32 @@ from edgewise.paper.score_rows import (
 from edgewise.paper.text_tables import Cell, Row, Table, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL
 
-PUBLISHED_NOTE = "Beneath: what was published, and how many of its standard deviations ours is away."
+PUBLISHED_NOTE = "Second line: published value, and the difference of ours in published standard deviations."
 DATASETS_PER_TABLE = 4
 CALIBRATED_NOTE = (
-    "Accuracy and ECE in percent; mean ± std over the same runs of a model; best of a dataset in bold. P(same) is the "
-    "probability that both ends of an edge have the same label."
+    "Accuracy and ECE in percent; mean ± std over the same runs of a model; best of each dataset in bold. Same label "
+    "is the event that both ends of an edge have the same label."
 )
-STRUCTURED_TITLE = "Structured calibration against the paper's models"
+STRUCTURED_TITLE = "Structured calibration compared with the paper's models"
 STRUCTURED_NOTE = (
-    "Accuracy and ECE in percent; mean ± std over the runs whose split, fold and initialization structured calibration "
-    "has; best of a dataset in bold."
+    "Accuracy and ECE in percent; mean ± std over the runs with the same splits, folds and initializations as "
+    "structured calibration; best of each dataset in bold."
 )
-OTHER_PROCEDURE = "The published procedure was another: to be away from its numbers is no failure to reproduce them."
+OTHER_PROCEDURE_NOTE = "The published procedure was different, so differences from its numbers are expected."
 
 
 def paper_tables(results: Results) -> list[Table]:
-    """Make all tables: datasets, four metrics in two readings, what differs, calibrators, predictions, far cells."""
+    """Return all tables: datasets, scores, differences between readings, calibrators, predictions, outlying cells."""
     scores = [_scores(results, reading, metric) for reading in READINGS for metric in METRIC_NAMES]
     calibrated = [_calibrators(results), _structured(results)]
-    tables = [*_datasets(results), *scores, _changes(results), *calibrated, _predictions(results), _far(results)]
+    tables = [
+        *_datasets(results),
+        *scores,
+        _changes(results),
+        *calibrated,
+        _predictions(results),
+        _beyond_one_std(results),
+    ]
     return [table for table in tables if table.rows]
 
 
@@ -66,44 +73,47 @@ def _scores(results: Results, reading: str, metric: str) -> Table:
     unit = ", percent" if metric in PERCENT else ""
     title = f"{METRIC_NAMES[metric][0].upper()}{METRIC_NAMES[metric][1:]}, {READING_NAMES[reading]}{unit}"
     rows = score_rows(results, reading, metric)
-    beneath = _published_note(rows)
-    notes = ["Mean ± std over runs; best of a dataset in bold.", *beneath]
-    notes += [OTHER_PROCEDURE] if beneath and reading == AS_DEFINED else []
+    published_note = _published_note(rows)
+    notes = ["Mean ± std over runs; best of each dataset in bold.", *published_note]
+    notes += [OTHER_PROCEDURE_NOTE] if published_note and reading == AS_DEFINED else []
     return Table(title, VIEWS, printed_rows(rows), [" ".join(notes)])
 
 
 def _datasets(results: Results) -> list[Table]:
-    """Turn the table: datasets in columns, and only so many that they fit a terminal."""
-    found = statistics_rows(results)
-    parts = [found[start : start + DATASETS_PER_TABLE] for start in range(0, len(found), DATASETS_PER_TABLE)]
-    return [_datasets_table(part, "Datasets, continued" if place else "Datasets") for place, part in enumerate(parts)]
+    """Return tables with datasets in columns, few enough per table to fit a terminal."""
+    rows = statistics_rows(results)
+    parts = [rows[start : start + DATASETS_PER_TABLE] for start in range(0, len(rows), DATASETS_PER_TABLE)]
+    return [_datasets_table(part, "Datasets, continued" if index else "Datasets") for index, part in enumerate(parts)]
 
 
 def _datasets_table(part: Sequence[ScoreRow], title: str) -> Table:
     rows = [
-        Row("", display_name(name), [score_cell(row.scores[place]) for row in part])
-        for place, name in enumerate((*COUNTS, *FRACTIONS))
+        Row("", display_name(name), [score_cell(row.scores[index]) for row in part])
+        for index, name in enumerate((*COUNTS, *FRACTIONS))
     ]
-    notes = ["Edges: both directions. Homophily and K: percent, mean ± std over splits.", *_published_note(part)]
+    notes = [
+        "Edges are counted in both directions. Homophily and K in percent, mean ± std over splits.",
+        *_published_note(part),
+    ]
     return Table(title, [row.dataset for row in part], rows, [" ".join(notes)])
 
 
 def _published_note(rows: Sequence[ScoreRow]) -> list[str]:
-    """Explain the second line of cells, if there is one."""
+    """Return the note on the second line of cells, if any cell has one."""
     return [PUBLISHED_NOTE] if any(score.published for row in rows for score in row.scores) else []
 
 
 def _changes(results: Results) -> Table:
-    found = changes(results)
+    all_changes = changes(results)
     rows = [
-        Row(dataset, row, [_change(found[dataset, row, *score], score[1]) for score in COMPARED_SCORES])
-        for dataset, row in dict.fromkeys((dataset, row) for dataset, row, *_ in found)
+        Row(dataset, row, [_change_cell(all_changes[dataset, row, *score], score[1]) for score in COMPARED_SCORES])
+        for dataset, row in dict.fromkeys((dataset, row) for dataset, row, *_ in all_changes)
     ]
-    note = "As published → as defined, means over runs; beneath: in how many runs as defined is better."
-    return Table("What the definitions change", [score_name(*score) for score in COMPARED_SCORES], rows, [note])
+    note = "As published → as defined, means over runs. Second line: the number of runs in which as defined is better."
+    return Table("Differences between the readings", [score_name(*score) for score in COMPARED_SCORES], rows, [note])
 
 
-def _change(change: Change | None, metric: str) -> Cell:
+def _change_cell(change: Change | None, metric: str) -> Cell:
     if change is None:
         return Cell(format_number(math.nan, metric))
     text = f"{format_number(change.before, metric)} → {format_number(change.after, metric)}"
@@ -111,14 +121,14 @@ def _change(change: Change | None, metric: str) -> Cell:
 
 
 def _calibrators(results: Results) -> Table:
-    """Put each model of a dataset in a group of its own, so that the table fits a terminal."""
+    """Return the table of calibrators, with one group per dataset and model, so that it fits a terminal."""
     rows = [replace(row, group=f"{row.group} {row.model}") for row in printed_rows(calibrator_rows(results))]
     return Table("Calibrators", [*CALIBRATOR_SCORES], rows, [CALIBRATED_NOTE])
 
 
 def _structured(results: Results) -> Table:
-    found = verdicts(results)
-    notes = [STRUCTURED_NOTE, verdict_summary(found), *map(str, found)]
+    all_verdicts = verdicts(results)
+    notes = [STRUCTURED_NOTE, verdict_summary(all_verdicts), *map(str, all_verdicts)]
     return Table(STRUCTURED_TITLE, [*STRUCTURED_SCORES], printed_rows(structured_rows(results)), notes)
 
 
@@ -129,7 +139,7 @@ def _predictions(results: Results) -> Table:
     return Table("All predictions", columns, rows, meanings)
 
 
-def _far(results: Results) -> Table:
+def _beyond_one_std(results: Results) -> Table:
     rows = []
     for score in scores_beyond_one_std(results):
         name = f"{score.view} {METRIC_NAMES.get(score.metric, display_name(score.metric))}".strip()
@@ -140,7 +150,7 @@ def _far(results: Results) -> Table:
         "Published cells more than one standard deviation away",
         ("score", "ours", "published", "difference"),
         rows,
-        ["Percent; the difference is in published standard deviations."],
+        ["In percent; differences in published standard deviations."],
     )
 
 
@@ -150,13 +160,13 @@ COLUMNS = (
     *("reading", "dataset", "row", "metric", "view", "mean", "std", "runs"),
     *("published_mean", "published_std", "difference_in_published_std"),
 )
-CALIBRATED = "calibrated"  # in the column of readings
+CALIBRATED = "calibrated"  # in the column "reading"
 
 
 def scores_csv(results: Results) -> str:
-    """Write means, stds and published numbers as fractions.
+    """Return means, stds and published numbers as CSV, as fractions instead of percent.
 
-    First come the scores of both readings, then what calibrators do to them, then statistics over splits.
+    The order is: scores of both readings, scores of calibrators, dataset statistics over splits.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

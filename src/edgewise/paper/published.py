@@ -1,4 +1,4 @@
-"""What Hsu, Shen and Cremers (2022) published, to compare ours with: dataset statistics, accuracies and ECEs."""
+"""Numbers published by Hsu, Shen and Cremers (2022): dataset statistics, accuracies and ECEs."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -8,7 +8,7 @@ from edgewise.metrics.sums import VIEWS
 
 
 def _row(sizes: tuple[int, int, int, int], *percent: tuple[float, float]) -> DatasetStatistics:
-    """Take nodes, directed edges, features and classes; then homophily and three K indices, in percent as printed."""
+    """Read nodes, directed edges, features and classes; then homophily and three K indices in percent, as printed."""
     return DatasetStatistics(*sizes, *(MeanStd(mean / 100, std / 100) for mean, std in percent))
 
 
@@ -26,7 +26,7 @@ PublishedScores = Mapping[str, Mapping[str, MeanStd]]  # by metric, then by view
 
 
 def _scores(**percent: tuple[tuple[float, float], ...]) -> PublishedScores:
-    """Take mean and std of each view for each metric, in percent as printed."""
+    """Convert mean and std of each view for each metric, in percent as printed."""
     return MappingProxyType(
         {
             metric: MappingProxyType(

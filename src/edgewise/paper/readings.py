@@ -1,7 +1,7 @@
-"""Two readings of the paper: which prediction of which model is a row of its tables, and what predictions mean.
+"""Two readings of the paper: the prediction that each row of its tables shows, and descriptions of all predictions.
 
-Models and calibrators that are not named here are run and shown too: after those that are, in the order in which they
-are found. This file imports nothing that takes time, as help texts are made of it.
+Models and calibrators that are not listed here can be run and shown too. They come after the listed ones, sorted by
+name. This module imports nothing slow, because command-line help uses it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,14 +12,14 @@ AS_PUBLISHED, AS_DEFINED = "as_published", "as_defined"
 
 
 class Source(NamedTuple):
-    """Where a row of the tables comes from: which model was run, and which of its predictions is scored."""
+    """The source of a row of the tables: a model, and the prediction of it that is scored."""
 
     model: str
     prediction: str
 
 
-# By reading, as published and as the definitions say, then by row of the tables. A model has a row of its own name; one
-# that the paper has not, in the second alone.
+# By reading (as published, as defined), then by row of the tables. Each model has a row of its own name. Models that
+# are not in the paper have one only as defined.
 READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
     {
         AS_PUBLISHED: {
@@ -41,75 +41,77 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
 )
 
 
-def sort_known_first(known: Iterable[str], found: Iterable[str]) -> list[str]:
-    """Put what was found in the known order; the rest follows, sorted."""
-    names = set(found)
-    in_order = [name for name in known if name in names]
-    return in_order + sorted(names.difference(in_order))
+def sort_known_first(known: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Sort unique names: known ones in the known order, then the others alphabetically."""
+    unique = set(names)
+    in_order = [name for name in known if name in unique]
+    return in_order + sorted(unique.difference(in_order))
 
 
 def _models(*readings: str) -> tuple[str, ...]:
-    """Return the models of readings, each once, in the order of their rows."""
+    """Return the distinct models of readings, in the order of their rows."""
     return tuple(dict.fromkeys(source.model for reading in readings for source in READINGS[reading].values()))
 
 
-MODELS = _models(AS_PUBLISHED)  # the paper's; what --models is when it is left out
+MODELS = _models(AS_PUBLISHED)  # those of the paper, the default of --models
 KNOWN_MODELS = _models(*READINGS)
 
 
 def same_in_both_readings() -> list[str]:
-    """Return the rows of the tables that both readings take from the same prediction."""
+    """Return the rows of the tables that show the same prediction in both readings."""
     one, *others = READINGS.values()
     return [row for row, source in one.items() if all(other.get(row) == source for other in others)]
 
 
 def changed_rows() -> list[str]:
-    """Return the rows of the tables that both readings have, and take from different predictions."""
+    """Return the rows of the tables that show different predictions in the two readings."""
     same = same_in_both_readings()
     return [row for row in READINGS[AS_PUBLISHED] if row in READINGS[AS_DEFINED] and row not in same]
 
 
-# What models say themselves, by the name of the prediction.
+# Descriptions of the predictions of models, by name.
 MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
     {
-        "product": "softmax of the logits; the joint of an edge is the product of its ends",
+        "product": "softmax of the logits; product joints: the joint of an edge is the product of its ends",
         "averaged_logits": "logits averaged over 32 samples of labels, then softmax; product joints",
         "mixture_product": "probabilities averaged over 32 samples of labels; product joints",
         "mixture": "the mixture of 32 samples of labels, with its own joints",
-        "published_misplaced_evidence": "published schedule of EM; max-product with the labels of training nodes put "
-        "at the wrong nodes; product joints",
-        "published_mean_field": "published schedule of EM; mean field with labels clamped; product joints",
-        "published_sum_product": "published schedule of EM; sum-product with labels clamped; joints of the beliefs",
-        "mean_field": "EM that has to beat its backbone on validation; mean field with labels clamped; product joints",
-        "sum_product": "EM that has to beat its backbone on validation; sum-product with labels clamped; joints of the "
-        "beliefs",
-        "joint": "node marginals averaged over GCNs, and kept; the ends of each edge coupled by one number, learned "
-        "from labels that were held out",
+        "published_misplaced_evidence": "published EM schedule; max-product with the labels of training nodes assigned "
+        "to the wrong nodes; product joints",
+        "published_mean_field": "published EM schedule; mean field with labels clamped; product joints",
+        "published_sum_product": "published EM schedule; sum-product with labels clamped; edge beliefs as joints",
+        "mean_field": "EM that must improve on its backbone in validation; mean field with labels clamped; product "
+        "joints",
+        "sum_product": "EM that must improve on its backbone in validation; sum-product with labels clamped; edge "
+        "beliefs as joints",
+        "joint": "node marginals averaged over GCNs; joints with these marginals and one coupling for all edges, "
+        "learned from held-out labels",
     }
 )
-UNCALIBRATED_PREDICTION = "product"  # the prediction that is calibrated, so models that have it can be
+UNCALIBRATED_PREDICTION = "product"  # the input of calibrators; models that have it can be calibrated
 CALIBRATED_MODELS = tuple(
     model
     for model in KNOWN_MODELS
     if any(Source(model, UNCALIBRATED_PREDICTION) in rows.values() for rows in READINGS.values())
 )
 
-# What each calibrator makes of it, by its name, which is that of the prediction too.
+# Descriptions of calibrated predictions, by the name of the calibrator.
 CALIBRATED_PREDICTIONS: Mapping[str, str] = MappingProxyType(
     {
         "temperature": "logits divided by one temperature; product joints",
-        "vector": "a factor and a shift for each class's logits; product joints",
-        "ensemble": "a mixture of softmax with a temperature, softmax without one, and equal probabilities; product "
-        "joints",
-        "cagcn": "logits multiplied by a factor of each node, which a GCN makes from the logits; product joints",
-        "gats": "logits divided by a temperature of each node, made by attention to its neighbors; product joints",
-        "isotonic": "each class's probability mapped by a curve that never falls; product joints",
-        "local": "logits divided by a temperature that follows the spread of a node's logits and its degree; product "
-        "joints",
-        "structured": "node marginals by local scaling, kept; the ends of each edge coupled by one learned number",
+        "vector": "logits scaled and shifted per class; product joints",
+        "ensemble": "a mixture of softmax with a temperature, softmax without one, and the uniform distribution; "
+        "product joints",
+        "cagcn": "logits scaled per node by a GCN on the logits; product joints",
+        "gats": "logits divided by a temperature per node from attention to its neighbors; product joints",
+        "isotonic": "isotonic regression of each class's probability; product joints",
+        "local": "logits divided by a temperature per node, a function of the spread of its logits and its degree; "
+        "product joints",
+        "structured": "node marginals of local scaling; joints with these marginals and one learned coupling for all "
+        "edges",
     }
 )
 CALIBRATORS = tuple(CALIBRATED_PREDICTIONS)
 
-# What each prediction is, for the legend of a report.
+# Descriptions of all predictions, for the legend of the report.
 PREDICTIONS: Mapping[str, str] = MappingProxyType({**MODEL_PREDICTIONS, **CALIBRATED_PREDICTIONS})

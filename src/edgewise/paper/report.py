@@ -1,4 +1,4 @@
-"""Everything that a sweep has to say, as files beside its results."""
+"""The report of a sweep: tables, figures and an HTML page, as files and as terminal output."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +12,18 @@ from edgewise.paper.results import Results
 from edgewise.paper.text_tables import table_latex, table_markdown, table_text
 from edgewise.sweep.progress import format_count, format_duration
 
-ONLY_IN_FILES = "All predictions"  # too wide for a terminal
+FILE_ONLY_TABLE = "All predictions"  # too wide for a terminal
 
 
 def write_report(results: Results, folder: Path) -> None:
-    """Write tables, figures, and the page."""
+    """Write tables, figures and the page."""
     write_tables(results, folder)
     write_results_page(results, folder / "report.html")
     write_figures(results, folder / "figures")
 
 
 def write_tables(results: Results, folder: Path) -> None:
-    """Write tables as Markdown, LaTeX and CSV."""
+    """Write the tables as Markdown, LaTeX and CSV."""
     tables = paper_tables(results)
     texts = {
         "tables.md": "\n\n".join([f"# Tables\n\n{summary(results)}", *map(table_markdown, tables)]) + "\n",
@@ -36,27 +36,25 @@ def write_tables(results: Results, folder: Path) -> None:
 
 
 def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
-    """Write tables and summary for a terminal."""
-    tables = [table for table in paper_tables(results) if table.title != ONLY_IN_FILES]
+    """Format tables and summary for a terminal."""
+    tables = [table for table in paper_tables(results) if table.title != FILE_ONLY_TABLE]
     return "\n\n\n".join([*(table_text(table, bold) for table in tables), summary(results)])
 
 
 def summary(results: Results) -> str:
-    """Say in a line how many published cells are reproduced, from how many runs."""
+    """Return a line with the number of runs and of reproduced cells."""
     return f"{format_count(len(results.runs), 'run')}: {tally_line(results)}"
 
 
 def time_line(results: Results) -> str:
-    """Say how long the runs took."""
+    """Return a line with the wall-clock and computing time of the runs."""
     commands = [command for command in results.commands if command.runs]
-    whole, work = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
+    elapsed, computing = sum(command.seconds for command in commands), sum(run.seconds for run in results.runs)
     several = f" in {format_count(len(commands), 'command')}" if len(commands) > 1 else ""
-    runs, made = format_count(len(results.runs), "run"), sum(command.runs for command in commands)
-    if made > len(results.runs):  # sources that are reported together have some of them twice
-        shown = f"{made} runs, of which {len(results.runs)} are shown,"
-        took = f"{shown} took {format_duration(whole)}{several}"
-        return f"{took}; the computing of those shown adds up to {format_duration(work)}."
-    return f"{runs} took {format_duration(whole)}{several}; their computing adds up to {format_duration(work)}."
+    runs, executed = format_count(len(results.runs), "run"), sum(command.runs for command in commands)
+    if executed > len(results.runs):  # sources that are reported together share some runs
+        runs = f"{executed} runs ({len(results.runs)} distinct)"
+    return f"{runs} took {format_duration(elapsed)}{several}; total computing time {format_duration(computing)}."
 
 
 def _write(path: Path, text: str) -> None:

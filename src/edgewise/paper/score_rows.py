@@ -1,7 +1,7 @@
-"""Scores summarized over runs, beside what was published, and the rows that tables, CSV, page and figures read.
+"""Scores summarized over runs, with the published values, as rows for tables, CSV, page and figures.
 
-A score has three types on its way: the `ViewResult` that is stored of each run, the `Score` over runs, and the `Cell`
-that is printed (text_tables.py).
+A score passes through three types: the `ViewResult` stored for each run, the `Score` over runs, and the printed `Cell`
+(text_tables.py).
 """
 
 import math
@@ -21,7 +21,7 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, UNCAL
 from edgewise.paper.results import Results, runs_with
 from edgewise.sweep.runs import SAME_LABEL, Run
 
-# The scores that tell the predictions of a model apart: view and metric.
+# Scores by which predictions of a model are compared: (view, metric).
 COMPARED_SCORES = (
     ("nodewise", "accuracy"),
     ("nodewise", "ece"),
@@ -30,14 +30,15 @@ COMPARED_SCORES = (
     ("edgewise", "brier"),
 )
 PREDICTION_SCORES = (*COMPARED_SCORES, (SAME_LABEL, "ece"))
-STATISTICS = "statistics"  # the row of what no model has a part in
+STATISTICS = "statistics"  # the row of dataset statistics
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean and population std over runs, or over splits, and what was published.
+    """Mean and population std over runs, or over splits, and the published value.
 
-    The mean is NaN where no run has a value, as in an empty set; it is infinite, and the std NaN, where one is.
+    The mean is NaN if no run has a value, as for empty sets. If a value is infinite, the mean is infinite and the std
+    is NaN.
     """
 
     dataset: str
@@ -46,14 +47,14 @@ class Score:
     metric: str
     mean: float
     std: float
-    runs: int  # that have a value
-    num_runs: int  # with or without one
+    runs: int  # with a value
+    num_runs: int  # in total
     published: MeanStd | None = None
     is_best: bool = False
 
     @property
     def difference(self) -> float | None:
-        """Ours less published, in published standard deviations; None where one of the three is missing."""
+        """Ours minus published, in published standard deviations; None if one of the three is missing."""
         if self.published is None or not self.runs or math.isnan(self.published.std):
             return None
         return (self.mean - self.published.mean) / self.published.std
@@ -61,28 +62,28 @@ class Score:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of a table; ``model`` is set where the row is a prediction of a model or a calibrator of it."""
+    """A row of a table. ``model`` is set if the row is one of several predictions or calibrators of a model."""
 
     dataset: str
     name: str
     scores: Sequence[Score]
     runs: int
-    is_short: bool = False  # fewer runs than the rows beside it
+    has_fewer_runs: bool = False  # than the other rows
     model: str = ""
 
 
 def summarize(values: Iterable[float]) -> tuple[float, float, int]:
     """Return mean, population std and number of the values that are not NaN."""
-    known = np.array([value for value in values if not math.isnan(value)])
-    if not len(known):
+    valid = np.array([value for value in values if not math.isnan(value)])
+    if not len(valid):
         return math.nan, math.nan, 0
-    if np.isinf(known).any():
-        return math.inf, math.nan, len(known)
-    return float(known.mean()), float(known.std()), len(known)
+    if np.isinf(valid).any():
+        return math.inf, math.nan, len(valid)
+    return float(valid.mean()), float(valid.std()), len(valid)
 
 
 def score_of_runs(dataset: str, row: str, view: str, metric: str, runs: Sequence[Run], prediction: str) -> Score:
-    """Summarize one score of a prediction over runs that have it."""
+    """Summarize one score of a prediction over the runs that have the prediction."""
     values = [run.predictions[prediction][view][metric] for run in runs]
     return Score(dataset, row, view, metric, *summarize(values), len(runs))
 
@@ -91,14 +92,14 @@ def score_of_runs(dataset: str, row: str, view: str, metric: str, runs: Sequence
 
 
 def reading_score(results: Results, reading: str, dataset: str, row: str, view: str, metric: str) -> Score:
-    """Summarize a cell of the paper's tables in one reading, beside what was published."""
+    """Summarize a cell of the paper's tables in one reading, with the published value."""
     source = results.rows(reading)[row]
     score = score_of_runs(dataset, row, view, metric, results.runs_of(dataset, source), source.prediction)
     return replace(score, published=PUBLISHED_SCORES.get(dataset, {}).get(row, {}).get(metric, {}).get(view))
 
 
 def score_rows(results: Results, reading: str, metric: str) -> list[ScoreRow]:
-    """Return a row for each dataset and row of the paper's tables that has runs, with a score for each view."""
+    """Return a row per dataset and row of the paper's tables that has runs, with a score per view."""
     usual = max(multimode(Counter(run.key.cell for run in results.runs).values()), default=0)
     rows = [
         ScoreRow(dataset, name, scores, len(runs), len(runs) < usual)
@@ -111,7 +112,7 @@ def score_rows(results: Results, reading: str, metric: str) -> list[ScoreRow]:
 
 
 def mark_best(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
-    """Mark the best score of each column within a dataset, and those whose printed mean is the same."""
+    """Mark the best score of each column within a dataset, and those with the same printed mean."""
     marked = []
     for dataset in dict.fromkeys(row.dataset for row in rows):
         of_dataset = [row for row in rows if row.dataset == dataset]
@@ -126,29 +127,29 @@ def mark_best(rows: Sequence[ScoreRow]) -> list[ScoreRow]:
 
 
 def _best(scores: Iterable[Score]) -> str | None:
-    known = [score for score in scores if math.isfinite(score.mean)]
-    if not known:
+    finite = [score for score in scores if math.isfinite(score.mean)]
+    if not finite:
         return None
-    choose = max if known[0].metric == "accuracy" else min
-    best = choose(known, key=lambda score: score.mean)
+    choose = max if finite[0].metric == "accuracy" else min
+    best = choose(finite, key=lambda score: score.mean)
     return format_number(best.mean, best.metric)
 
 
-# --- statistics of datasets ---
+# --- dataset statistics ---
 
 
 def statistics_rows(results: Results) -> list[ScoreRow]:
-    """Return a row for each dataset with its sizes, then its shares over the test sets of the splits."""
+    """Return a row per dataset: its sizes, then its fractions over the test sets of the splits."""
     return [_statistics_row(results, dataset) for dataset in results.described_datasets]
 
 
-def statistics_score(results: Results, dataset: str, share: str) -> Score:
-    """Summarize a share of edges or nodes over the splits that have one: a test set may have no edge."""
-    values = [float(getattr(task, share)) for task in results.tasks if task.dataset == dataset]
-    known = [value for value in values if not math.isnan(value)]
-    mean, std = (fmean(known), pstdev(known)) if known else (math.nan, math.nan)
-    published = getattr(PUBLISHED_DATASETS.get(dataset), share, None)
-    return Score(dataset, STATISTICS, "", share, mean, std, len(known), len(known), published)
+def statistics_score(results: Results, dataset: str, name: str) -> Score:
+    """Summarize a fraction of edges or nodes over the splits that have one: a test set may have no edge."""
+    values = [float(getattr(task, name)) for task in results.tasks if task.dataset == dataset]
+    valid = [value for value in values if not math.isnan(value)]
+    mean, std = (fmean(valid), pstdev(valid)) if valid else (math.nan, math.nan)
+    published = getattr(PUBLISHED_DATASETS.get(dataset), name, None)
+    return Score(dataset, STATISTICS, "", name, mean, std, len(valid), len(valid), published)
 
 
 def _statistics_row(results: Results, dataset: str) -> ScoreRow:
@@ -159,8 +160,8 @@ def _statistics_row(results: Results, dataset: str) -> ScoreRow:
         theirs = MeanStd(float(getattr(published, name)), math.nan) if published else None
         ours = float(getattr(tasks[0], name))
         counts.append(Score(dataset, STATISTICS, "", name, ours, math.nan, len(tasks), len(tasks), theirs))
-    shares = [statistics_score(results, dataset, share) for share in FRACTIONS]
-    return ScoreRow(dataset, dataset, [*counts, *shares], len(tasks))
+    fractions = [statistics_score(results, dataset, name) for name in FRACTIONS]
+    return ScoreRow(dataset, dataset, [*counts, *fractions], len(tasks))
 
 
 # --- predictions and calibrators ---
@@ -175,13 +176,13 @@ CALIBRATOR_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
         "edge ECE": ("edgewise", "ece"),
         "edge NLL": ("edgewise", "nll"),
         "edge Brier": ("edgewise", "brier"),
-        "P(same) ECE": (SAME_LABEL, "ece"),
+        "same label ECE": (SAME_LABEL, "ece"),
     }
 )
 
 
 def prediction_rows(results: Results) -> list[ScoreRow]:
-    """Return a row for each dataset, model and prediction."""
+    """Return a row per dataset, model and prediction."""
     return [
         _prediction_row(dataset, model, name, name, results.of(dataset, model), PREDICTION_SCORES)
         for dataset in results.datasets
@@ -193,14 +194,14 @@ def prediction_rows(results: Results) -> list[ScoreRow]:
 def _prediction_row(
     dataset: str, model: str, name: str, prediction: str, runs: Sequence[Run], scores: Iterable[tuple[str, str]]
 ) -> ScoreRow:
-    having = runs_with(prediction, runs)
+    used = runs_with(prediction, runs)
     row = f"{model} {name}"
-    cells = [score_of_runs(dataset, row, view, metric, having, prediction) for view, metric in scores]
-    return ScoreRow(dataset, name, cells, len(having), len(having) < len(runs), model)
+    cells = [score_of_runs(dataset, row, view, metric, used, prediction) for view, metric in scores]
+    return ScoreRow(dataset, name, cells, len(used), len(used) < len(runs), model)
 
 
 def explained_predictions(results: Results) -> dict[str, str]:
-    """Return what the predictions that some run has are, by name."""
+    """Return the descriptions of the predictions in the results, by name."""
     found = {name for run in results.runs for name in run.predictions}
     return {name: meaning for name, meaning in PREDICTIONS.items() if name in found}
 
@@ -218,7 +219,7 @@ def calibrated_runs(results: Results) -> dict[tuple[str, str], list[Run]]:
 def calibrator_rows(
     results: Results, scores: Iterable[tuple[str, str]] = tuple(CALIBRATOR_SCORES.values())
 ) -> list[ScoreRow]:
-    """Return a row for each dataset, model and calibrator, first what calibrators start from."""
+    """Return a row per dataset, model and calibrator, after the uncalibrated row of the model."""
     rows = []
     for (dataset, model), runs in calibrated_runs(results).items():
         having = [name for name in results.calibrators if runs_with(name, runs)]
@@ -230,7 +231,7 @@ def calibrator_rows(
     return mark_best(rows)
 
 
-# --- structured calibration against other predictions ---
+# --- structured calibration compared with other predictions ---
 
 STRUCTURED, TEMPERATURE = "structured", "temperature"
 # By the name of the column: view and metric.
@@ -253,26 +254,28 @@ class NamedPrediction:
     runs: Sequence[Run]
 
     def values(self, view: str, metric: str) -> list[float]:
-        """Return a score of each run."""
+        """Return one score per run."""
         return [run.predictions[self.source.prediction][view][metric] for run in self.runs]
 
 
 def compared_predictions(results: Results, dataset: str) -> list[NamedPrediction]:
-    """Return what structured calibration is compared with on a dataset, and itself.
+    """Return structured calibration and the predictions that it is compared with on a dataset.
 
-    Only runs count whose split, fold and init structured calibration has too.
+    Only runs with a split, fold and init that structured calibration also has are included.
     """
     structured = [run for model in results.models for run in runs_with(STRUCTURED, results.of(dataset, model))]
-    bases, places = dict.fromkeys(run.key.model for run in structured), {_place(run) for run in structured}
+    bases, positions = dict.fromkeys(run.key.model for run in structured), {_run_position(run) for run in structured}
     found = [
-        NamedPrediction(name, source, [run for run in results.runs_of(dataset, source) if _place(run) in places])
+        NamedPrediction(
+            name, source, [run for run in results.runs_of(dataset, source) if _run_position(run) in positions]
+        )
         for name, source in _compared_sources(results, bases)
     ]
     return [one for one in found if one.runs]
 
 
 def _compared_sources(results: Results, bases: Iterable[str]) -> list[tuple[str, Source]]:
-    """Name the rows of the tables, twice where the readings differ, and what calibrators make of models."""
+    """Return names and sources: rows of the tables, twice if the readings differ, and calibrated models."""
     published, defined = results.rows(AS_PUBLISHED), results.rows(AS_DEFINED)
     named = []
     for row in dict.fromkeys((*published, *defined)):
@@ -284,12 +287,12 @@ def _compared_sources(results: Results, bases: Iterable[str]) -> list[tuple[str,
     return list(dict.fromkeys(named))
 
 
-def _place(run: Run) -> tuple[int, int, int]:
+def _run_position(run: Run) -> tuple[int, int, int]:
     return run.key.split, run.key.fold, run.key.init
 
 
 def structured_rows(results: Results) -> list[ScoreRow]:
-    """Return a row for each dataset with structured calibration and each prediction that it is compared with."""
+    """Return a row per prediction in the comparison of structured calibration, for each dataset that has it."""
     rows = []
     for dataset in results.datasets:
         found = compared_predictions(results, dataset)

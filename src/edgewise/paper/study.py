@@ -1,4 +1,4 @@
-"""A study on synthetic graphs whose true joints are known: which graphs, what is done with each, and its rows."""
+"""The study on synthetic graphs with known true joints: its plan, its rows, and how they are computed and stored."""
 
 import csv
 import io
@@ -11,14 +11,14 @@ from typing import NamedTuple, cast
 
 from edgewise.data import make_splits
 from edgewise.files.output import replace_file
-from edgewise.paper.study_predictors import PREDICTORS, SCORES, Case, scores
+from edgewise.paper.study_predictors import PREDICTORS, SCORES, Case, score_prediction
 from edgewise.simulation import synthetic
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind
 from edgewise.sweep.result_file import ResultFile, StoreError, damage_message
 from edgewise.validation import check_whole_number
 from edgewise.workers import Failure, Workers
 
-# An MRF on a random graph of degree 3 cannot have a larger homophily without one label taking over.
+# At a higher homophily, one label of an MRF on a random 3-regular graph dominates.
 HOMOPHILIES = {"block_model": (0.1, 0.3, 0.5, 0.7, 0.9), "mrf": (0.1, 0.35, 0.6)}
 QUICK_HOMOPHILIES = {"block_model": (0.1, 0.9), "mrf": (0.6,)}
 DEGREES = {"block_model": ("poisson", 4.0), "mrf": ("regular", 3.0)}
@@ -27,7 +27,7 @@ QUICK_FEATURE_NOISES = (1.0,)
 
 
 class GraphKey(NamedTuple):
-    """All that a graph of the study is drawn by."""
+    """The parameters from which a graph of the study is drawn."""
 
     kind: str
     degree_law: str
@@ -41,7 +41,7 @@ class GraphKey(NamedTuple):
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Graphs of both kinds, from strong heterophily to strong homophily, with clear and with noisy features."""
+    """Graphs of both kinds, from strong heterophily to strong homophily, at two levels of feature noise."""
 
     num_nodes: int = 1000
     num_seeds: int = 3
@@ -54,7 +54,7 @@ class StudyPlan:
         check_whole_number("classes", self.num_classes, 2, 20)
 
     def graphs(self) -> list[GraphKey]:
-        """List the graphs, all of one seed before the next."""
+        """Return the graphs, sorted by seed first."""
         homophilies = QUICK_HOMOPHILIES if self.quick else HOMOPHILIES
         noises = QUICK_FEATURE_NOISES if self.quick else FEATURE_NOISES
         return [
@@ -66,7 +66,7 @@ class StudyPlan:
         ]
 
 
-TRUTH_COLUMNS = ("truth_exact", "truth_kl_error", "truth_r_hat")  # how well the true joints are known
+TRUTH_COLUMNS = ("truth_exact", "truth_kl_error", "truth_r_hat")  # accuracy of the true joints
 SCORE_COLUMNS = (*SCORES, *TRUTH_COLUMNS)
 COLUMNS = (*GraphKey._fields, "predictor", *SCORE_COLUMNS)
 
@@ -80,36 +80,36 @@ class StudyRow(NamedTuple):
 
 
 def read_rows(path: Path) -> list[StudyRow]:
-    """Read the rows that are there; a last line that was cut off is none."""
+    """Read the rows of a file; [] if there is none. A truncated last line is ignored."""
     if not path.exists():
         return []
     try:
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-        header, *lines = list(csv.reader(io.StringIO(whole))) or [list(COLUMNS)]
+        complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+        header, *lines = list(csv.reader(io.StringIO(complete))) or [list(COLUMNS)]
     except (UnicodeError, csv.Error) as error:
         raise _damage(path, str(error)) from error
     if tuple(header) != COLUMNS:
         raise ValueError(
             f"Expected a study with the columns {', '.join(COLUMNS)} in {path}, but got {', '.join(header)}. "
-            "Name another folder."
+            "Pass another folder."
         )
     rows = []
     for number, line in enumerate(lines, start=2):
         try:
             rows.append(_row(line))
-        except (IndexError, TypeError, ValueError) as error:  # too few or too many cells, or others than numbers
+        except (IndexError, TypeError, ValueError) as error:  # wrong number of cells, or not numbers
             raise _damage(path, f"line {number} is {','.join(line)[:40]!r}") from error
     return rows
 
 
 def _damage(path: Path, what: str) -> ValueError:
     return ValueError(
-        f"Expected rows of a study, but {path} is damaged: {what}. Correct it, or name another folder to start anew."
+        f"Expected rows of a study, but {path} is damaged: {what}. Fix it, or pass another folder to start again."
     )
 
 
 def write_rows(path: Path, rows: Iterable[StudyRow]) -> None:
-    """Write rows as a table that a spreadsheet opens."""
+    """Write rows as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -126,7 +126,7 @@ def _row(line: list[str]) -> StudyRow:
 
 
 class StudyStore(ResultFile):
-    """The rows of a study: those of a graph are written together."""
+    """SQLite store of the rows of a study. The rows of a graph are written in one transaction."""
 
     file_name = "study.sqlite"
     schema = """
@@ -145,10 +145,10 @@ CREATE TABLE rows (
             self._connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", columns)
 
     def rows(self) -> list[StudyRow]:
-        """Return all rows, in the order in which they came."""
-        found = self._rows("SELECT graph, predictor, scores FROM rows ORDER BY rowid")
+        """Return all rows, in order of insertion."""
+        records = self._rows("SELECT graph, predictor, scores FROM rows ORDER BY rowid")
         try:
-            return [StudyRow(GraphKey(*json.loads(graph)), name, json.loads(text)) for graph, name, text in found]
+            return [StudyRow(GraphKey(*json.loads(graph)), name, json.loads(text)) for graph, name, text in records]
         except (ValueError, TypeError) as error:
             raise StoreError(damage_message(self.path, "its rows cannot be read")) from error
 
@@ -156,17 +156,17 @@ CREATE TABLE rows (
 ROWS_FILE = "study.csv"
 SWEEPS = 500
 BURN_IN = 300
-MAX_RETRIES = 3  # of chains that disagree, each four times as long as before
+MAX_RETRIES = 3  # of Gibbs chains that did not converge, each four times as long as before
 
-GraphJob = tuple[GraphKey, tuple[str, ...]]  # a graph, and the predictors to score on it
-OnGraph = Callable[[int, int, GraphKey], object]  # graphs done, graphs to do, and the last one
+GraphJob = tuple[GraphKey, tuple[str, ...]]  # a graph and the predictors to score on it
+OnGraph = Callable[[int, int, GraphKey], object]  # (finished graphs, all graphs, last finished graph)
 
 
 def run_study(plan: StudyPlan, folder: Path, workers: Workers, on_graph: OnGraph | None = None) -> list[StudyRow]:
-    """Do what a folder does not have yet of a study, and return the rows of the plan.
+    """Run the missing part of a study and return the rows of the plan.
 
-    Rows are kept in study.sqlite, and written to study.csv in the end. A study.csv without a study.sqlite, which an
-    earlier version wrote, is taken over.
+    Rows are stored in study.sqlite, and written to study.csv at the end. A study.csv without a study.sqlite, written
+    by an earlier version, is imported.
     """
     path, failures = folder / ROWS_FILE, []
     earlier = [] if StudyStore.exists(folder) else read_rows(path)
@@ -178,42 +178,42 @@ def run_study(plan: StudyPlan, folder: Path, workers: Workers, on_graph: OnGraph
             for done, outcome in enumerate(outcomes, start=1):
                 graph, _ = outcome.job
                 if isinstance(outcome, Failure):
-                    failures.append(f"{_in_words(graph)} failed: {outcome.error.strip().splitlines()[-1]}")
+                    failures.append(f"{_describe(graph)} failed: {outcome.error.strip().splitlines()[-1]}")
                 else:
                     store.add(outcome.result)
                 if on_graph is not None:
                     on_graph(done, len(jobs), graph)
-        rows = _in_order(plan, store.rows())
+        rows = _sort_rows(plan, store.rows())
     write_rows(path, rows)
     if failures:
         raise ValueError(
-            f"Expected to study {len(jobs)} graphs, but {len(failures)} of them failed. {failures[0]}. Finished graphs "
-            "are safe; start again to try once more."
+            f"Expected {len(jobs)} graphs to finish, but {len(failures)} failed. {failures[0]}. Finished graphs are "
+            "stored. Run the command again to retry the others."
         )
     wanted = set(plan.graphs())
     return [row for row in rows if row.graph in wanted]
 
 
-def _in_words(graph: GraphKey) -> str:
+def _describe(graph: GraphKey) -> str:
     return f"{graph.kind} of homophily {graph.homophily:g}, feature noise {graph.feature_noise:g}, seed {graph.seed}"
 
 
-def _in_order(plan: StudyPlan, rows: Sequence[StudyRow]) -> list[StudyRow]:
-    """Put rows in the order of the plan, whichever worker was first; those of other plans follow."""
-    graphs = {graph: place for place, graph in enumerate(plan.graphs())}
-    predictors = {name: place for place, name in enumerate(PREDICTORS)}
+def _sort_rows(plan: StudyPlan, rows: Sequence[StudyRow]) -> list[StudyRow]:
+    """Sort rows in the order of the plan. Rows of other plans come last."""
+    graphs = {graph: index for index, graph in enumerate(plan.graphs())}
+    predictors = {name: index for index, name in enumerate(PREDICTORS)}
     return sorted(rows, key=lambda row: (graphs.get(row.graph, len(graphs)), predictors.get(row.predictor, -1)))
 
 
 def missing_jobs(plan: StudyPlan, rows: Sequence[StudyRow]) -> list[GraphJob]:
-    """List the graphs of a plan, each with the predictors that have no row; without those that have all."""
-    there = {(row.graph, row.predictor) for row in rows}
-    missing = [(graph, tuple(name for name in PREDICTORS if (graph, name) not in there)) for graph in plan.graphs()]
+    """Return the graphs of a plan that miss rows, each with the predictors that it misses."""
+    finished = {(row.graph, row.predictor) for row in rows}
+    missing = [(graph, tuple(name for name in PREDICTORS if (graph, name) not in finished)) for graph in plan.graphs()]
     return [(graph, predictors) for graph, predictors in missing if predictors]
 
 
 def study_graph(job: GraphJob) -> list[StudyRow]:
-    """Draw a graph, compute its true joints given the training labels, and score predictors."""
+    """Draw a graph, compute its true joints given the training labels, and score the predictors."""
     key, predictors = job
     graph = synthetic(
         key.num_nodes,
@@ -227,14 +227,14 @@ def study_graph(job: GraphJob) -> list[StudyRow]:
     )
     split = make_splits(graph.data.y, n_splits=1, seed=key.seed)[0]
     truth, report = graph.truth(split.train, burn_in=BURN_IN, sweeps=SWEEPS, seed=key.seed)
-    for again in range(1, MAX_RETRIES + 1):
+    for retry in range(1, MAX_RETRIES + 1):
         if report:
             break
-        truth, report = graph.truth(split.train, burn_in=BURN_IN, sweeps=SWEEPS * 4**again, seed=key.seed)
-    known = {"truth_exact": float(report.exact), "truth_kl_error": report.kl_error, "truth_r_hat": report.r_hat}
+        truth, report = graph.truth(split.train, burn_in=BURN_IN, sweeps=SWEEPS * 4**retry, seed=key.seed)
+    truth_columns = {"truth_exact": float(report.exact), "truth_kl_error": report.kl_error, "truth_r_hat": report.r_hat}
     case = Case(graph, split, truth, key.seed)
     rows = []
     for name in predictors:
-        found = scores(PREDICTORS[name](case), truth, graph, split.test) | known
-        rows.append(StudyRow(key, name, {score: float(f"{value:.7g}") for score, value in found.items()}))
+        columns = score_prediction(PREDICTORS[name](case), truth, graph, split.test) | truth_columns
+        rows.append(StudyRow(key, name, {column: float(f"{value:.7g}") for column, value in columns.items()}))
     return rows

@@ -1,4 +1,4 @@
-"""Who predicts in a study: trained models, and references that know the law of the graph."""
+"""Predictors of the study, trained models and references that know the graph's distribution, and their scores."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from edgewise.simulation import SyntheticGraph
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A graph, who is labeled in it, its true posterior, and models that are trained when they are first asked for."""
+    """A graph, its split, its true posterior, and a cache of trained models."""
 
     graph: SyntheticGraph
     split: Split
@@ -37,7 +37,7 @@ class Case:
     _fitted: dict[Hashable, Any] = field(default_factory=dict)
 
     def fitted(self, model: Model[F], with_edges: bool = True) -> F:
-        """Train a model on the graph, once; without edges it looks at single nodes."""
+        """Train a model on the graph, or on its nodes without edges, and cache it."""
         if (model, with_edges) not in self._fitted:
             data = self.graph.data.clone()
             data.edge_index = data.edge_index if with_edges else data.edge_index[:, :0]
@@ -50,12 +50,12 @@ Predictor = Callable[[Case], Posterior]
 
 
 def features_alone(case: Case) -> Posterior:
-    """Say what a node's features say by Bayes' rule, and nothing of the graph: calibrated, with less to go by."""
+    """Return P(label | features of the node) by Bayes' rule: calibrated, but without information from the graph."""
     return IndependentPosterior(case.graph.field.unary.softmax(-1))
 
 
 def base_rate(case: Case) -> Posterior:
-    """Say the same of all edges: how often neighbors have each pair of labels. Calibrated, and knows nothing."""
+    """Return the same joint for all edges, the frequency of label pairs: calibrated, but uninformative."""
     affinity = case.graph.coupling.exp()
     joint = affinity / affinity.sum()
     node = joint.sum(1).expand(case.graph.field.num_nodes, -1)
@@ -64,7 +64,7 @@ def base_rate(case: Case) -> Posterior:
 
 
 def sum_product_on_true_mrf(case: Case) -> Posterior:
-    """Know the law of the graph and the training labels, and infer by belief propagation."""
+    """Run sum-product on the true MRF with the training labels clamped."""
     return sum_product(case.graph.mrf(case.split.train))[0]
 
 
@@ -72,7 +72,7 @@ def _calibrated_gcn(calibrator: Calibrator, case: Case) -> Posterior:
     return calibrator.fit(case.fitted(GCN()), case.graph.data, case.split).posterior()
 
 
-# What is learned from the training labels: add a line for each further model or calibration.
+# Trained on the training labels. To add a model or a calibrator, add a line.
 TRAINED_PREDICTORS: Mapping[str, Predictor] = {
     "gcn": lambda case: case.fitted(GCN()).posterior(),
     "gat": lambda case: case.fitted(GAT()).posterior(),
@@ -97,21 +97,23 @@ PREDICTORS: Mapping[str, Predictor] = {**TRAINED_PREDICTORS, **REFERENCE_PREDICT
 N_BINS = 15
 SCORES = (
     *("edge_ece", "edge_nll", "edge_brier", "same_ece", "agree_ece", "disagree_ece", "node_ece", "node_nll"),
-    *("edge_accuracy", "edges"),  # by the labels that were drawn
+    *("edge_accuracy", "edges"),  # up to here by the drawn labels
     *("edge_kl", "edge_tv", "edge_squared", "node_kl", "node_tv", "edge_ece_expected"),  # by the true joints
 )
 
 
-def scores(
+def score_prediction(
     prediction: Posterior, truth: Posterior, graph: SyntheticGraph, test: Bool[Tensor, " nodes"]
 ) -> dict[str, float]:
-    """Score a prediction on test nodes, and on edges between them, against drawn labels and against the true joints."""
+    """Score a prediction on test nodes and the edges between them, by the drawn labels and by the true joints."""
     ev = evaluate(prediction, graph.data.y, graph.data.edge_index, mask=test, n_bins=N_BINS, same_label=True)
     assert ev.same_label is not None
     edges = graph.edge_index[:, test[graph.edge_index].all(0)]
-    exact = [posterior.to("cpu", torch.float64) for posterior in (truth, prediction)]  # small products stay above zero
-    true, said = (posterior.joint(edges) for posterior in exact)
-    true_node, said_node = (posterior.node[test] for posterior in exact)
+    exact = [
+        posterior.to("cpu", torch.float64) for posterior in (truth, prediction)
+    ]  # float64 keeps small products above 0
+    true, predicted = (posterior.joint(edges) for posterior in exact)
+    true_node, predicted_node = (posterior.node[test] for posterior in exact)
     by_labels = {
         "edge_ece": ev.edgewise.ece,
         "edge_nll": ev.edgewise.nll,
@@ -125,42 +127,42 @@ def scores(
         "edges": float(ev.edgewise.count),
     }
     by_truth = {
-        "edge_kl": mean_kl(true.flatten(1), said.flatten(1)),
-        "edge_tv": mean_total_variation(true.flatten(1), said.flatten(1)),
-        "edge_squared": float((true - said).square().sum((1, 2)).mean()),
-        "node_kl": mean_kl(true_node, said_node),
-        "node_tv": mean_total_variation(true_node, said_node),
-        "edge_ece_expected": expected_ece(true, said, prediction.node[edges].argmax(-1)),
+        "edge_kl": mean_kl(true.flatten(1), predicted.flatten(1)),
+        "edge_tv": mean_total_variation(true.flatten(1), predicted.flatten(1)),
+        "edge_squared": float((true - predicted).square().sum((1, 2)).mean()),
+        "node_kl": mean_kl(true_node, predicted_node),
+        "node_tv": mean_total_variation(true_node, predicted_node),
+        "edge_ece_expected": expected_ece(true, predicted, prediction.node[edges].argmax(-1)),
     }
     return by_labels | by_truth
 
 
-def mean_kl(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
-    """Compute the mean of Σ p log(p / q): what the expected NLL of q is above the least possible.
+def mean_kl(true: Float[Tensor, "rows entries"], predicted: Float[Tensor, "rows entries"]) -> float:
+    """Compute the mean over rows of KL(p ‖ q) = Σ p log(p / q), the excess of the expected NLL of q over its minimum.
 
     >>> half = torch.tensor([[0.5, 0.5]])
     >>> round(mean_kl(half, torch.tensor([[0.9, 0.1]])), 4), mean_kl(half, half)
     (0.5108, 0.0)
     """
-    return float((torch.special.xlogy(true, true) - torch.special.xlogy(true, said)).sum(1).mean())
+    return float((torch.special.xlogy(true, true) - torch.special.xlogy(true, predicted)).sum(1).mean())
 
 
-def mean_total_variation(true: Float[Tensor, "rows entries"], said: Float[Tensor, "rows entries"]) -> float:
-    """Compute the mean of ½ Σ |p - q|: by how much the probability of any event may be off."""
-    return float((true - said).abs().sum(1).mean() / 2.0)
+def mean_total_variation(true: Float[Tensor, "rows entries"], predicted: Float[Tensor, "rows entries"]) -> float:
+    """Compute the mean over rows of ½ Σ |p - q|, the largest error in the probability of any event."""
+    return float((true - predicted).abs().sum(1).mean() / 2.0)
 
 
 def expected_ece(
     true: Float[Tensor, "edges classes classes"],
-    said: Float[Tensor, "edges classes classes"],
-    predicted: Int[Tensor, "2 edges"],
+    predicted: Float[Tensor, "edges classes classes"],
+    labels: Int[Tensor, "2 edges"],
 ) -> float:
-    """Compute the calibration error with the true probability of being right in the place of being right.
+    """Compute the edge ECE with the true probability that the predicted ``labels`` are correct in place of correctness.
 
-    It is what the edge ECE measures, without the noise of the labels that happened to be drawn.
+    It is the edge ECE without the noise of the drawn labels.
     """
-    confidence, binning = said.flatten(1).amax(1), Binning(N_BINS)
-    right = true[torch.arange(len(true)), predicted[0], predicted[1]]
+    confidence, binning = predicted.flatten(1).amax(1), Binning(N_BINS)
+    p_correct = true[torch.arange(len(true)), labels[0], labels[1]]
     place = bin_index(confidence, binning, bin_boundaries(binning))
-    gaps = torch.bincount(place, weights=(right - confidence).double(), minlength=N_BINS)
+    gaps = torch.bincount(place, weights=(p_correct - confidence).double(), minlength=N_BINS)
     return float(gaps.abs().sum() / max(1, len(confidence)))

@@ -1,4 +1,4 @@
-"""Printed cells and tables, and three ways to write them: for a terminal, as Markdown, as LaTeX."""
+"""Tables of printed cells, formatted for a terminal, as Markdown and as LaTeX."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,20 +10,20 @@ from edgewise.paper.formatting import format_mean_std, format_signed
 from edgewise.paper.score_rows import Score, ScoreRow
 from edgewise.sweep.progress import format_count
 
-NOTE_WIDTH = 100
+NOTE_COLUMNS = 100
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a table: a text, perhaps bold, perhaps with a remark, and perhaps another text beneath it."""
+    """A cell of a table: a text with an optional remark, and an optional second line."""
 
     text: str
     remark: str = ""
     subtext: str = ""
-    difference: str = ""  # how far the text is from the one beneath
-    verdict: str = ""  # good within one published standard deviation, near within two, far beyond
+    difference: str = ""  # from the published value, in published standard deviations
+    verdict: str = ""  # "good" within one published standard deviation, "near" within two, "far" beyond
     is_bold: bool = False
-    value: float = math.nan  # what it sorts by
+    value: float = math.nan  # sort key
 
     @property
     def line(self) -> str:
@@ -32,18 +32,18 @@ class Cell:
 
     @property
     def second_line(self) -> str:
-        """What stands beneath, with the distance."""
+        """The second line, with the difference."""
         return f"{self.subtext}  {self.difference}".rstrip()
 
     @property
     def sort_key(self) -> str:
-        """The value as JavaScript reads it; empty where there is none, which sorts last."""
+        """The value in JavaScript syntax; empty for NaN, which sorts last."""
         return "" if math.isnan(self.value) else repr(float(self.value)).replace("inf", "Infinity")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row of cells under the name of its group; ``model`` is set where the label names something of a model."""
+    """A row of cells. ``model`` is set if the label names a prediction or a calibrator of a model."""
 
     group: str
     label: str
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a title; rows with the same ``group`` stand together under its name."""
+    """Rows of cells with a title. Consecutive rows of one ``group`` are printed under its name."""
 
     title: str
     columns: Sequence[str]
@@ -68,9 +68,9 @@ class Table:
 
 
 def score_cell(score: Score) -> Cell:
-    """Write a score: mean ± std, how many runs have one if not all do, and what was published."""
+    """Format a score: mean ± std, the number of runs if some have no value, and the published value."""
     published, difference = score.published, score.difference
-    std = math.nan if score.runs == 1 else score.std  # one run has no spread
+    std = math.nan if score.runs == 1 else score.std  # one run has no std
     return Cell(
         format_mean_std(score.mean, std, score.metric),
         remark=_score_remark(score),
@@ -93,13 +93,13 @@ def _verdict(distance: float) -> str:
 
 
 def printed_rows(rows: Sequence[ScoreRow]) -> list[Row]:
-    """Write rows of scores; a row of fewer runs than those beside it says so."""
+    """Format rows of scores, with a remark on rows that have fewer runs than others."""
     return [
         Row(
             row.dataset,
             row.name,
             [score_cell(score) for score in row.scores],
-            format_count(row.runs, "run") if row.is_short else "",
+            format_count(row.runs, "run") if row.has_fewer_runs else "",
             row.model,
         )
         for row in rows
@@ -107,7 +107,7 @@ def printed_rows(rows: Sequence[ScoreRow]) -> list[Row]:
 
 
 def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
-    """Write a table for a terminal, as narrow as it can be; ``bold`` writes what is bold."""
+    """Format a table for a terminal, as narrow as possible. ``bold`` formats bold text."""
     labels = max((len(row.line) for row in table.rows), default=0) + 4
     widths = [
         max([len(name), *(len(text) for row in table.rows for text in (row.cells[i].line, row.cells[i].second_line))])
@@ -119,7 +119,7 @@ def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
     for group, rows in groupby(table.rows, key=lambda row: row.group):
         lines += ["", group] if group else []
         for row in rows:
-            # Bold letters have codes around them, so the width is made by spaces behind them.
+            # Bold text contains escape codes, so it is padded by hand.
             shown = (
                 (bold(cell.line) if cell.is_bold else cell.line) + " " * (width - len(cell.line))
                 for cell, width in zip(row.cells, widths, strict=True)
@@ -128,12 +128,12 @@ def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
             if any(cell.subtext for cell in row.cells):
                 cells = zip(row.cells, widths, strict=True)
                 lines.append(" " * labels + "".join(f"{cell.second_line:<{width}}" for cell, width in cells).rstrip())
-    notes = (fill(note, NOTE_WIDTH, subsequent_indent="  ") for note in table.notes)
+    notes = (fill(note, NOTE_COLUMNS, subsequent_indent="  ") for note in table.notes)
     return "\n".join([*lines, *([""] if table.notes else []), *notes])
 
 
 def table_markdown(table: Table) -> str:
-    """Write a table as Markdown."""
+    """Format a table as Markdown."""
     has_groups = any(row.group for row in table.rows)
     header = [*([""] * (1 + has_groups)), *table.columns]
     lines = [header, ["---"] * len(header)]
@@ -150,7 +150,7 @@ def _markdown(cell: Cell) -> str:
     return f"{text}<br>{cell.second_line}" if cell.subtext else text
 
 
-LATEX_LETTERS = {
+LATEX_CHARACTERS = {
     "±": r"$\pm$",
     "→": r"$\to$",
     "∞": r"$\infty$",
@@ -164,7 +164,7 @@ LATEX_LETTERS = {
 
 
 def table_latex(table: Table) -> str:
-    """Write a table as LaTeX, for the package booktabs."""
+    """Format a table as LaTeX, which needs the package booktabs."""
     lines = [
         r"\begin{table}",
         r"\centering",
@@ -180,8 +180,10 @@ def table_latex(table: Table) -> str:
         for row in rows:
             lines.append(_latex_row([_latex(row.line), *(_latex_cell(cell) for cell in row.cells)]))
             if any(cell.subtext for cell in row.cells):
-                beneath = (rf"{{\scriptsize {_latex(cell.second_line)}}}" if cell.subtext else "" for cell in row.cells)
-                lines.append(_latex_row(["", *beneath]))
+                second_line = (
+                    rf"{{\scriptsize {_latex(cell.second_line)}}}" if cell.subtext else "" for cell in row.cells
+                )
+                lines.append(_latex_row(["", *second_line]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"])
 
 
@@ -194,4 +196,4 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(LATEX_LETTERS.get(letter, letter) for letter in text)
+    return "".join(LATEX_CHARACTERS.get(character, character) for character in text)
