@@ -249,10 +249,10 @@ def test_csv_of_an_earlier_version_is_imported(two_graphs, tmp_path):
         assert store.rows() == imported + rows
 
 
-def test_processes_give_the_same_rows():
+def test_worker_process_gives_the_same_rows():
     key = GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0)
     jobs = [(key._replace(seed=seed), ("truth", "features alone")) for seed in range(2)]
-    found = {outcome.job: outcome.result for outcome in LocalProcesses(2).execute(study_graph, jobs)}
+    found = {outcome.job: outcome.result for outcome in LocalProcesses(1).execute(study_graph, jobs)}
     assert found == {job: study_graph(job) for job in jobs}
 
 
@@ -270,7 +270,7 @@ def test_failing_graph_does_not_affect_others(two_graphs, tmp_path, monkeypatch)
 
 def test_trained_predictors_have_finite_distances(monkeypatch):
     brief = {"GCN": {"max_epochs": 9}, "GAT": {"max_epochs": 9}, "GMNN": {"pretrain_epochs": 9, "round_epochs": 9}}
-    brief["EPFGNN"] = {"pretrain_epochs": 9, "rounds": 2, "steps": 9}
+    brief |= {"EPFGNN": {"pretrain_epochs": 9, "rounds": 2, "steps": 9}, "JointGCN": {"max_epochs": 9, "folds": 2}}
     for name, epochs in brief.items():
         monkeypatch.setattr(study_predictors, name, partial(getattr(ew, name), **epochs))
     rows = study_graph((key()._replace(homophily=0.8), tuple(TRAINED_PREDICTORS)))
@@ -328,22 +328,33 @@ def rows_in(folder):
         return []
 
 
-def test_ctrl_c_leaves_whole_graphs_to_go_on_with(tmp_path):
+# The command with three references as predictors: a graph takes less than a second, and no model is trained.
+UNTRAINED = ("truth", "true marginals", "base rate")
+UNTRAINED_COMMAND = f"""
+from edgewise.__main__ import main
+from edgewise.paper import study
+study.PREDICTORS = {{name: study.PREDICTORS[name] for name in {UNTRAINED}}}
+main()
+"""
+
+
+def test_ctrl_c_keeps_finished_graphs(tmp_path):
     out, log = tmp_path / "study", tmp_path / "log"
-    args = ["--out", out, "--nodes", 100, "--seeds", 1, "--workers", 2]
-    with started([sys.executable, "-m", "edgewise", "study", *map(str, args)], log) as process:
+    seeds = 1000  # more than finish before the interruption
+    args = ["--out", out, "--nodes", 100, "--seeds", seeds, "--workers", 2]
+    with started([sys.executable, "-c", UNTRAINED_COMMAND, "study", *map(str, args)], log) as process:
         assert wait_until(lambda: bool(rows_in(out)) or process.poll() is not None)
         workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert len(workers) >= 2
-        os.killpg(process.pid, signal.SIGINT)  # all get it, as from a terminal
+        os.killpg(process.pid, signal.SIGINT)  # to the whole group, as from a terminal
         assert process.wait(timeout=600) == 130
         assert wait_until_ended(workers)
     assert "Finished graphs are saved" in log.read_text()
     assert "Traceback" not in log.read_text()
     per_graph = Counter(row.graph for row in rows_in(out))
-    assert set(per_graph.values()) == {len(PREDICTORS)}
-    assert len(per_graph) < len(StudyPlan(100, 1).graphs())
-    assert ROWS_FILE not in {path.name for path in out.iterdir()}  # which is written in the end
+    assert set(per_graph.values()) == {len(UNTRAINED)}
+    assert len(per_graph) < len(StudyPlan(100, seeds).graphs())
+    assert ROWS_FILE not in {path.name for path in out.iterdir()}  # written only at the end
 
 
 def test_command_with_too_few_nodes_exits_with_an_error(tmp_path):
