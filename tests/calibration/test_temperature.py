@@ -29,15 +29,13 @@ def nll(logits, labels, temperature):
 @pytest.mark.slow
 @pytest.mark.parametrize("true_temperature", [0.5, 1.0, 3.0])
 def test_probabilities_equal_netcal(true_temperature):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyro warns about its own functions
-        from netcal.scaling import TemperatureScaling as TheirTemperatureScaling
-
     logits, labels = random_logits_and_labels(0, true_temperature=true_temperature)
     p = logits.softmax(-1).numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pyro warns about its own functions
-        theirs = TheirTemperatureScaling().fit(p, labels.numpy(), random_state=0).transform(p)
+        from netcal.scaling import TemperatureScaling as NetcalTemperatureScaling
+
+        theirs = NetcalTemperatureScaling().fit(p, labels.numpy(), random_state=0).transform(p)
     ours = (logits / fit_temperature(logits, labels)).softmax(-1)
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
