@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import unwrap
 from itertools import pairwise
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -44,9 +44,22 @@ def _compile(function: Function, **options: object) -> Function:
     function = unwrap(function)  # remove the shape checks that tests wrap around it
     try:
         loop = numba.njit(nogil=True, cache=True, **options)(function)
-    except RuntimeError:  # no writable cache folder
+        _clear_unreadable_cache(loop)
+    except (RuntimeError, OSError):  # no writable cache folder
         loop = numba.njit(nogil=True, **options)(function)
     return cast(Function, loop)
+
+
+def _clear_unreadable_cache(loop: Any) -> None:
+    """Clear the cache of a loop if its index cannot be unpickled.
+
+    The index refers to the classes of arguments by name. Numba unpickles it before it compares time stamps, so the
+    index of an older version of the package, with a class that no longer exists, would make the first call fail.
+    """
+    try:
+        loop._cache._cache_file._load_index()
+    except Exception:
+        loop._cache.flush()
 
 
 def runs_compiled(device: torch.device) -> bool:
