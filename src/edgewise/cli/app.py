@@ -44,9 +44,7 @@ class _Commands(TyperGroup):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command and exit with its code."""
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(
-                errors="replace"
-            )  # print the result even if it has characters that the terminal cannot show
+            sys.stdout.reconfigure(errors="replace")  # print "?" for characters that the terminal cannot show
         code, signals = 0, Signals()
         try:
             with signals:
@@ -178,7 +176,7 @@ def print_exception(error: Exception) -> int:
     # torch raises a RuntimeError if memory runs out.
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "allocate" in str(error)):
         return print_error(
-            "Expected more memory than is available. Use a machine with more memory; evaluate needs the least with "
+            "Expected more memory than is available. Use a machine with more memory. evaluate needs the least with "
             "--binning width and without --resamples."
         )
     # Errors of typer have no public class in some versions, but all have this method.

@@ -48,13 +48,13 @@ class Runner:
             )
         graph = load_once(self.sources, key.dataset, self.n_splits)
         data, split = graph.data, graph.splits[key.split, key.fold]
-        started, skipped_seconds, epochs = perf_counter(), 0.0, 0
+        start_time, skipped_seconds, epochs = perf_counter(), 0.0, 0
         predictions: dict[str, Prediction] = {}
         for training in trainings_of(key.model, self.recipes):
-            began = perf_counter()
-            fitted = self._fitted(training.model, key, graph)
+            training_start = perf_counter()
+            fitted = self._load_or_train(training.model, key, graph)
             if self.fitted is not None:
-                skipped_seconds += max(0.0, fitted.history.seconds - (perf_counter() - began))
+                skipped_seconds += max(0.0, fitted.history.seconds - (perf_counter() - training_start))
             epochs += fitted.history.epochs
             beliefs: dict[str, Any] = {name: predict() for name, predict in training.predictions(fitted).items()}
             if isinstance(fitted, FittedClassifier):
@@ -63,11 +63,11 @@ class Runner:
             for name, belief in beliefs.items():
                 scored = evaluate(belief, data.y, data.edge_index, mask=split.test, same_label=True)
                 predictions[name] = as_prediction(scored)
-        seconds = perf_counter() - started + skipped_seconds
+        seconds = perf_counter() - start_time + skipped_seconds
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         return Run(key, predictions, seconds, epochs, versions(), finished)
 
-    def _fitted(self, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Fitted:
+    def _load_or_train(self, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Fitted:
         """Load the fitted model if it was saved, else train it."""
         path = None if self.fitted is None else fitted_path(Path(self.fitted), model, key, graph)
         if path is not None and path.exists():
