@@ -29,7 +29,7 @@ class Costs:
 
     @property
     def bayes_threshold(self) -> float:
-        """Fp / (fp + fn): the cost-optimal threshold if probabilities are calibrated."""
+        """The threshold fp / (fp + fn), which has the lowest cost if probabilities are calibrated."""
         return self.false_positive / (self.false_positive + self.false_negative)
 
 

@@ -23,7 +23,7 @@ FOLDS = 3  # of published splits, and of random ones
 
 @dataclass(frozen=True)
 class Sources:
-    """Where graphs and splits are read from: bundled data or files, random splits or published ones."""
+    """The sources of graphs and splits: bundled data or files, random or published splits."""
 
     data_root: str | None = None
     splits_dir: str | None = None
