@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
@@ -43,17 +45,22 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ["NUMBA_CACHE_DIR"] = str(Path(cache, worker))
 
 
+LEFTOVER_SECONDS = 60  # within which the processes of ended tests end
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_leftover_processes() -> Iterator[None]:
     """Fail if the tests of this session leave a process running."""
     os.environ[SESSION_VARIABLE] = session = uuid4().hex
     yield
-    if not wait_until(lambda: not leftover_processes(session)):
-        left = leftover_processes(session)
-        commands = [process.as_dict(["pid", "cmdline"]) for process in left]
-        for process in left:
-            process.kill()
-        pytest.fail(f"Tests left {len(left)} processes running: {commands}")
+    if not wait_until(lambda: not leftover_processes(session), LEFTOVER_SECONDS):
+        commands = []
+        for process in leftover_processes(session):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                commands.append(process.as_dict(["pid", "cmdline"]))
+                process.kill()
+        if commands:
+            pytest.fail(f"Tests left {len(commands)} processes running: {commands}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

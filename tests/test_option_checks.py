@@ -53,7 +53,7 @@ def test_hint_follows_the_message():
 
 
 @pytest.mark.parametrize("value", [0, 4, 1.0, True, np.float64(2), "2", None])
-def test_value_that_is_no_integer_within_limits_raises(value):
+def test_value_out_of_range_or_not_an_integer_raises(value):
     message = f"Expected folds to be a whole number from 1 to 3, but got {value!r}."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         check_whole_number("folds", value, 1, 3)

@@ -255,7 +255,7 @@ def test_invalid_labels_raise(case, y, match):
     assert_fit_raises(match, case, data=with_labels(case, y))
 
 
-def test_other_objects_than_data_raise(case):
+def test_data_without_labels_raises(case):
     assert_fit_raises("Tensor has none", case, data=torch.ones(1))
 
 

@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 
@@ -49,7 +49,6 @@ def nll_with_pseudo_label(logits, labels, temperature):
     return mean + 0.5 * float(-log_p.mean()) / len(labels)
 
 
-@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), true_temperature=st.floats(0.3, 5.0), num_classes=st.integers(2, 6))
 def test_no_temperature_on_a_grid_is_better(seed, true_temperature, num_classes):
     logits, labels = random_logits_and_labels(seed, 40, num_classes, true_temperature)
@@ -90,7 +89,6 @@ def test_equal_logits_give_temperature_one():
     assert fit_temperature(torch.full((5, 3), 7.0, dtype=torch.float64), torch.arange(5) % 3) == 1.0
 
 
-@settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), factor=st.floats(0.02, 50.0), shift=st.floats(-1e6, 1e6))
 def test_temperature_scales_with_logits_and_ignores_shifts(seed, factor, shift):
     logits, labels = random_logits_and_labels(seed)

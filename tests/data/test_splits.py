@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.data import Split, load_splits, make_splits
@@ -26,7 +26,6 @@ def nodes(mask: torch.Tensor) -> set[int]:
     return set(mask.nonzero().flatten().tolist())
 
 
-@settings(max_examples=50)
 @given(LABELS, st.integers(0, 2**40))
 def test_sets_are_disjoint_and_sizes_are_rounded_down_per_class(labels: list[int], seed: int) -> None:
     y = torch.tensor(labels)
@@ -42,7 +41,6 @@ def test_sets_are_disjoint_and_sizes_are_rounded_down_per_class(labels: list[int
             assert int((split.test & (y == label)).sum()) == math.floor((num_nodes - num_labeled) * 85 / 100)
 
 
-@settings(max_examples=25)
 @given(LABELS, st.integers(2, 3))
 def test_folds_partition_the_labeled_nodes_and_share_the_test_set(labels: list[int], n_folds: int) -> None:
     splits = make_splits(np.array(labels), n_splits=2, n_folds=n_folds)
@@ -60,7 +58,6 @@ def as_lists(splits: list[Split]) -> list[list[list[bool]]]:
     return [[split.train.tolist(), split.val.tolist(), split.test.tolist()] for split in splits]
 
 
-@settings(max_examples=25)
 @given(LABELS, st.integers(0, 1000))
 def test_split_depends_only_on_seed_and_number(labels: list[int], seed: int) -> None:
     y = torch.tensor(labels)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -30,7 +30,6 @@ def curve_of(elements):
     return risk_coverage(np.array(confidence), np.array(correct))
 
 
-@settings(max_examples=50)
 @given(SCORED)
 def test_area_and_points_match_a_loop(elements):
     curve = curve_of(elements)
@@ -41,7 +40,6 @@ def test_area_and_points_match_a_loop(elements):
         assert risk == accepted.count(False) / len(accepted)
 
 
-@settings(max_examples=50)
 @given(SCORED, st.randoms(use_true_random=False))
 def test_order_of_elements_does_not_matter(elements, random):
     shuffled = elements.copy()
@@ -49,14 +47,12 @@ def test_order_of_elements_does_not_matter(elements, random):
     assert curve_of(shuffled).aurc == curve_of(elements).aurc
 
 
-@settings(max_examples=50)
 @given(SCORED)
 def test_monotone_transform_of_confidence_does_not_matter(elements):
     stretched = [(math.exp(3 * confidence) - 7, correct) for confidence, correct in elements]
     assert curve_of(stretched).aurc == curve_of(elements).aurc
 
 
-@settings(max_examples=50)
 @given(SCORED)
 def test_best_aurc_is_that_of_the_optimal_order(elements):
     curve = curve_of(elements)
@@ -126,7 +122,6 @@ def test_invalid_input_raises_value_error(confidence, correct, message):
         risk_coverage(np.array([0.5]), np.array([True])).risk_at(0.0)
 
 
-@settings(max_examples=20)
 @given(arrays.arrays(np.float64, 8, elements=st.floats(-4, 4)), st.integers(0, 2**32))
 def test_selective_matches_a_loop_over_nodes_and_edges(numbers, seed):
     g = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import precision_recall_curve, precision_score, recall_score
@@ -34,7 +34,6 @@ def calibrated(count, seed):
     return probability, g.random(count) < probability
 
 
-@settings(max_examples=50)
 @given(PAIRS, st.sampled_from([0.2, 0.5, 0.75, 0.9, 1.0]))
 def test_threshold_for_precision_matches_sklearn(pairs, wanted):
     probability, happened = columns(pairs)
@@ -46,7 +45,6 @@ def test_threshold_for_precision_matches_sklearn(pairs, wanted):
     assert threshold.found == bool(len(reached))
 
 
-@settings(max_examples=20)
 @given(PAIRS, GRID)
 def test_outcome_matches_sklearn(pairs, value):
     probability, happened = columns(pairs)
@@ -61,7 +59,6 @@ def test_outcome_matches_sklearn(pairs, value):
     assert outcome.cost == pytest.approx(cost)
 
 
-@settings(max_examples=50)
 @given(PAIRS, st.sampled_from([(1, 1), (1, 5), (5, 1), (0, 1), (1, 0)]))
 def test_threshold_for_cost_has_the_lowest_cost(pairs, costs):
     probability, happened = columns(pairs)
@@ -86,7 +83,6 @@ def test_threshold_for_cost_approaches_bayes_threshold():
     assert bayes.check(*other).cost == pytest.approx(4 * 0.2**2 / 2 + (1 - 0.2) ** 2 / 2, abs=5e-3)
 
 
-@settings(max_examples=50)
 @given(PAIRS, st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.1, 0.3, 0.5, 0.9]))
 def test_threshold_for_fdr_matches_benjamini_hochberg(pairs, among, rate):
     probability, happened = columns(pairs)
@@ -130,7 +126,6 @@ def test_guaranteed_precision_needs_the_binomial_number_of_pairs(count, found):
     assert threshold.value == (0.0 if found else math.inf)
 
 
-@settings(max_examples=50)
 @given(st.lists(GRID, min_size=1, max_size=30), st.sampled_from([0.05, 0.2, 0.5]))
 def test_bayesian_fdr_selects_the_largest_qualifying_set(among, rate):
     probability = np.array(among)
@@ -147,7 +142,6 @@ def test_bayesian_fdr_holds_for_calibrated_probabilities():
     assert threshold.check(probability, happened).false_discoveries == pytest.approx(0.1, abs=0.01)
 
 
-@settings(max_examples=50)
 @given(PAIRS, st.randoms(use_true_random=False))
 def test_order_of_pairs_does_not_matter(pairs, random):
     shuffled = pairs.copy()

@@ -90,7 +90,6 @@ def test_one_column_is_read_as_a_vector(save: Save, array: np.ndarray, tmp_path:
     assert equal(read_array(save(tmp_path / "column", array)), array)
 
 
-@settings(max_examples=50)
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.floats(width=64, allow_nan=False)))
 def test_csv_and_parquet_keep_every_bit_of_floats(tmp_path_factory: pytest.TempPathFactory, array: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("floats")

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgewise.__main__ import main
-
-HANG_SECONDS = 600  # a command that runs longer is assumed to hang
+from helpers.processes import HANG_SECONDS
 
 
 class Ended(NamedTuple):

@@ -300,7 +300,7 @@ def test_sum_of_evaluations_equals_evaluation_of_all_parts():
     with pytest.raises(TypeError):
         ew.evaluate(probs, y, edges) + 3
     by_mass = ew.evaluate(probs, y, edges, binning="mass")
-    with pytest.raises(ValueError, match="width"):
+    with pytest.raises(ValueError, match=r"equal mass.*binning='width'"):
         by_mass + by_mass
 
 

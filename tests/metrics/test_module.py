@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics import MetricCollection
 
@@ -37,7 +37,6 @@ def evaluate_merged(parts, **options):
 
 
 @given(st.permutations(range(6)), st.integers(0, 6))
-@settings(max_examples=20)
 def test_batches_in_any_order_give_the_same_bits_as_one_graph(order, cut):
     parts = batches(6)
     metric = ew.GraphCalibration(same_label=True)

@@ -63,7 +63,7 @@ def test_models_and_fitted_models_are_frozen(model):
     assert fitted.model is model
 
 
-def test_models_compare_by_hyper_parameters(model):
+def test_models_compare_by_hyperparameters(model):
     assert model == replace(model)
     assert hash(model) == hash(replace(model))
     assert model != replace(model, hidden=4)

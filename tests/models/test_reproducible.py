@@ -304,7 +304,7 @@ def record_uniform_draws(monkeypatch, seeds, **options):
     return classes
 
 
-def test_sampling_does_not_depend_on_other_seeds_or_hyper_parameters(monkeypatch):
+def test_sampling_does_not_depend_on_other_seeds_or_hyperparameters(monkeypatch):
     one = record_uniform_draws(monkeypatch, ew.Seeds(1, 1, 1))
     assert len(one) == 1 + 4
     assert record_uniform_draws(monkeypatch, ew.Seeds(2, 2, 1), dropout=0.1, hidden=4) == one

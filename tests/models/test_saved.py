@@ -42,8 +42,8 @@ def save_damaged(fitted, path, *, without=(), tensors=None, **metadata):
     return path
 
 
-def hyper_parameters_json(fitted, **entries):
-    """Return hyper-parameters as they are saved, with additional entries."""
+def hyperparameters_json(fitted, **entries):
+    """Return hyperparameters as they are saved, with additional entries."""
     return json.dumps({"hidden": fitted.model.hidden, **entries})
 
 
@@ -59,7 +59,7 @@ def test_save_and_load_round_trip(fitted, tmp_path):
     assert repr(again) == repr(fitted)
 
 
-def test_all_hyper_parameters_are_restored(tmp_path):
+def test_all_hyperparameters_are_restored(tmp_path):
     models = [
         ew.GCN(hidden=3, dropout=0.0, learning_rate=1 / 3, weight_decay=0.0, max_epochs=2, patience=1),
         ew.GAT(hidden=6, heads=3, dropout=0.1, learning_rate=1e-7, weight_decay=1e-300, max_epochs=2, patience=1),
@@ -72,7 +72,7 @@ def test_all_hyper_parameters_are_restored(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"hidden": np.int64(4)}, {"learning_rate": np.float32(0.5)}])
-def test_numpy_hyper_parameters_are_saved(options, tmp_path):
+def test_numpy_hyperparameters_are_saved(options, tmp_path):
     fitted = replace(SMALL_MODELS["gcn"], max_epochs=1, **options).fit(DATA, SPLIT)
     fitted.save(tmp_path / "model")
     assert ew.Fitted.load(tmp_path / "model").model == fitted.model
@@ -195,15 +195,15 @@ def test_two_models_with_one_name_raise(fits, tmp_path):
     assert ew.Fitted.load(path).model == fits["gcn"].model
 
 
-def test_unknown_hyper_parameters_raise(fitted, tmp_path):
-    path = save_damaged(fitted, tmp_path / "model", hyperparameters=hyper_parameters_json(fitted, layers=3))
+def test_unknown_hyperparameters_raise(fitted, tmp_path):
+    path = save_damaged(fitted, tmp_path / "model", hyperparameters=hyperparameters_json(fitted, layers=3))
     with pytest.raises(ValueError, match=rf"Expected a complete fitted {fitted.model.name} in .*model, but .*'layers'"):
         ew.Fitted.load(path)
 
 
-def test_invalid_hyper_parameters_raise(fitted, tmp_path):
-    path = save_damaged(fitted, tmp_path / "model", hyperparameters=hyper_parameters_json(fitted, dropout=1.5))
-    with pytest.raises(ValueError, match="dropout"):
+def test_invalid_hyperparameters_raise(fitted, tmp_path):
+    path = save_damaged(fitted, tmp_path / "model", hyperparameters=hyperparameters_json(fitted, dropout=1.5))
+    with pytest.raises(ValueError, match=r"dropout .*got 1\.5"):
         ew.Fitted.load(path)
 
 

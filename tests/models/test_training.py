@@ -84,7 +84,7 @@ def test_epoch_better_in_one_score_only_is_not_kept():
     assert run([(2, 90.0), (3, HIGH), (1, LOW)], patience=10) == (3, 1)
 
 
-def test_both_bests_are_updated_even_if_weights_are_not_kept():
+def test_best_scores_are_updated_separately():
     """After epochs 2 and 3 the bests are 3 correct and the low NLL, which no single epoch has."""
     assert run([(2, 90.0), (3, HIGH), (1, LOW), (2, 72.0), (3, 66.0)], patience=10) == (5, 1)
     assert run([(2, 90.0), (3, HIGH), (1, LOW), (2, 72.0), (3, LOW)], patience=10) == (5, 5)

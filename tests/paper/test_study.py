@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
@@ -122,7 +122,6 @@ def test_expected_ece_of_deterministic_labels_is_the_ece():
     assert ours == pytest.approx(evaluate(node, y, edges).edgewise.ece)
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=2, max_size=12))
 def test_rank_correlation_matches_scipy(pairs):
     a, b = np.array(pairs, dtype=float).T

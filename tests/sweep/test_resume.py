@@ -233,7 +233,7 @@ def test_error_of_the_writer_stops_the_workers(
 
     monkeypatch.setattr(Store, "add", raise_disk_full)
     workers = RecordingWorkers(finished_runs)
-    with pytest.raises(StoreError, match="full"):
+    with pytest.raises(StoreError, match="The disk is full"):
         run_sweep(plan, tmp_path, Sources(str(root)), workers, lambda progress: lambda outcome: None)
     assert ended == ["workers"]
 

@@ -83,8 +83,8 @@ def test_job_that_the_cluster_cannot_finish_fails(ray: object, monkeypatch: pyte
 
     monkeypatch.setattr(ray, "get", broken)
     failure = cluster._outcome(object(), 1)
-    assert isinstance(failure, Failure)
-    assert "have been lost" in failure.error
+    assert isinstance(failure, Failure) and failure.job == 1
+    assert "The cluster could not finish" in failure.error and "have been lost" in failure.error
 
 
 def test_refusal_by_a_node_stops_the_sweep_and_fails_no_job(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
