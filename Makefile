@@ -28,7 +28,7 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed-test
+$(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
 	@touch $@
 
@@ -58,7 +58,7 @@ docs: $(VENV)/.installed-dev
 # PGMax requires far more packages than it imports, so it is installed without its dependencies.
 $(VENV)/.bench: $(VENV)/.installed-dev benchmarks/requirements.txt
 	$(PIP) -r benchmarks/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps pgmax==0.6.1
+	$(PIP) --no-deps pgmax==0.6.1
 	@touch $@
 
 bench: $(VENV)/.bench

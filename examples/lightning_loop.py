@@ -52,7 +52,7 @@ class Classifier(L.LightningModule):
         self.calibration.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Use a high learning rate, to become over-confident soon."""
+        """Use a high learning rate, to become overconfident soon."""
         return torch.optim.Adam(self.parameters(), lr=0.02)
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         f"\nEach row scores {ev.nodewise.count:,} nodes and {ev.edgewise.count:,} edges of {len(graphs[4:])} graphs,"
         f" and {len(trainer.callback_metrics)} scores are logged.\nThe calibration error is lowest for nodes after"
         f" epoch {nodes}, and for edges after epoch {edges}, so early stopping\nby the nodes selects a different model."
-        " Later both errors increase, because the network becomes over-confident."
+        " Later both errors increase, because the network becomes overconfident."
     )
 
 

@@ -23,7 +23,7 @@ NUM_NODES, NUM_CLASSES, EDGES_PER_CHUNK = 200_000, 40, 1_000_000
 
 
 def write_graph(folder: Path, num_edges: int) -> None:
-    """Write edges.npy in chunks, labels.npy, and over-confident probs.npy."""
+    """Write edges.npy in chunks, labels.npy, and overconfident probs.npy."""
     rng = np.random.default_rng(0)
     labels = np.arange(NUM_NODES) % NUM_CLASSES
     np.save(folder / "labels.npy", labels)

@@ -157,14 +157,14 @@ def draw_labels(probs: Floats, rng: np.random.Generator) -> Labels:
 
 
 def draw_over_and_under() -> Figure:
-    """Draw an over-confident and an under-confident model, for labels from the probabilities between them."""
+    """Draw an overconfident and an underconfident model, for labels from the probabilities between them."""
     rng = np.random.default_rng(0)
     true = rng.dirichlet([0.6] * 4, size=20_000)
     y, no_edges = draw_labels(true, rng), np.empty((2, 0), dtype=np.int64)
     fig, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
     cases = {
-        "over-confident": (2.5, "bars below\nthe diagonal:\naccuracy below\nconfidence", (0.6, 0.05)),
-        "under-confident": (0.4, "bars above\nthe diagonal:\naccuracy above\nconfidence", (0.03, 0.72)),
+        "overconfident": (2.5, "bars below\nthe diagonal:\naccuracy below\nconfidence", (0.6, 0.05)),
+        "underconfident": (0.4, "bars above\nthe diagonal:\naccuracy above\nconfidence", (0.03, 0.72)),
     }
     for ax, (title, (power, text, place)) in zip(axes, cases.items(), strict=True):
         probs = true**power / (true**power).sum(1, keepdims=True)

@@ -36,7 +36,7 @@ install_import_hook(CHECKED, "beartype.beartype")
 
 # The same examples each time, and no deadline: tests must not depend on the speed of the machine.
 settings.register_profile("quick", deadline=None, derandomize=True, max_examples=20)
-settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=100)
+settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=150)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 # Numba does not lock its cache: two processes that save compiled functions at the same time may mix them up.

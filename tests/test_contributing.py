@@ -107,7 +107,7 @@ def test_calibrator_improves_scores_ignores_test_labels_and_is_saved(load, tmp_p
     calibrator = load(CALIBRATOR).HistogramBinning()
     generator = torch.Generator().manual_seed(0)
     logits = 4.0 * torch.randn(3000, 3, generator=generator, dtype=torch.float64)
-    y = torch.multinomial((logits / 3).softmax(-1), 1, generator=generator).squeeze(1)  # logits are over-confident
+    y = torch.multinomial((logits / 3).softmax(-1), 1, generator=generator).squeeze(1)  # logits are overconfident
     data = SimpleNamespace(y=y, edge_index=torch.arange(3000).view(2, -1))
     nodes = torch.arange(3000)
     split = SimpleNamespace(val=(nodes >= 3) & (nodes < 1500))

@@ -59,3 +59,9 @@ def test_cache_of_a_version_with_another_class_is_cleared(load):
         module = load(name)
         assert module.total(module.arrays) == 6
         assert sum(module.total.stats.cache_hits.values()) == 0
+
+
+def test_loops_run_without_compilation(load, monkeypatch):
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", True)
+    module = load("Arrays")
+    assert module.total(module.arrays) == 6

@@ -242,13 +242,13 @@ def test_dropout_seed_changes_training_loss_only(model):
 def mask_starts(monkeypatch):
     """Record the start of the random stream of each dropout mask, which determines the mask."""
     starts = []
-    start = Dropout.start
+    start = Dropout.initial_state
 
     def recorded(self, draw):
         starts.append(start(self, draw))
         return starts[-1]
 
-    monkeypatch.setattr(Dropout, "start", recorded)
+    monkeypatch.setattr(Dropout, "initial_state", recorded)
     return starts
 
 

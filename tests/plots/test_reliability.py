@@ -335,7 +335,7 @@ def test_new_figure_has_title_legend_and_page_width() -> None:
     assert fig.get_figwidth() == 8
     (legend,) = fig.legends
     entries = [text.get_text() for text in legend.get_texts()]
-    assert entries == ["perfect calibration", "filled bin", "gap: over-confident", "gap: under-confident"]
+    assert entries == ["perfect calibration", "filled bin", "gap: overconfident", "gap: underconfident"]
 
 
 @pytest.mark.parametrize("font_size", [7, 10, 18])

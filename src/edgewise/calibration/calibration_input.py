@@ -147,7 +147,7 @@ def calibration_input(
     if bool((both := train & val).any()):
         raise ValueError(
             f"Expected disjoint training and validation nodes, but node {int(both.nonzero()[0])} is in both. A model "
-            "is over-confident on its training nodes: remove them from the mask, val & ~train."
+            "is overconfident on its training nodes: remove them from the mask, val & ~train."
         )
     return CalibrationInput(predictions_on(logits, data), labels, train, val, getattr(data, "x", None))
 

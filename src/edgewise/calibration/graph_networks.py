@@ -90,7 +90,7 @@ class CaGCN(NodeCalibrator):
 
     The margin loss increases the gap between the two largest probabilities of correct predictions, and decreases it for
     wrong ones. Deviation from the publication: early stopping uses a third of the validation nodes, not the training
-    nodes, on which a network is over-confident. The predicted label of a node does not change. The parameters are the
+    nodes, on which a network is overconfident. The predicted label of a node does not change. The parameters are the
     weights of both layers, and t of the nodes of `fit` as "factors".
 
     Parameters

@@ -53,7 +53,7 @@ class StructuredCalibrator(Calibrator):
     The likelihood needs marginals of a model that was not trained on the labels of the edge:
 
     - If both ends are validation nodes, the calibrated marginals p are used. These edges are few.
-    - On training nodes a network is over-confident. For all other labeled edges the marginals come from a ridge
+    - On training nodes a network is overconfident. For all other labeled edges the marginals come from a ridge
       regression on features that are propagated over two hops, fitted without the labels of both ends (`leave_out`).
       They are softmax(r / T + log π), with the scores r, the class proportions π of the labeled nodes, and the T with
       the lowest NLL of leave-one-out scores. This assumes that w is about the same for all models that use two hops.
@@ -231,8 +231,8 @@ def leave_out(
 ) -> LeaveOutScores:
     """Compute leave-one-out and leave-two-out predictions of a ridge regression in closed form.
 
-    The targets are one-hot labels minus the class proportions of all labeled nodes, those left out included, which is
-    the only way in which a left-out label enters its own prediction. With residuals e = (I - H) y of the
+    The targets are one-hot labels minus the class proportions of all labeled nodes. Left-out labels count in these
+    proportions, but do not enter their own prediction otherwise. With residuals e = (I - H) y of the
     hat matrix H, the prediction for node i is y_i - e_i / (1 - H_ii). For a pair S the predictions are
     y_S - (I - H_SS)⁻¹ e_S.
     """

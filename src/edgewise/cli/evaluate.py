@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 EVALUATE_HELP = """Score predictions of nodes and of pairs of neighbors.
 
 A FILE is .npy, .npz (FILE.npz:NAME selects an array), .csv (comma-separated, a header line is skipped) or .parquet.
---probs also reads a .safetensors file of a posterior. Large .npy files are memory-mapped.
+--probs also reads a .safetensors file of a posterior, a fitted model or a fitted calibrator. Large .npy files
+are memory-mapped.
 
 In JSON, null means that a score is undefined because its set is empty (count 0), or that the NLL is infinite
 (zero_probability above 0).
@@ -48,7 +49,8 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Joint distributions (edges, classes, classes) or classes*classes columns. Default: from --probs.",
+            help="Joint distributions (edges, classes, classes) or classes*classes columns. "
+            "Default: those of --probs, or products.",
         ),
     ] = None,
     bins: Annotated[int, typer.Option(metavar="N", min=1, help="Number of bins of the calibration error.")] = 15,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PREDICT_HELP = """Predict the labels of pairs of nodes, and the probabilities of events.
 
-An EVENT is same, different, both_correct (both nodes have the labels that are predicted for each alone), both=CLASS,
+An EVENT is same, different, both_correct (the predicted label of each node is correct), both=CLASS,
 any=CLASS or only_one=CLASS. The table has the most likely pair of labels, P(event) for each event, how the joint
 distribution of the pair was computed, and whether inference converged.
 
@@ -89,7 +89,7 @@ def predict(
     ] = None,
     confidence: Annotated[
         float | None,
-        typer.Option(metavar="FRACTION", help="Confidence level of --precision. Default: precision on --val."),
+        typer.Option(metavar="FRACTION", help="Guarantee --precision with this probability. Default: no guarantee."),
     ] = None,
     cost: Annotated[
         str | None, typer.Option(metavar="FP:FN", help="Costs of false positives and false negatives, such as 1:5.")

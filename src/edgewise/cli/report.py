@@ -30,7 +30,8 @@ def report(
     to: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Output folder of tables, figures and the page. Default: DIR, if there is one."
+            metavar="DIR",
+            help="Folder of tables, figures and the page. Default: DIR, if a single one is passed.",
         ),
     ] = None,
     export: Annotated[

@@ -387,5 +387,5 @@ def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:
 
 
 def _fdr_rule(name: str, fdr: float, chosen: float) -> str:
-    goal = f"{name} of {fdr:g}"
-    return f"the lowest threshold for {goal}" if chosen < math.inf else f"because no threshold has {goal}"
+    goal = f"{name} of at most {fdr:g}"
+    return f"the lowest threshold for {goal}" if chosen < math.inf else f"because no threshold qualifies for {goal}"

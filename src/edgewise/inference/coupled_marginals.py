@@ -70,7 +70,7 @@ def _solve_adjoint(
 
 
 def _jacobian(factor: Float[Tensor, ""], b: Float[Tensor, "edges classes"]) -> Float[Tensor, "edges classes classes"]:
-    """Compute ∂ log(1 + f b(l)) / ∂ log b(m) = f b(l) (1[l = m] - b(m)) / (1 + f b(l)) for a softmax b."""
+    """Compute ∂ log(1 + f b(l)) / ∂ z(m) = f b(l) (1[l = m] - b(m)) / (1 + f b(l)) for b = softmax(z)."""
     diagonal = factor * b / (1 + factor * b)
     return diagonal.diag_embed() - diagonal.unsqueeze(2) * b.unsqueeze(1)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from inspect import unwrap
 from itertools import pairwise
+from pickle import UnpicklingError
 from typing import Any, TypeVar, cast
 
 import torch
@@ -56,9 +57,12 @@ def _clear_unreadable_cache(loop: Any) -> None:
     The index refers to the classes of arguments by name. Numba unpickles it before it compares time stamps, so the
     index of an older version of the package, with a class that no longer exists, would make the first call fail.
     """
+    index_file = getattr(getattr(loop, "_cache", None), "_cache_file", None)  # None if NUMBA_DISABLE_JIT is set
+    if index_file is None:
+        return
     try:
-        loop._cache._cache_file._load_index()
-    except Exception:
+        index_file._load_index()
+    except (AttributeError, ImportError, EOFError, UnpicklingError):
         loop._cache.flush()
 
 

@@ -1,4 +1,4 @@
-"""Node classifiers: a model is a frozen dataclass of hyper-parameters, and its ``fit`` returns a `Fitted`.
+"""Node classifiers: a model is a frozen dataclass of hyperparameters, and its ``fit`` returns a `Fitted`.
 
 Each model has its own file. There is no registry: `known_models` imports the files and collects the classes.
 """

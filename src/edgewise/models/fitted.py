@@ -31,7 +31,7 @@ class Fitted(ABC):
     Attributes
     ----------
     model
-        The model with its hyper-parameters.
+        The model with its hyperparameters.
     weights
         Learned parameters by name.
     history
@@ -61,7 +61,7 @@ class Fitted(ABC):
         return {"product": self.posterior}
 
     def save(self, path: Path | str) -> None:
-        """Write hyper-parameters, weights, history and predictions to a safetensors file."""
+        """Write hyperparameters, weights, history and predictions to a safetensors file."""
         tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
         tensors |= {name: getattr(self, name) for name in self.parts}
         metadata = {

@@ -31,7 +31,7 @@ BOUNDS = [(-5.0, 5.0), (-3.0, 3.0), (-6.0, 6.0)]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FittedJointGCN(Fitted):
-    """A fitted JointGCN: node marginals, and the messages under which neighbors are coupled and the marginals are kept.
+    """A fitted JointGCN: node marginals, and the messages that couple neighbors without changing them.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class FittedJointGCN(Fitted):
         return self.coupling * torch.eye(self.log_node.shape[1]).to(self.log_node)
 
     def mrf(self) -> PairwiseMRF:
-        """Return the MRF of which the posterior is a sum-product fixed point; on a forest it is the only one."""
+        """Return an MRF with the posterior as a fixed point of sum-product. On a forest the fixed point is unique."""
         return PairwiseMRF(
             unary_potentials(self.log_node, self.edge_index, self.messages), self.edge_index, self._pairwise
         )

@@ -1,4 +1,4 @@
-"""Base classes of models. A model is a frozen dataclass of hyper-parameters, and its ``fit`` returns a `Fitted`."""
+"""Base classes of models. A model is a frozen dataclass of hyperparameters, and its ``fit`` returns a `Fitted`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields

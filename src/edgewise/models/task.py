@@ -79,7 +79,7 @@ def _check_finite(values: Float[Tensor, "rows ..."], nodes: Int[Tensor, " rows"]
         rows = nodes[bad].unique()
         raise ValueError(
             f"Expected finite features, but x contains NaN or infinity in {len(rows)} rows, first for node "
-            f"{int(rows[0])}. Replace the values, for example with x.nan_to_num(0.0), or drop these features."
+            f"{int(rows[0])}. Replace the values, for example with x.nan_to_num(0.0, 0.0, 0.0), or drop these features."
         )
 
 

@@ -154,8 +154,8 @@ def _draw_gaps(ax: Axes, panel: Panel) -> None:
     # Centered at the mean confidence and narrower than the bin, so that each bar starts on the diagonal.
     width = 0.6 / len(confidence)
     for label, color, chosen in (  # distinguishable in grayscale too
-        ("gap: over-confident", ORANGE, accuracy < confidence),
-        ("gap: under-confident", BLUE, accuracy > confidence),
+        ("gap: overconfident", ORANGE, accuracy < confidence),
+        ("gap: underconfident", BLUE, accuracy > confidence),
     ):
         if chosen.any():
             x, gap = confidence[chosen], (accuracy - confidence)[chosen]

@@ -15,21 +15,21 @@ MARGINAL_TOLERANCE = 1e-3
 
 
 class PairwisePosterior(Posterior):
-    """Node beliefs b_i, messages μ along edges and edge couplings T of a pairwise MRF, all in logarithms.
+    """Node beliefs b_i, log-messages μ along edges and edge couplings T (log-potentials) of a pairwise MRF.
 
-    The joint of an edge (i, j) is b_ij(l, m) ∝ exp(b_i(l) - μ_{j→i}(l) + T(l, m) + b_j(m) - μ_{i→j}(m)): the belief of
-    each end without the message from the other end, plus the coupling. With a coupling shared by all edges this takes
-    memory (E, C) instead of (E, C, C). Joints of larger connected sets are computed in the same way. They are exact on
-    a tree. Otherwise cycles within the set are included exactly, so that the marginals of the set may differ from
-    ``node``, and paths outside the set are ignored.
+    The joint of an edge (i, j) is b_ij(l, m) ∝ exp(log b_i(l) - μ_{j→i}(l) + T(l, m) + log b_j(m) - μ_{i→j}(m)): the
+    log-belief of each end without the message from the other end, plus the coupling. With one coupling for all edges
+    this takes memory (E, C) instead of (E, C, C). Joints of larger connected sets are computed in the same way. They
+    are exact on a tree. Otherwise cycles within the set are included exactly, so that the marginals of the set may
+    differ from ``node``, and paths outside the set are ignored.
 
     `sum_product` returns this posterior. To build one from given marginals and joints, use `from_joints`.
 
     Parameters
     ----------
     log_node
-        b (N, C), up to a constant per row, -inf for impossible labels. With a batch, all arguments but ``edge_index``
-        have the batch dimensions first.
+        log b (N, C), up to a constant per row, -inf for impossible labels. With a batch, all arguments but
+        ``edge_index`` have the batch dimensions first.
     edge_index
         Edges (2, E), each undirected edge once.
     messages

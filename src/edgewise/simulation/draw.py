@@ -59,7 +59,7 @@ def synthetic(
         Alternative to ``homophily``: a Potts coupling J of equal labels, or a symmetric matrix J of shape (C, C). No
         limits are checked, so check ``class_shares``.
     average_degree
-        Expected number of edges per node. Small dense graphs have fewer edges, because parallel edges are removed.
+        Expected number of neighbors of a node. Small dense graphs have fewer edges, because parallel edges are removed.
     degree_law
         Degree distribution: "poisson", "power_law" (tail exponent 2.5), or "regular" (MRFs only).
     num_features
@@ -219,9 +219,9 @@ def homophily_limits(num_classes: int, excess_degree: float) -> tuple[float, flo
     """Compute the smallest and largest homophily of the disordered phase of a Potts model on a random graph.
 
     Let b be the mean excess degree. Above the largest homophily one label takes over: on a (b + 1)-regular random graph
-    for exp J above (C - 2) / ((C - 1)^(1 - 2 / (b + 1)) - 1). Below the smallest the model is a spin glass: b λ² > 1,
-    where λ = (h C - 1) / (C - 1). For b ≤ 1 the graph is nearly a forest, in which each edge has the homophily of an
-    isolated edge.
+    for exp J above (C - 2) / ((C - 1)^(1 - 2 / (b + 1)) - 1), or its limit for C = 2. Below the smallest the
+    model is a spin glass: b λ² > 1, where λ = (h C - 1) / (C - 1). For b ≤ 1 the graph is nearly a forest, in which
+    each edge has the homophily of an isolated edge.
 
     >>> homophily_limits(3, 0.9)
     (0.0, 1.0)

@@ -76,6 +76,11 @@ class RayCluster:
     def check_address(self) -> None:
         """Raise ValueError if no cluster answers at the address. Ray itself would try for minutes."""
         address = self.address
+        is_client = address.startswith("ray://")
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        host = host.strip("[]")
+        if address not in ("local", "auto") and not (host and port.isdecimal()):
+            raise ValueError(f"Expected {ADDRESS_FORMATS} for --ray, but got {address!r}.")
         with _default_environment(_variables(address)):  # read by Ray at its first import
             try:
                 import ray.util
@@ -85,11 +90,6 @@ class RayCluster:
                 ) from error
         if address in ("local", "auto"):
             return
-        is_client = address.startswith("ray://")
-        host, _, port = address.removeprefix("ray://").rpartition(":")
-        host = host.strip("[]")
-        if not host or not port.isdecimal():
-            raise ValueError(f"Expected {ADDRESS_FORMATS} for --ray, but got {address!r}.")
         if host in LOOPBACK_HOSTS and not is_client:
             host = ray.util.get_node_ip_address()  # Ray does the same
         try:
@@ -208,7 +208,7 @@ def _outcome(ended: "ray.ObjectRef[Any]", job: Job) -> JobOutcome[Job, Any]:
     except ray.exceptions.RayError as error:
         return Failure(job, f"The cluster could not finish this job: {_last_line(error)}.")
     if isinstance(outcome, _Refusal):  # the node would quickly fail all remaining jobs
-        raise ValueError(f"{outcome.reason} Finished jobs are saved. Fix this and run the command again to continue.")
+        raise ValueError(f"{outcome.reason} Fix this and run the command again to continue.")
     return outcome
 
 
