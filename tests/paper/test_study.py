@@ -371,7 +371,7 @@ def test_numbers_on_the_page_match_the_documented_rows():
     page = docs / "study.md"
     rows = read_rows(docs / "study" / ROWS_FILE)
     graphs = {row.graph for row in rows}
-    assert has_numbers(page, str(len(graphs)), str(len(PREDICTORS)))
+    assert has_numbers(page, str(len(graphs)), str(len(PREDICTORS)), near="study.csv")
     assert len(rows) == len(graphs) * len(PREDICTORS)
 
     def percent(metric, predictors=TRAINED_PREDICTORS):
@@ -386,21 +386,27 @@ def test_numbers_on_the_page_match_the_documented_rows():
     all_but_truth = [name for name in PREDICTORS if name != "truth"]
     by_other_scores = percent("edge_brier"), percent("edge_nll")
     of_all = percent("edge_ece", all_but_truth), percent("edge_nll", all_but_truth)
-    assert has_numbers(page, *pairs_by_ece, *pairs_of_others, "50%", *by_other_scores, *of_all)
-    assert has_numbers(page, percent("agree_ece"), percent("same_ece"), percent("disagree_ece"))
-    assert has_numbers(page, percent("edge_ece_expected"))
+    assert has_numbers(page, *pairs_by_ece, *pairs_of_others, "50%", *by_other_scores, *of_all, near="edge ECE")
+    assert has_numbers(page, percent("agree_ece"), percent("same_ece"), percent("disagree_ece"), near="agree ECE")
+    assert has_numbers(page, percent("edge_ece_expected"), near="**The reason is not the sample size.**")
 
     kl = {name: {row.graph: row.scores["edge_kl"] for row in rows if row.predictor == name} for name in PREDICTORS}
-    mean = {name: f"{np.mean(list(of_graph.values())):.3f}" for name, of_graph in kl.items()}
+    mean = {name: np.mean(list(of_graph.values())) for name, of_graph in kl.items()}
+    below_truth = map(str, count_graphs_below_truth(rows, "base rate", "edge_ece"))
+    assert has_numbers(
+        page, *below_truth, f"{mean['base rate']:.2f}", f"{mean['features alone']:.2f}", near="base rate"
+    )
+    assert sum(mean[name] > mean["base rate"] for name in TRAINED_PREDICTORS) == 1  # "but one"
 
     def closer(one, other):
         return str(sum(kl[one][graph] < kl[other][graph] for graph in graphs))
 
     temperature, structured = "gcn, temperature", "gcn, structured"
-    after_temperature = mean["gcn"], mean[temperature], closer(temperature, "gcn"), str(len(graphs))
-    after_structured = mean[structured], closer(structured, "gcn"), closer(structured, temperature)
-    of_joint_gcn = mean["jointgcn"], closer("jointgcn", "gcn")
-    assert has_numbers(page, *after_temperature, *after_structured, *of_joint_gcn)
+    shown = {name: f"{value:.3f}" for name, value in mean.items()}
+    after_temperature = shown["gcn"], shown[temperature], closer(temperature, "gcn"), str(len(graphs))
+    after_structured = shown[structured], closer(structured, "gcn"), closer(structured, temperature)
+    of_joint_gcn = shown["jointgcn"], closer("jointgcn", "gcn")
+    assert has_numbers(page, *after_temperature, *after_structured, *of_joint_gcn, near="JointGCN")
     text = page.read_text(encoding="utf-8")
     for kind, homophily in {(graph.kind, graph.homophily) for graph in graphs}:
         alike = [graph for graph in graphs if (graph.kind, graph.homophily) == (kind, homophily)]
@@ -409,8 +415,8 @@ def test_numbers_on_the_page_match_the_documented_rows():
         cells = (f"{np.mean([kl[name][graph] for graph in alike]):.2f}" for name in names)
         kind_on_page = {"block_model": "block model", "mrf": "Potts model"}[kind]
         assert f"| {kind_on_page}, {homophily:g} | {' | '.join(cells)} |" in text
-    assert has_numbers(docs / "own-predictions.md", percent("edge_nll"), f"{trained.concordance:.0%}")
-    assert sum(mean[name] > mean["base rate"] for name in TRAINED_PREDICTORS) == 1
+    own_predictions = docs / "own-predictions.md"
+    assert has_numbers(own_predictions, percent("edge_nll"), f"{trained.concordance:.0%}", near="[study](study.md)")
 
 
 def test_column_names_are_unique():
