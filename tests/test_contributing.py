@@ -1,6 +1,7 @@
 """CONTRIBUTING.md: its code works, its files exist, and a new model or calibrator is named in few files."""
 
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -9,13 +10,16 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from torch_geometric.nn import APPNP as PropagationOfPyG
+from typer.main import get_command
 
 import edgewise as ew
+from edgewise.cli import app
 from helpers.block_graph import make_block_graph, make_split
 from helpers.random_predictions import random_case
 
 HOME = Path(__file__).parents[1]
 TEXT = (HOME / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## ([^\n]+)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 METRIC, MODEL, CALIBRATOR = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 NEW_FILES = {"src/edgewise/models/appnp.py", "src/edgewise/calibration/histogram.py"}
 NEW_FILES |= {"tests/calibration/test_histogram.py"}
@@ -24,29 +28,52 @@ FORMS = sorted((HOME / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
 
 def test_named_files_exist():
     paths = set(re.findall(r"`((?:src|tests|docs|scripts)/[\w./-]+)`", TEXT)) | set(re.findall(r"\]\(([^)]+)\)", TEXT))
+    paths |= set(re.findall(r"`([\w-]+\.(?:md|toml|cff))`", TEXT))
     assert len(paths) > 20
     assert {path for path in paths if not (HOME / path).exists()} == NEW_FILES
 
 
+def test_make_targets_exist():
+    phony = re.search(r"^\.PHONY: (.*)$", (HOME / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+    named = {name for names in re.findall(r"(?:^|`)make ([a-z -]+?)(?:`|  )", TEXT, re.M) for name in names.split()}
+    assert {"install", "check", "test", "test-slow"} <= named
+    assert named <= set(phony)
+
+
+def test_options_of_commands_exist():
+    group = get_command(app)
+    commands = [shlex.split(line) for line in re.findall(r"`edgewise ([^`]+)`", TEXT)]
+    assert {name for name, *_ in commands} == {"evaluate", "reproduce"}
+    for name, *args in commands:
+        known = {option for parameter in group.get_command(None, name).params for option in parameter.opts}
+        assert {arg for arg in args if arg.startswith("--")} <= known
+
+
 @pytest.mark.parametrize(
-    ("pattern", "files"),
+    ("section", "pattern", "files"),
     [
-        ("debiased_l2", {"src/edgewise/metrics/scores.py"}),
-        ("jointgcn|JointGCN", {"src/edgewise/__init__.pyi", "docs/api/models.md", "docs/api/commands.md"}),
+        ("Add a metric", "debiased_l2", {"src/edgewise/metrics/scores.py"}),
         (
+            "Add a model",
+            "jointgcn|JointGCN",
+            {"src/edgewise/__init__.pyi", "docs/api/models.md", "docs/api/commands.md"},
+        ),
+        (
+            "Add a calibrator",
             r"\bisotonic\b|IsotonicCalibration",
             {"src/edgewise/__init__.pyi", "docs/api/calibrators.md", "docs/api/commands.md"},
         ),
     ],
-    ids=["metric", "model", "calibrator"],
 )
-def test_an_addition_is_named_only_in_the_files_of_its_table(pattern, files):
+def test_an_addition_is_named_only_in_the_files_of_its_table(section, pattern, files):
     own = {"joint_gcn.py", "isotonic.py", "seeds.py"}  # their own files, and a docstring
-    sources = [path for path in (HOME / "src").rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    sources = [path for path in (HOME / "src").rglob("*.*") if path.suffix in (".py", ".pyi", ".js", ".css", ".j2")]
     sources += [*(HOME / "docs" / "api").glob("*.md")]
     sources = [path for path in sources if path.name not in own and path.parent.name != "paper"]
     naming = {str(path.relative_to(HOME)) for path in sources if re.search(pattern, path.read_text(encoding="utf-8"))}
     assert naming == files
+    first_column = " ".join(re.findall(r"^\| (.*?) \|", SECTIONS[section], re.MULTILINE))
+    assert files <= set(re.findall(r"`([^`]+)`", first_column))
 
 
 @pytest.fixture
