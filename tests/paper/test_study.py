@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import pickle
 import signal
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from scipy.stats import entropy, kendalltau, spearmanr
 
 import edgewise as ew
+from edgewise import workers
 from edgewise.metrics import evaluate
 from edgewise.paper import study, study_predictors
 from edgewise.paper.study import (
@@ -56,6 +58,7 @@ from edgewise.simulation import synthetic
 from edgewise.sweep.result_file import StoreError
 from edgewise.workers import LocalProcesses
 from helpers.fake_study import key, row
+from helpers.forked_commands import command
 from helpers.in_process_workers import InProcessWorkers
 from helpers.page_numbers import has_numbers
 from helpers.processes import started, wait_until, wait_until_ended
@@ -248,11 +251,20 @@ def test_csv_of_an_earlier_version_is_imported(two_graphs, tmp_path):
         assert store.rows() == imported + rows
 
 
+JOBS = [(GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, seed), ("truth", "features alone")) for seed in range(2)]
+
+
+def test_rows_are_the_same_after_pickling_jobs_and_results():
+    function, (first, second) = pickle.loads(pickle.dumps((study_graph, JOBS)))
+    rows = pickle.loads(pickle.dumps(function(second)))
+    assert rows == study_graph(JOBS[1]) != study_graph(first)
+    assert [found.graph for found in rows] == [JOBS[1][0]] * 2
+
+
+@pytest.mark.slow
 def test_worker_process_gives_the_same_rows():
-    key = GraphKey("mrf", "regular", 3.0, 2, 100, 0.6, 1.0, 0)
-    jobs = [(key._replace(seed=seed), ("truth", "features alone")) for seed in range(2)]
-    found = {outcome.job: outcome.result for outcome in LocalProcesses(1).execute(study_graph, jobs)}
-    assert found == {job: study_graph(job) for job in jobs}
+    found = {outcome.job: outcome.result for outcome in LocalProcesses(1).execute(study_graph, JOBS)}
+    assert found == {job: study_graph(job) for job in JOBS}
 
 
 def test_failing_graph_does_not_affect_others(two_graphs, tmp_path, monkeypatch):
@@ -327,33 +339,62 @@ def rows_in(folder):
         return []
 
 
-# The command with three references as predictors: a graph takes less than a second, and no model is trained.
-UNTRAINED = ("truth", "true marginals", "base rate")
-UNTRAINED_COMMAND = f"""
+UNTRAINED = ("truth", "true marginals", "base rate")  # need no training: a graph takes less than a second
+
+
+def check_finished_graphs(out, stderr, predictors):
+    """Check what an interrupted command has left, and return the number of finished graphs."""
+    assert "Finished graphs are saved" in stderr
+    assert "Traceback" not in stderr
+    assert ROWS_FILE not in {path.name for path in out.iterdir()}  # written only at the end
+    per_graph = Counter(row.graph for row in rows_in(out))
+    assert set(per_graph.values()) == {len(predictors)}
+    return len(per_graph)
+
+
+def test_ctrl_c_keeps_finished_graphs(tmp_path):
+    def interrupt_at_third_graph():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored if the tests run in the background
+        calls = itertools.count(1)
+
+        def study_or_interrupt(job):
+            if next(calls) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return study_graph(job)
+
+        study.study_graph = study_or_interrupt  # in a fork of this process
+        study.PREDICTORS = {name: PREDICTORS[name] for name in UNTRAINED}
+        workers.LocalProcesses = lambda count: InProcessWorkers()
+
+    ended = command("study", "--out", tmp_path, "--nodes", 100, before=interrupt_at_third_graph)
+    assert ended.code == 130
+    assert check_finished_graphs(tmp_path, ended.stderr, UNTRAINED) == 2
+
+
+COMMAND_WITH_PREDICTORS = """
 from edgewise.__main__ import main
 from edgewise.paper import study
-study.PREDICTORS = {{name: study.PREDICTORS[name] for name in {UNTRAINED}}}
+study.PREDICTORS = {{name: study.PREDICTORS[name] for name in {}}}
 main()
 """
 
 
-def test_ctrl_c_keeps_finished_graphs(tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize("predictors", [UNTRAINED, tuple(PREDICTORS)], ids=["untrained", "all"])
+def test_ctrl_c_ends_worker_processes_and_keeps_finished_graphs(tmp_path, predictors):
     out, log = tmp_path / "study", tmp_path / "log"
     seeds = 1000  # more than finish before the interruption
     args = ["--out", out, "--nodes", 100, "--seeds", seeds, "--workers", 2]
-    with started([sys.executable, "-c", UNTRAINED_COMMAND, "study", *map(str, args)], log) as process:
+    code = COMMAND_WITH_PREDICTORS.format(predictors)
+    with started([sys.executable, "-c", code, "study", *map(str, args)], log) as process:
         assert wait_until(lambda: bool(rows_in(out)) or process.poll() is not None)
-        workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-        assert len(workers) >= 2
+        pids = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        assert len(pids) >= 2
         os.killpg(process.pid, signal.SIGINT)  # to the whole group, as from a terminal
         assert process.wait(timeout=600) == 130
-        assert wait_until_ended(workers)
-    assert "Finished graphs are saved" in log.read_text()
-    assert "Traceback" not in log.read_text()
-    per_graph = Counter(row.graph for row in rows_in(out))
-    assert set(per_graph.values()) == {len(UNTRAINED)}
-    assert len(per_graph) < len(StudyPlan(100, seeds).graphs())
-    assert ROWS_FILE not in {path.name for path in out.iterdir()}  # written only at the end
+        assert wait_until_ended(pids)
+    num_finished = check_finished_graphs(out, log.read_text(), predictors)
+    assert num_finished < len(StudyPlan(100, seeds).graphs())
 
 
 def test_command_with_too_few_nodes_exits_with_an_error(tmp_path):
