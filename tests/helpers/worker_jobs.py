@@ -2,8 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 from threading import Event
 from typing import NamedTuple
+
+from helpers.processes import wait_until
 
 
 class Report(NamedTuple):
@@ -42,3 +45,10 @@ def cache_statistics(job: object) -> tuple[int, int]:
 
     assert double(21) == 42
     return sum(double.stats.cache_hits.values()), sum(double.stats.cache_misses.values())
+
+
+def cache_statistics_of_two_workers(started: Path) -> tuple[str, tuple[int, int]]:
+    """Wait until two workers have started such a job, and return the cache folder and statistics of this one."""
+    (started / str(os.getpid())).touch()
+    assert wait_until(lambda: len(list(started.iterdir())) == 2)
+    return Path(os.environ["NUMBA_CACHE_DIR"]).name, cache_statistics(started)

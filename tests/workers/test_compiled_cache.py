@@ -8,7 +8,7 @@ import pytest
 from edgewise.workers import LocalProcesses
 from edgewise.workers.compiled_cache import CACHE_VARIABLE, claim_cache_folder, inherited_by_children
 from helpers.processes import script
-from helpers.worker_jobs import cache_statistics, work
+from helpers.worker_jobs import cache_statistics, cache_statistics_of_two_workers, work
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +87,23 @@ def test_compiled_functions_are_loaded_by_the_next_worker(
     hits_and_misses = [outcome.result for _ in range(2) for outcome in LocalProcesses(1).execute(cache_statistics, [1])]
     assert hits_and_misses == [(0, 1), (1, 0)]
     assert list((caches / "worker-0").rglob("compiled_example.double-*.nbc"))
+
+
+@pytest.mark.slow
+def test_two_workers_compile_loops_of_the_package_once_each(
+    caches: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compiled_example.py").write_text(
+        "from edgewise.kernels.dispatch import compiled\n\n@compiled\ndef double(x):\n    return 2 * x\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for hits_and_misses in ((0, 1), (1, 0)):
+        started = tmp_path / f"started-{hits_and_misses[0]}"
+        started.mkdir()
+        outcomes = list(LocalProcesses(2).execute(cache_statistics_of_two_workers, [started] * 2))
+        assert sorted(outcome.result for outcome in outcomes) == [
+            ("worker-0", hits_and_misses),
+            ("worker-1", hits_and_misses),
+        ]
+    for name in ("worker-0", "worker-1"):
+        assert len(list((caches / name).rglob("compiled_example.double-*.nbc"))) == 1

@@ -14,6 +14,7 @@ from helpers.processes import is_alive, script, wait_until_ended
 from helpers.worker_jobs import Report, work
 
 
+@pytest.mark.usefixtures("stub_torch")
 def test_each_job_runs_once_in_a_process_with_one_thread() -> None:
     outcomes = list(LocalProcesses(2).execute(work, [*range(6), "where", "where"]))
     assert sorted((outcome.job, outcome.result) for outcome in outcomes if outcome.job != "where") == [
@@ -23,6 +24,18 @@ def test_each_job_runs_once_in_a_process_with_one_thread() -> None:
     assert all(isinstance(report, Report) and report.threads == 1 for report in reports)
     assert os.getpid() not in {report.pid for report in reports}
     assert active_children() == []
+
+
+@pytest.mark.slow
+def test_workers_use_one_thread_of_torch_whatever_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    with script(tmp_path, "import torch; print(torch.get_num_threads())") as process:
+        if process.communicate()[0] == "1\n":
+            pytest.skip("torch has one thread on this machine anyway")
+    outcomes = list(LocalProcesses(2).execute(work, ["where"] * 4))
+    assert [outcome.result.threads for outcome in outcomes] == [1] * 4
 
 
 def test_no_jobs_start_no_process() -> None:
