@@ -168,7 +168,7 @@ def test_names_ignore_case_and_hyphens(name: str, tmp_path: Path) -> None:
     assert load_dataset(name, root=str(tmp_path)).num_nodes == 4
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     links=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30),
     words=st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=6, max_size=6),
