@@ -42,6 +42,7 @@ def test_width_matches_repeated_experiments_unlike_resampled_edges():
     assert edge_std < 0.3 * float(np.std([run.accuracy for run in runs]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["ring", "matching"])
 def test_intervals_are_conservative_if_few_edges_share_nodes(graph):
     g = torch.Generator().manual_seed(0)
@@ -65,6 +66,7 @@ def test_interval_of_a_calibrated_model_contains_zero():
     assert num_near_zero >= 15
 
 
+@pytest.mark.slow
 def test_coverage_is_near_the_confidence_level():
     g = torch.Generator().manual_seed(1)
     n = 600

@@ -184,7 +184,12 @@ def val_accuracies(seed, **options):
 
 @pytest.mark.parametrize(
     ("inference", "evidence"),
-    [("sum_product", True), ("max_product", True), ("mean_field", True), ("sum_product", False)],
+    [
+        ("sum_product", True),
+        pytest.param("max_product", True, marks=pytest.mark.slow),
+        pytest.param("mean_field", True, marks=pytest.mark.slow),
+        pytest.param("sum_product", False, marks=pytest.mark.slow),
+    ],
 )
 def test_backbone_schedule_never_ends_below_the_backbone(inference, evidence):
     assert ew.EPFGNN().schedule == "backbone"
@@ -217,6 +222,7 @@ def test_schedules_have_the_same_pretraining():
     assert other.loss[: num + 10] == one.loss[: num + 10]  # including the first M step
 
 
+@pytest.mark.slow
 def test_default_is_at_least_as_accurate_as_backbone_on_cora():
     data = ew.load_dataset("cora")
     split = ew.make_splits(data.y)[1]

@@ -170,6 +170,7 @@ def test_models_learn(name, dense):
     assert accuracy(fitted.posterior(), data, split.test) > 0.85  # chance is a third
 
 
+@pytest.mark.slow
 def test_gcn_learns_cora():
     data = ew.load_dataset("cora")
     split = ew.make_splits(data.y)[0]
