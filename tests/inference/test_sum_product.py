@@ -247,7 +247,7 @@ def test_huge_couplings_on_trees_equal_enumeration(dtype, kind):
         assert_matches_enumeration(posterior, inputs, tolerance=2e-3 if dtype == torch.float32 else TOLERANCE)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("outwards", [True, False])
 def test_star_of_100000_leaves(dtype, outwards):
     """Messages to the hub are sums over labels of a leaf; messages to a leaf exclude the message from that leaf."""

@@ -238,7 +238,8 @@ def test_error_of_the_writer_stops_the_workers(
     assert ended == ["workers"]
 
 
-@pytest.mark.parametrize("num_workers", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_worker_processes_compute_the_same_numbers_as_this_process(
     tmp_path: Path, root: Path, plan: Plan, finished_runs: list[Run], num_workers: int
 ) -> None:

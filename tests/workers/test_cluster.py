@@ -22,6 +22,7 @@ def test_missing_ray_raises_with_the_command_that_installs_it(monkeypatch: pytes
         next(RayCluster("local").execute(work, JOBS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_address_without_a_cluster_raises(scheme: str) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
@@ -34,7 +35,6 @@ def test_address_without_a_cluster_raises(scheme: str) -> None:
 
 @pytest.mark.parametrize("address", ["", "here", "127.0.0.1:", ":6379", "127.0.0.1:port", "ray://", "ray://host"])
 def test_invalid_address_raises(address: str) -> None:
-    pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
     with pytest.raises(ValueError, match=r"HOST:PORT .* for --ray"):
         next(RayCluster(address).execute(work, JOBS))
 
@@ -67,6 +67,7 @@ def ray() -> object:
     return pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
 
 
+@pytest.mark.slow
 def test_job_whose_worker_died_too_often_fails(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(reference: object) -> None:
         raise ray.exceptions.WorkerCrashedError
@@ -77,6 +78,7 @@ def test_job_whose_worker_died_too_often_fails(ray: object, monkeypatch: pytest.
     assert "6 times" in failure.error and "The worker died unexpectedly" in failure.error
 
 
+@pytest.mark.slow
 def test_job_that_the_cluster_cannot_finish_fails(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(reference: object) -> None:
         raise ray.exceptions.ObjectLostError("ab" * 14, None, "")
@@ -87,6 +89,7 @@ def test_job_that_the_cluster_cannot_finish_fails(ray: object, monkeypatch: pyte
     assert "The cluster could not finish" in failure.error and "have been lost" in failure.error
 
 
+@pytest.mark.slow
 def test_refusal_by_a_node_stops_the_sweep_and_fails_no_job(ray: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "get", lambda reference: cluster._Refusal("Expected torch 2 on every node."))
     with pytest.raises(ValueError, match=r"Expected torch 2 on every node\..*again to continue"):
