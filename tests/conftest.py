@@ -6,10 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
+import numba
 import psutil
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from numba.core.caching import IndexDataCacheFile
 
 from helpers.processes import SESSION_VARIABLE, leftover_processes, wait_until
 
@@ -39,13 +42,19 @@ settings.register_profile("quick", deadline=None, derandomize=True, max_examples
 settings.register_profile("thorough", deadline=None, derandomize=True, max_examples=150)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-# Numba does not lock its cache: two processes that save compiled functions at the same time may mix them up.
+# Test processes share one cache of compiled functions, so that each function is compiled once. Numba does not lock its
+# cache, and processes that use it at the same time may mix up functions. So it is locked here. Processes that tests
+# start do not know this lock and get a cache of their own.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-    cache = os.environ.get("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "numba"))
-    os.environ["NUMBA_CACHE_DIR"] = str(Path(cache, worker))
+    cache = Path(os.environ.get("NUMBA_CACHE_DIR", Path(__file__).parents[1] / ".pytest_cache" / "numba"))
+    cache.mkdir(parents=True, exist_ok=True)
+    numba.config.CACHE_DIR = str(cache / "shared")
+    os.environ["NUMBA_CACHE_DIR"] = str(cache / worker)
+    lock = FileLock(cache / "lock")
+    IndexDataCacheFile.save = lock(IndexDataCacheFile.save)
+    IndexDataCacheFile.load = lock(IndexDataCacheFile.load)
 
-
-LEFTOVER_SECONDS = 60  # within which the processes of ended tests end
+LEFTOVER_SECONDS = 600  # ends a hang: processes of finished tests end earlier
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -166,7 +166,8 @@ def _worker(rank, world_size, folder):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
 def test_several_processes_give_the_same_bits_as_one(world_size, tmp_path):
     processes = mp.spawn(_worker, (world_size, tmp_path), nprocs=world_size, join=False)
     _wait_for(processes, timeout_seconds=600)

@@ -142,6 +142,7 @@ def test_concurrent_fit_that_ends_first_does_not_matter(name):
         assert_same_bits(WIDE[name].fit(LARGE["dense"], LARGE_SPLIT, on_epoch=start_other), expected)
 
 
+@pytest.mark.slow
 def test_other_process_gives_same_bits():
     program = (
         "from helpers.block_graph import *\n"
