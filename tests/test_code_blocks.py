@@ -161,7 +161,6 @@ def test_every_block_has_a_language(page):
     """Blocks without a language and indented blocks would be shown without being run."""
     text = (HOME / page).read_text(encoding="utf-8")
     for block in blocks_of(page):
-        is_tree = page == "README.md" and block.text.startswith("src/edgewise/")
-        assert is_tree or block.language in EXECUTED | SHOWN, f"{page}:{block.line}"
+        assert block.language in EXECUTED | SHOWN, f"{page}:{block.line}"
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert not re.findall(r"(?:^|\n\n)    [^\s*\d-][^\n]*", outside), "an indented block of code"
