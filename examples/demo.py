@@ -1,8 +1,6 @@
-"""Train GCN, GAT, GMNN and EPFGNN on bundled Cora, and print their scores next to the published ones.
+"""Train GCN, GAT, GMNN and EPFGNN on bundled Cora, and print their scores next to the published ones."""
 
-python examples/demo.py [FOLDER]        # writes to out/demo by default
-"""
-
+import argparse
 import os
 import sys
 import warnings
@@ -74,7 +72,9 @@ def draw(runs: dict[str, ew.Evaluation], path: Path) -> None:
 
 def main() -> None:
     """Run the demo."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "out/demo")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", default="out/demo", type=Path, help="output folder, by default out/demo")
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     data = ew.load_dataset("cora")
     split = ew.make_splits(data.y)[0]
