@@ -41,9 +41,9 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(PYTEST) -m "not slow"
 
-# Property tests run here again, with more examples. Files with few tests are not left to the end: some are the slowest.
+# Property tests run here again, with more examples.
 test-slow: $(VENV)/.installed-dev
-	HYPOTHESIS_PROFILE=thorough $(PYTEST) --no-loadscope-reorder -m "slow or hypothesis" tests
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m "slow or hypothesis" tests
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

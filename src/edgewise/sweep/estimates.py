@@ -23,7 +23,7 @@ TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("pubmed", "epfgnn"): 19.1,
 }
 
-# Run time of other graphs relative to PubMed. Measured on epochs of GCN and GAT on random graphs of the same size, not
+# Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not
 # on real runs, so an estimate may be off by a factor of three. Models without a time of their own count as an EPFGNN.
 TIME_RELATIVE_TO_PUBMED: Mapping[str, float] = {
     "texas": 0.1,
