@@ -14,6 +14,9 @@ Floats = NDArray[np.float64]
 Runs = Evaluation | Iterable[Evaluation]
 
 SAME_LABEL = "same_label"
+# A bin with fewer elements is drawn hollow and without lines: one more error changes its accuracy by more than 0.1, and
+# the binomial standard error of an accuracy, at most 0.5 / sqrt(count), can exceed 0.16.
+MIN_BIN_COUNT = 10
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,11 @@ class Panel:
     def mean_count(self) -> Floats:
         """The mean number of elements per bin over the runs."""
         return np.asarray(self.count.mean(axis=0))
+
+    @property
+    def is_small(self) -> NDArray[np.bool_]:
+        """Which bins are not empty, but have fewer than `MIN_BIN_COUNT` elements, on average over the runs."""
+        return np.asarray((self.num_filled > 0) & (self.mean_count < MIN_BIN_COUNT))
 
     @property
     def fraction(self) -> Floats:
