@@ -13,11 +13,12 @@ from torch import Tensor
 
 from edgewise.data.edges import select_one_direction
 from edgewise.decisions.events import Event
-from edgewise.files.tables import write_table
+from edgewise.files.tables import data_frame, write_table
 from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.validation import ArrayLike
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from edgewise.decisions.thresholds import Threshold
@@ -148,6 +149,10 @@ class EdgePredictions:
 
         batches = list(self._batches(max(1, len(self))))
         return pa.Table.from_batches(batches, batches[0].schema)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the table as a pandas DataFrame, one row per pair."""
+        return data_frame(self.columns)
 
     def write(self, path: Path | str) -> None:
         """Write a .csv, .parquet or .json file atomically, in batches of rows.

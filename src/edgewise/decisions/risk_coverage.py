@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,9 +11,13 @@ from torch import Tensor
 
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, check_events, pair_beliefs
+from edgewise.files.tables import data_frame
 from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.validation import ArrayLike, as_tensor, check_number
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = Float[np.ndarray, " thresholds"]
 
@@ -105,6 +110,11 @@ class RiskCoverage:
         """Return the count, the risk at full coverage, and the areas."""
         areas = {"aurc": self.aurc, "best_aurc": self.best_aurc, "excess_aurc": self.excess_aurc}
         return {"count": self.count, "full_risk": self.full_risk, **areas}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the curve as a pandas DataFrame, one row per threshold."""
+        names = ("threshold", "selected", "errors", "coverage", "risk")
+        return data_frame({name: getattr(self, name) for name in names})
 
     def __repr__(self) -> str:
         return (

@@ -4,7 +4,7 @@ import codecs
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from edgewise.files.output import replace_file
 from edgewise.version import __version__
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 
@@ -256,3 +257,12 @@ WRITERS: dict[str, Callable[[Path, "pa.Schema", "Iterator[pa.RecordBatch]"], Non
     ".parquet": _write_parquet,
     ".json": _write_json,
 }
+
+
+def data_frame(columns: Mapping[str, Any], index: Sequence[str] | None = None) -> "pd.DataFrame":
+    """Create a pandas DataFrame. Raise ImportError if pandas, which is optional, is not installed."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("Expected pandas for to_frame(), but it is not installed. Run: pip install pandas") from error
+    return pd.DataFrame(dict(columns), index=index)

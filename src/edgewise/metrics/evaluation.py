@@ -1,14 +1,23 @@
 """Result of `evaluate`: the scores of all views, graph statistics, and a printed table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from edgewise.data.edges import EdgeChoice
-from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
+from edgewise.files.tables import data_frame
+from edgewise.metrics.scores import METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -175,11 +184,48 @@ class Evaluation:
         }
         return {**out, "options": self.options}
 
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the scores as a pandas DataFrame: one row per view, and the bounds of intervals if there are any.
+
+        The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
+        observed ``frequency`` belong to "same_label", which has no accuracy.
+        """
+        parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
+        parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
+        rows = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
+        bounds = {name: _interval_bounds(self.intervals.get(name, {})) for name in rows}
+        names = dict.fromkeys(name for table in (rows, bounds) for row in table.values() for name in row)
+        columns = {
+            name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows]
+            for name in names
+            if name != "reliability"
+        }
+        return data_frame(columns, list(rows))
+
+    def plot(
+        self,
+        *,
+        ax: "Axes | Sequence[Axes] | NDArray[np.object_] | None" = None,
+        views: str | Sequence[str] | None = None,
+        title: str | None = None,
+    ) -> "tuple[Figure, NDArray[np.object_]]":
+        """Plot a reliability diagram of each view: ``plot_reliability(ev)``, with its options and its result."""
+        from edgewise.plots.reliability import plot_reliability
+
+        options: dict[str, Any] = {} if views is None else {"views": views}
+        return plot_reliability(self, ax=ax, title=title, **options)
+
     def __repr__(self) -> str:
         return f"Evaluation(nodes={self.nodewise.count}, edges={self.edgewise.count})"
 
     def __str__(self) -> str:
         return "\n".join([*_score_lines(self), *_interval_lines(self), *_graph_lines(self)])
+
+
+def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:
+    return {
+        f"{metric}_{end}": getattr(interval, end) for metric, interval in intervals.items() for end in ("low", "high")
+    }
 
 
 def _score_lines(ev: Evaluation) -> list[str]:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from edgewise.files.tables import data_frame
 from edgewise.kernels.adam import Adam, Weights
 from edgewise.models.graph_pass import Network
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Epoch(NamedTuple):
@@ -94,6 +98,13 @@ class History:
     seconds: float
     phases: list[tuple[str, int]]
     kept: int
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the curves as a pandas DataFrame, one row per epoch. ``kept`` marks the epoch of the kept weights."""
+        phase = [name for name, epochs in self.phases for _ in range(epochs)]
+        epoch = range(1, self.epochs + 1)
+        curves = {name: getattr(self, name) for name in ("loss", "val_loss", "val_accuracy")}
+        return data_frame({"epoch": epoch, "phase": phase, **curves, "kept": [k == self.kept for k in epoch]})
 
 
 @dataclass
