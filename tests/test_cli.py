@@ -252,6 +252,36 @@ def test_wrong_usage_exits_with_one_line(args: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "suggestion"),
+    [
+        ("evalute", "evaluate"),
+        ("--vresion", "--version"),
+        ("evaluate --lables y.npy", "--labels"),
+        ("evaluate --no-same-labels", "--no-same-label"),
+        ("evaluate --binning widht", "width"),
+        ("reproduce --dataset cora", "--datasets"),
+        ("reproduce --out out --datasets cora coro", "cora"),
+        ("reproduce --out out --datasets Roman_Emprie", "roman-empire"),
+        ("reproduce --out out --models gat,gnc", "gcn"),
+        ("reproduce --out out --calibrators temprature", "temperature"),
+        ("calibrate --probs p --labels y --edges e --val v --out o.npy --calibrator vectro", "vector"),
+    ],
+)
+def test_misspelt_command_option_or_value_gets_a_suggestion(words: str, suggestion: str) -> None:
+    assert_refused(run(*words.split()), f"Did you mean '{suggestion}'?")
+
+
+def test_option_with_one_hyphen_is_told_to_use_two() -> None:
+    assert_refused(run("evaluate", "-probs", "x"), "two hyphens")
+
+
+def test_value_that_resembles_no_choice_gets_no_suggestion() -> None:
+    result = run("evaluate", "--norm", "median")
+    assert_refused(result, "is not one of 'l1', 'l2', 'max'")
+    assert "Did you mean" not in result.stderr
+
+
+@pytest.mark.parametrize(
     ("option", "value", "message"),
     [
         ("bins", "many", "Invalid value for '--bins'"),

@@ -90,6 +90,26 @@ def test_dry_run_writes_nothing(tmp_path: Path, tiny: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--datasets cora citeseer --models gcn gat",
+        "--datasets cora,citeseer --models=gcn,gat",
+        "--datasets cora, citeseer",
+        "--models gcn,gat --datasets=cora citeseer",
+        "--datasets cora --models gcn --datasets citeseer --models gat",
+    ],
+)
+def test_several_values_are_separated_by_commas_or_spaces(tmp_path: Path, words: str) -> None:
+    models = [] if "--models" in words else ["--models", "GCN, gat"]
+    result = run("reproduce", "--out", tmp_path / "out", "--quick", "--dry-run", *words.split(), *models)
+    assert [line.split() for line in result.stdout.splitlines()[2:]] == [
+        ["gcn", "gat"],
+        ["cora", "0/3", "0/3"],
+        ["citeseer", "0/3", "0/3"],
+    ]
+
+
 def test_quick_runs_one_split_and_one_initialization(tmp_path: Path) -> None:
     result = run("reproduce", "--out", tmp_path, "--quick", "--dry-run")
     assert "36 runs (1 split, 3 folds, 1 init for each cell), 0 done" in result.output

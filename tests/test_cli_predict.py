@@ -74,6 +74,30 @@ def test_pairs_of_ids_with_class_names(saved, tmp_path, ending, header):
     assert document["convergence"] == "nothing to converge"
 
 
+@pytest.mark.parametrize(
+    "words", ["same any=Ham,_or_eggs different", "same,any=Ham,_or_eggs,different", "same, any=Ham,_or_eggs different,"]
+)
+def test_events_are_separated_by_commas_or_spaces(saved, tmp_path, words):
+    (tmp_path / "classes.txt").write_text("Ham,_or_eggs\nSpam\n")
+    out = tmp_path / "out.parquet"
+    inputs = ("--probs", saved["probs"], "--edges", saved["edges"], "--classes", tmp_path / "classes.txt")
+    result = run(*inputs, "--out", out, "--events", *words.split())
+    assert result.exit_code == 0, result.stderr
+    names = [name for name in pd.read_parquet(out).columns if name.startswith("P(") and name != "P(labels)"]
+    assert names == ["P(same)", "P(any=Ham,_or_eggs)", "P(different)"]
+
+
+@pytest.mark.parametrize(
+    ("events", "suggestion"),
+    [("same,diferent", "different"), ("ayn=Spam", "any=Spam"), ("any=Spma", "Spam"), ("same any=spam", "Spam")],
+)
+def test_misspelt_event_or_class_gets_a_suggestion(saved, events, suggestion):
+    inputs = ("--probs", saved["probs"], "--edges", saved["edges"], "--classes", saved["classes"])
+    result = run(*inputs, "--events", *events.split())
+    assert result.exit_code == 2
+    assert f"Did you mean '{suggestion}'?" in result.stderr
+
+
 def test_integer_ids_stay_integers(saved, tmp_path):
     (tmp_path / "ids.csv").write_text("id\n10\n20\n30\n40\n50\n")
     (tmp_path / "pairs.csv").write_text("10,50\n30,20\n")

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
+from edgewise.suggestions import did_you_mean
 
 ArrayLike = Tensor | NDArray[np.generic]
 
@@ -237,7 +238,8 @@ def _sum_hint(total: float, num_values: int) -> str:
 def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
     """Raise ValueError if an option is not one of the allowed values."""
     if value not in allowed:
-        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.")
+        hint = did_you_mean(value, allowed)
+        raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.{hint}")
 
 
 def check_whole_number(name: str, value: object, low: int, high: int) -> None:

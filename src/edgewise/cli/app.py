@@ -1,6 +1,7 @@
 """The command-line application: list of commands, error messages, exit codes and signals."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from edgewise.suggestions import did_you_mean
 from edgewise.version import versions
 
 # In the order of the help. Each command is the `app` of the file of the same name in this folder.
@@ -183,9 +185,24 @@ def print_exception(error: Exception) -> int:
     if not hasattr(error, "format_message"):
         raise error
     context = getattr(error, "ctx", None)
-    message = error.format_message().replace(": Value error, ", ": ")  # added by some versions of typer
+    message = _usage_message(error, context)
     stop = "" if message.endswith((".", "?")) else "."
     return print_error(message + stop + (f" See '{context.command_path} --help'." if context else ""))
+
+
+def _usage_message(error: Any, context: Any) -> str:
+    """Return the message of a usage error, with the most similar option or value if one is misspelt."""
+    if type(error).__name__ == "NoSuchOption":
+        name = error.option_name
+        known = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
+        # A word with one hyphen is parsed letter by letter.
+        hint = " Options start with two hyphens." if len(name) == 2 else did_you_mean(name, known)
+        return f"No such option: {name}.{hint}"
+    message = str(error.format_message()).replace(": Value error, ", ": ")  # added by some versions of typer
+    if (choice := re.search("'([^']*)' is not one of (.*)", message)) is None:
+        return message
+    known = re.findall("'([^']*)'", choice[2])
+    return f"{message.rstrip('.')}.{did_you_mean(choice[1], known)}"
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import typer
 from edgewise.cli.app import name_files_in_errors, new_command
 from edgewise.cli.options import complete_from, convergence_warnings, names_in, progress_bar, read_belief
 from edgewise.files.output import check_outputs, replace_file
+from edgewise.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from edgewise.calibration import Calibrated
@@ -71,7 +72,8 @@ def calibrate(
     if (probs is None) == (logits is None):
         raise ValueError(f"Expected --probs or --logits, but got {'both' if probs else 'none'}. Pass one of them.")
     if (calibrator := calibrator.lower()) not in CALIBRATORS:
-        raise ValueError(f"Expected --calibrator to be one of {', '.join(CALIBRATORS)}, but got {calibrator}.")
+        names, hint = ", ".join(CALIBRATORS), did_you_mean(calibrator, CALIBRATORS)
+        raise ValueError(f"Expected --calibrator to be one of {names}, but got {calibrator!r}.{hint}")
     if out.suffix.lower() not in SUFFIXES:
         raise ValueError(f"Expected --out to end in {' or '.join(SUFFIXES)}, but got {out}.")
     with progress_bar("calibrating"):

@@ -69,8 +69,8 @@ def names_in(package: str) -> tuple[str, ...]:
 
 
 def split_names(names: list[str] | None) -> tuple[str, ...]:
-    """Split comma-separated names, in lower case."""
-    return tuple(name for value in names or () for name in value.lower().split(",") if name)
+    """Split names at commas and spaces, in lower case."""
+    return tuple(name for value in names or () for name in re.split(r"[,\s]+", value.lower()) if name)
 
 
 def paths_as_text(paths: Mapping[str, Path | None]) -> dict[str, str | None]:

@@ -48,6 +48,25 @@ def _event_names() -> Sequence[str]:
     return PLAIN_EVENTS
 
 
+def _split_events(values: Sequence[str] | None) -> list[str]:
+    """Split events at commas. A comma in the name of a class, as in any=Hill, J, does not end the event.
+
+    >>> _split_events(["same,any=Hill, J,both=2", "different"])
+    ['same', 'any=Hill, J', 'both=2', 'different']
+    """
+    events: list[str] = []
+    for value in values or ():
+        is_open = False  # the event before ends in the name of a class
+        for part in value.split(","):
+            is_event = "=" in part or part.strip() in ("", *_event_names())
+            if is_open and not is_event:
+                events[-1] += f",{part}"
+            elif part.strip():
+                events.append(part.strip())
+                is_open = "=" in part
+    return events
+
+
 app = new_command()
 
 
@@ -122,7 +141,7 @@ def predict(
         belief = read_belief(probs)
         names = _read_names(belief, ids, classes)
         node_pairs = _read_pairs(belief, pairs, edges, names.get("node_ids"))
-        event_names = events or ["same", "both_correct"]
+        event_names = _split_events(events) or ["same", "both_correct"]
         event_names = [*event_names, select] if select and select not in event_names else event_names
         with name_files_in_errors(probs=probs, pairs=pairs, edges=edges):
             predictions = predict_edges(belief, node_pairs, event_names, top=top, progress=progress, **names)

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.data.pyg_files import HETEROPHILOUS, PLANETOID_NAMES, RawGraph, read_heterophilous, read_planetoid
+from edgewise.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -61,7 +62,8 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     key = canonical_name(name)
     if key not in DATASET_NAMES:
         raise ValueError(
-            f"Expected one of the datasets {', '.join(DATASET_NAMES)}, but got {name!r}. "
+            f"Expected one of the datasets {', '.join(DATASET_NAMES)}, but got {name!r}."
+            f"{did_you_mean(key, DATASET_NAMES)} "
             "To use your own graph, pass a torch_geometric Data with x, edge_index and y instead."
         )
     with _quiet_pyg():

@@ -15,6 +15,7 @@ from edgewise.data.edges import select_one_direction
 from edgewise.decisions.events import Event
 from edgewise.files.tables import data_frame, write_table
 from edgewise.metrics.scoring_input import check_scoring_input
+from edgewise.suggestions import did_you_mean
 from edgewise.validation import ArrayLike
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class EdgePredictions:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name not in self.table:
-            raise KeyError(f"Expected a column of {', '.join(self.table)}, but got {name!r}.")
+            hint = did_you_mean(name, self.table)
+            raise KeyError(f"Expected a column of {', '.join(self.table)}, but got {name!r}.{hint}")
         return self.table[name][:]
 
     def outcomes(

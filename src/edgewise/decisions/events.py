@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup
 from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior, Posterior
+from edgewise.suggestions import did_you_mean
 from edgewise.validation import ArrayLike, as_tensor
 
 # A built-in event by its name, or (name, booleans (classes, classes)) that are True for the label pairs in the event.
@@ -121,10 +122,15 @@ def _named_event(name: str, num_classes: int, classes: Sequence[str]) -> Event:
     kind, sign, label_name = name.partition("=")
     if kind not in CLASS_EVENTS or not sign:
         names = ", ".join([*PLAIN_EVENTS, *(f"{kind}=CLASS" for kind in CLASS_EVENTS)])
-        raise ValueError(f"Expected an event that is one of {names}, or (name, label pairs), but got {name!r}.")
+        corrections = [*PLAIN_EVENTS, *(f"{kind}={label_name or 'CLASS'}" for kind in CLASS_EVENTS)]
+        raise ValueError(
+            f"Expected an event that is one of {names}, or (name, label pairs), but got {name!r}."
+            f"{did_you_mean(name, corrections)}"
+        )
     if label_name not in classes:
         names = ", ".join(classes[:6]) + (", …" if len(classes) > 6 else "")
-        raise ValueError(f"Expected a class out of {names} in the event {name!r}, but got {label_name!r}.")
+        hint = did_you_mean(label_name, classes)
+        raise ValueError(f"Expected a class out of {names} in the event {name!r}, but got {label_name!r}.{hint}")
     label = classes.index(label_name)
     start, end = equal[label][:, None], equal[label][None, :]
     pairs = {"both": start & end, "any": start | end, "only_one": start ^ end}[kind]

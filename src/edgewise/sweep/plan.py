@@ -11,6 +11,7 @@ from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
 from edgewise.models.model import Model
 from edgewise.posterior import Posterior
+from edgewise.suggestions import did_you_mean
 from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
@@ -137,14 +138,15 @@ def _canonical_dataset(name: str) -> str:
     if canonical not in DATASET_NAMES:
         raise ValueError(
             f"Expected --datasets from {', '.join(DATASET_NAMES)}, or synthetic-H with a homophily H between 0 and 1 "
-            f"such as synthetic-0.3, but got {name!r}."
+            f"such as synthetic-0.3, but got {name!r}.{did_you_mean(canonical, DATASET_NAMES)}"
         )
     return canonical
 
 
 def _check_model(name: str) -> str:
     if name not in known_models():
-        raise ValueError(f"Expected --models from {', '.join(_models())}, but got {name!r}.")
+        names = _models()
+        raise ValueError(f"Expected --models from {', '.join(names)}, but got {name!r}.{did_you_mean(name, names)}")
     return name
 
 
@@ -154,6 +156,7 @@ def _expand_calibrators(names: Iterable[str]) -> tuple[str, ...]:
     checked: dict[str, None] = {}
     for name in names:
         if name not in (*valid, "all"):
-            raise ValueError(f"Expected --calibrators from {', '.join(valid)}, or all, but got {name!r}.")
+            hint = did_you_mean(name, (*valid, "all"))
+            raise ValueError(f"Expected --calibrators from {', '.join(valid)}, or all, but got {name!r}.{hint}")
         checked.update(dict.fromkeys(valid if name == "all" else [name]))
     return tuple(checked)
