@@ -131,3 +131,25 @@ def test_page_opens_from_disk_and_draws(browser: Any, html: str, tmp_path: Path,
     assert page.evaluate("window.harmed") is None
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     opener.check_no_messages_or_requests()
+
+
+def test_wide_table_marks_the_sides_that_continue_and_keeps_row_names(browser: Any, tmp_path: Path) -> None:
+    template = """{% extends "layout.html.j2" %}
+    {% block main %}<div class="scroll"><table><tr><th class="sticky">name</th>
+    {% for k in range(40) %}<td>number {{ k }}</td>{% endfor %}</tr></table></div>{% endblock %}"""
+    write_page(tmp_path / "wide.html", render_page(template, title="Wide", script="{}"))
+    opener = Opener(browser, {"wide": (tmp_path / "wide.html").as_uri()})
+    page = opener("wide", width=390)
+    table = page.locator(".scroll")
+    marks = "(one) => one.getAttributeNames().filter((name) => name.startsWith('data-more'))"
+    page.wait_for_function("document.querySelector('[data-more-right]')")
+    assert table.evaluate(marks) == ["data-more-right"]
+    left = page.locator(".sticky").bounding_box()["x"]
+    table.evaluate("(one) => { one.scrollLeft = 300; }")
+    page.wait_for_function("document.querySelector('[data-more-left]')")
+    assert set(table.evaluate(marks)) == {"data-more-left", "data-more-right"}
+    assert page.locator(".sticky").bounding_box()["x"] == left
+    table.evaluate("(one) => { one.scrollLeft = one.scrollWidth; }")
+    page.wait_for_function("!document.querySelector('[data-more-right]')")
+    assert table.evaluate(marks) == ["data-more-left"]
+    opener.check_no_messages_or_requests()

@@ -119,14 +119,21 @@ const page = (() => {
     if (focused) picture.focus({ preventScroll: true });
   }
 
-  // Make tables that overflow focusable, so that the keyboard can scroll them.
-  const widths = new ResizeObserver((entries) => {
-    for (const { target } of entries) {
-      if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
-      else target.removeAttribute("tabindex");
-    }
-  });
-  all(".scroll").forEach((scroller) => widths.observe(scroller));
+  // Make tables that overflow focusable, so that the keyboard can scroll them, and mark the sides that continue.
+  const scrollers = all(".scroll");
+  function markOverflow(scroller) {
+    const hidden = scroller.scrollWidth - scroller.clientWidth;
+    if (hidden > 0) scroller.tabIndex = 0;
+    else scroller.removeAttribute("tabindex");
+    scroller.toggleAttribute("data-more-left", scroller.scrollLeft > 1);
+    scroller.toggleAttribute("data-more-right", scroller.scrollLeft < hidden - 1);
+  }
+  const sizes = new ResizeObserver(() => scrollers.forEach(markOverflow));
+  for (const scroller of scrollers) {
+    sizes.observe(scroller);
+    for (const table of scroller.children) sizes.observe(table);
+    scroller.addEventListener("scroll", () => markOverflow(scroller), { passive: true });
+  }
 
   function goTo(target) {
     target.tabIndex = -1;
