@@ -414,7 +414,13 @@ def test_keyboard_moves_between_bins(opened: Opener, results: Results) -> None:
     page.keyboard.press("ArrowLeft")
     assert diagram.get_attribute("aria-valuenow") == str(filled(bins)[-2] + 1)
     page.keyboard.press("Escape")
-    assert page.locator("#bin table").count() == 0
+    assert page.locator("#bin .bin-limits").text_content() == f"All {N_BINS} bins"
+    means = [
+        sum(n * x for n, x in zip(bins["count"], bins[name], strict=True) if n) for name in ("confidence", "accuracy")
+    ]
+    confidence, accuracy = (mean / sum(bins["count"]) for mean in means)
+    gap = f"{accuracy - confidence:+.3f}".replace("-", "−")
+    assert bin_rows(page) == [["GMNN", f"{sum(bins['count']):,}", f"{confidence:.3f}", f"{accuracy:.3f}", gap]]
 
 
 def test_pointer_and_touch_show_a_bin(opened: Opener, results: Results) -> None:
@@ -530,6 +536,53 @@ def test_narrow_page_does_not_scroll_horizontally(opened: Opener, name: str) -> 
     assert all(place == 0 for is_wide, place in scrollers if is_wide)  # focusable, so that the keyboard can scroll it
 
 
+@pytest.mark.parametrize("name", ["whole", "calibrated"])
+def test_row_names_stay_visible_on_a_phone(opened: Opener, name: str) -> None:
+    page = opened(name, width=390)
+    assert page.locator("td.outer >> visible=true").count() == 0
+    for table in ("table-ece", "table-predictions", "table-datasets"):
+        scroller = page.locator(f".scroll:has(#{table})")
+        assert scroller.get_attribute("data-more-right") is not None
+        first = page.locator(f"#{table} tbody tr:not(.reading-name) .sticky >> visible=true").first
+        left = first.bounding_box()["x"]
+        scroller.evaluate("(one) => { one.scrollLeft = one.scrollWidth; }")
+        assert first.bounding_box()["x"] == left
+        before = first.evaluate("(name) => getComputedStyle(name, '::before').content")
+        assert before == {"table-ece": '"Cora"', "table-predictions": '"Cora, GCN"', "table-datasets": "none"}[table]
+
+
+@pytest.mark.parametrize("width", [390, 1000, 1280, 1680])
+def test_bins_are_inside_their_column(opened: Opener, width: int) -> None:
+    page = opened("calibrated", width=width)
+    for row in ("gcn calibrated", "gat calibrated"):
+        page.locator(f'.models input[value="{row}"]').check()
+    column, table = (page.locator(name).bounding_box() for name in ("#bin", "#bin table"))
+    assert table["x"] >= column["x"]
+    assert table["x"] + table["width"] <= column["x"] + column["width"] <= width
+
+
+@pytest.mark.parametrize("width", [1280, 1680])
+def test_desktop_page_uses_its_width(opened: Opener, width: int) -> None:
+    page = opened(width=width)
+    right = page.locator("main").bounding_box()
+    edge = right["x"] + right["width"] - 0.2 * width
+    for part in (".agreement", "#bin", "#agree-disagree", "#table-accuracy"):
+        box = page.locator(part).bounding_box()
+        assert box["x"] + box["width"] > edge, part
+    assert page.locator("#diagram").bounding_box()["y"] < 900  # in the first screen
+    assert page.locator(".agreement").bounding_box()["y"] < 450
+    wide = "[...document.querySelectorAll('.scroll[data-more-right]')].map((one) => one.innerText.slice(0, 20))"
+    assert page.evaluate(wide) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_are_followed_by_spaces(opened: Opener, name: str) -> None:
+    page = opened(name, address="#reading=as_defined")
+    labels = "|".join([*(style.label for style in ROW_STYLES.values()), "Cora", "Citeseer", "Pubmed", "Texas"])
+    words = page.evaluate("[...document.querySelectorAll('p, li, dd, td, th')].map((one) => one.textContent)")
+    assert [text for text in words if re.search(rf"({labels})(?!s\b)[a-z]", text)] == []  # "GCNs" is a plural
+
+
 def test_print_shows_all_tables_for_any_selection(opened: Opener, results: Results) -> None:
     page = opened(address="#reading=as_defined&dataset=cora", scheme="dark")
     assert len(shown_rows(page, "table-ece")) == 5
@@ -611,7 +664,7 @@ def test_calibrator_table_sorts_and_filters(opened: Opener) -> None:
     nll = column(page, "table-calibrators", 7)
     assert nll == sorted(nll) and len(nll) == len(shown)
     assert {row[0] for row in shown_rows(page, "table-structured")} == {"Cora"}
-    assert page.locator("#calibrators .verdicts li").count() == 4
+    assert page.locator("#table-verdicts tbody tr").count() == 4
     assert page.locator('.models label[data-model="jointgcn"] .value').text_content() == "not in this reading"
     assert page.get_by_role("link", name="Calibrators", exact=True).count() == 1
     assert page.locator('#table-ece tbody[data-reading="as_defined"]', has_text="JointGCN").count() == 1

@@ -2,15 +2,18 @@
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
+from edgewise.paper.comparison import compare
 from edgewise.paper.findings import change_rows, describe_changes
 from edgewise.paper.formatting import format_signed
-from edgewise.paper.page import page_data, pool_bins, source_data, source_key
+from edgewise.paper.page import MAX_CHART_STD, agreement_chart, page_data, pool_bins, source_data, source_key
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
@@ -182,7 +185,7 @@ def test_differences_are_paired_by_run(results: Results) -> None:
     ]
     differences = [after - before for before, after in pairs]
     assert row.cells[3].value == pytest.approx(sum(differences) / 6)
-    assert row.cells[3].remark == f"better in {sum(one < 0 for one in differences)} of 6"
+    assert row.cells[3].remark == f"{sum(one < 0 for one in differences)} of 6 runs"
 
 
 def test_infinite_score_counts_as_worse_but_has_no_difference(results: Results) -> None:
@@ -194,14 +197,14 @@ def test_infinite_score_counts_as_worse_but_has_no_difference(results: Results) 
     finite = [after - before for before, after in pairs if math.isfinite(before)]
     assert len(finite) == 5
     assert row.cells[3].value == pytest.approx(sum(finite) / 5)
-    assert row.cells[3].remark == f"better in {sum(after < before for before, after in pairs)} of 6"
+    assert row.cells[3].remark == f"{sum(after < before for before, after in pairs)} of 6 runs"
 
 
-def shifted(results: Results, source: Source, shift: float) -> Results:
+def shifted(results: Results, source: Source, shift: float, datasets: Sequence[str] = DATASETS) -> Results:
     """Set node accuracies of one prediction to those of the published reading, plus a shift."""
     runs = []
     for run in results.runs:
-        if run.key.model == source.model:
+        if run.key.model == source.model and run.key.dataset in datasets:
             published = run.predictions[READINGS[AS_PUBLISHED][source.model].prediction]["nodewise"]
             of_source = {**run.predictions[source.prediction]}
             of_source["nodewise"] = replace(of_source["nodewise"], accuracy=published.accuracy + shift)
@@ -211,23 +214,59 @@ def shifted(results: Results, source: Source, shift: float) -> Results:
 
 
 @pytest.mark.parametrize(
-    ("shift", "sentence"),
+    ("shift", "outcome", "sentence"),
     [
-        (0.02, "Node accuracy is better on Cora, Citeseer and Pubmed: +2.00 points, better in 18 of 18 runs."),
-        (-0.01, "Node accuracy is worse on Cora, Citeseer and Pubmed: −1.00 points, better in 0 of 18 runs."),
-        (
-            0.0,
-            "Node accuracy is not clearly different on Cora, Citeseer and Pubmed: 0.00 points, better in 0 of 18 runs.",
-        ),
+        (0.02, "better", "Better on every dataset: node accuracy"),
+        (-0.01, "worse", "Worse on every dataset: node accuracy"),
+        (0.0, "not clearly different", "Not clearly different on any dataset: node accuracy"),
     ],
 )
-def test_sentences_match_the_numbers(shift: float, sentence: str) -> None:
-    results = fake_results(splits=3, folds=2)
-    found = describe_changes(shifted(results, READINGS[AS_DEFINED]["gmnn"], shift))
+def test_outcomes_match_the_numbers(shift: float, outcome: str, sentence: str) -> None:
+    results = shifted(fake_results(splits=3, folds=2), READINGS[AS_DEFINED]["gmnn"], shift)
+    found = describe_changes(results)
     assert [one.row for one in found] == ["gmnn", "epfgnn", "epfgnn mean field"]
-    assert found[0].sentences[0] == sentence
+    assert sentence in found[0].summary
+    assert [row.cells[0].outcome for row in change_rows(results) if row.label == "gmnn"] == [outcome] * 3
+
+
+def test_summary_has_each_score_once() -> None:
+    gmnn = READINGS[AS_DEFINED]["gmnn"]
+    better = shifted(fake_results(splits=3, folds=2), gmnn, 0.02)
+    summary = describe_changes(shifted(better, gmnn, -0.02, ["cora"]))[0].summary
+    assert "Depends on the dataset: node accuracy" in summary
+    for score in ("node accuracy", "node ECE", "edge ECE", "edge NLL", "edge Brier score"):
+        assert summary.count(score) == 1
 
 
 def test_without_changed_rows_there_are_no_changes() -> None:
     assert describe_changes(fake_results(["cora"], ["gcn"])) == []
     assert change_rows(Results([])) == []
+
+
+def test_chart_has_a_dot_for_each_compared_cell_on_its_side_of_one_deviation(results: Results) -> None:
+    chart = agreement_chart(results)
+    assert chart is not None
+    scores = {score_cell(one).difference: one for one in compare(results) if one.difference is not None}
+    assert len(chart.dots) == sum(one.difference is not None for one in compare(results))
+    low, high = chart.within
+    for dot in chart.dots:
+        score = scores[dot.text.split("difference ")[1].removesuffix(" sd")]
+        assert dot.verdict == score_cell(score).verdict
+        assert (low <= dot.x <= high) == (abs(score.difference or 0) <= 1)
+    assert len({(dot.x, dot.y) for dot in chart.dots}) == len(chart.dots)
+    assert chart.num_within == sum(abs(one.difference) <= 1 for one in compare(results) if one.difference is not None)
+
+
+def test_chart_draws_distant_cells_at_its_edge() -> None:
+    (gcn, *others) = fake_results(["cora"], ["gcn"], splits=1).runs
+    far = replace(gcn.predictions["product"]["nodewise"], ece=30.0)
+    run = replace(gcn, predictions={"product": {**gcn.predictions["product"], "nodewise": far}})
+    chart = agreement_chart(Results([run, *others]))
+    assert chart is not None
+    assert chart.ticks[-1][1] == f"+{MAX_CHART_STD}"
+    assert chart.ticks[-2][0] < max(dot.x for dot in chart.dots) < chart.ticks[-1][0]
+
+
+def test_without_published_cells_there_is_no_chart() -> None:
+    assert agreement_chart(fake_results(["texas"], ["gcn"])) is None
+    assert agreement_chart(Results([])) is None

@@ -32,6 +32,14 @@ from edgewise.paper.text_tables import Cell, Row
 from edgewise.sweep.progress import format_count
 
 BETTER, WORSE, UNCLEAR, TOO_FEW = "better", "worse", "not clearly different", "undecided for lack of splits"
+# By the outcome that all datasets share, the begin of a sentence about the scores that have it.
+SHARED_OUTCOMES = {
+    BETTER: "Better on every dataset",
+    WORSE: "Worse on every dataset",
+    UNCLEAR: "Not clearly different on any dataset",
+    TOO_FEW: "Undecided for lack of splits",
+}
+DIFFERENT_OUTCOMES = "Depends on the dataset"
 MIN_SPLITS = 3
 CONFIDENCE = 0.95
 
@@ -117,21 +125,19 @@ def change_rows(results: Results) -> list[Row]:
 def _cell(change: Change | None, metric: str) -> Cell:
     if change is None:
         return Cell(NO_VALUE, "nothing to compare")
-    return Cell(_difference(change, metric), f"better in {change.better} of {change.runs}", value=change.difference)
-
-
-def _difference(change: Change, metric: str) -> str:
-    return format_signed(100 * change.difference) if metric in PERCENT else format_signed(change.difference, 4)
+    difference = format_signed(100 * change.difference) if metric in PERCENT else format_signed(change.difference, 4)
+    remark = f"{change.better} of {format_count(change.runs, 'run')}"
+    return Cell(difference, remark, outcome=classify_change(change, metric), value=change.difference)
 
 
 @dataclass(frozen=True)
 class RowChanges:
-    """Differences of one row of the tables: the prediction scored in each reading, and one sentence per score."""
+    """Differences of one row of the tables: the prediction scored in each reading, and a summary of all scores."""
 
     row: str
     published: str
     defined: str
-    sentences: list[str]
+    summary: str
 
 
 def describe_changes(results: Results) -> list[RowChanges]:
@@ -143,36 +149,23 @@ def describe_changes(results: Results) -> list[RowChanges]:
             row,
             PREDICTIONS[READINGS[AS_PUBLISHED][row].prediction],
             PREDICTIONS[READINGS[AS_DEFINED][row].prediction],
-            [sentence for view, metric in COMPARED_SCORES if (sentence := _sentence(all_changes, row, view, metric))],
+            _summary(all_changes, row),
         )
         for row in changed_rows()
         if row in rows_with_runs
     ]
 
 
-def _sentence(all_changes: Changes, row: str, view: str, metric: str) -> str:
-    """Return a sentence with the datasets on which a score is better or worse as defined, by how much and how often."""
-    score = (row, view, metric)
-    by_dataset = {
-        display_name(dataset): one for (dataset, *rest), one in all_changes.items() if (*rest,) == score and one
-    }
-    if not by_dataset:
-        return ""
-    name = score_name(view, metric)
-    datasets = {
-        outcome: [dataset for dataset, one in by_dataset.items() if classify_change(one, metric) == outcome]
-        for outcome in (BETTER, WORSE, UNCLEAR, TOO_FEW)
-    }
-    verdict = "; ".join(f"{outcome} on {join_with_and(names)}" for outcome, names in datasets.items() if names)
-    better, runs = sum(one.better for one in by_dataset.values()), sum(one.runs for one in by_dataset.values())
-    by = _range([*by_dataset.values()], metric)
-    return f"{name[0].upper()}{name[1:]} is {verdict}: {by}, better in {better} of {runs} runs."
-
-
-def _range(changes: Sequence[Change], metric: str) -> str:
-    ordered = sorted(changes, key=lambda one: one.difference)
-    ends = dict.fromkeys((_difference(ordered[0], metric), _difference(ordered[-1], metric)))
-    return " to ".join(ends) + (" points" if metric in PERCENT else "")
+def _summary(all_changes: Changes, row: str) -> str:
+    """Return sentences with the scores that are better, worse or neither on all datasets, and those that differ."""
+    by_outcome: dict[str, list[str]] = {start: [] for start in (*SHARED_OUTCOMES.values(), DIFFERENT_OUTCOMES)}
+    for score in COMPARED_SCORES:
+        found = [one for (_, of_row, *of_score), one in all_changes.items() if of_row == row and (*of_score,) == score]
+        outcomes = {classify_change(one, score[1]) for one in found if one}
+        if outcomes:
+            start = SHARED_OUTCOMES[outcomes.pop()] if len(outcomes) == 1 else DIFFERENT_OUTCOMES
+            by_outcome[start].append(score_name(*score))
+    return " ".join(f"{start}: {join_with_and(names)}." for start, names in by_outcome.items() if names)
 
 
 @dataclass(frozen=True)
@@ -182,6 +175,11 @@ class Aim:
     name: str
     outcome: str
     is_met: bool
+
+    @property
+    def detail(self) -> str:
+        """The outcome without the name, which a table has in its heading."""
+        return self.outcome.removeprefix(self.name).lstrip(": ")
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,22 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.html_page import page_part, render_page, write_page
-from edgewise.paper.comparison import tally_line
-from edgewise.paper.findings import change_rows, describe_changes, verdict_summary, verdicts
+from edgewise.paper.comparison import compare, tally_line
+from edgewise.paper.findings import (
+    BETTER,
+    TOO_FEW,
+    UNCLEAR,
+    WORSE,
+    change_rows,
+    describe_changes,
+    verdict_summary,
+    verdicts,
+)
 from edgewise.paper.formatting import (
     COUNTS,
     FRACTIONS,
@@ -18,6 +28,7 @@ from edgewise.paper.formatting import (
     READING_NAMES,
     calibrated_row,
     display_name,
+    format_signed,
     row_style,
     row_styles_css,
     score_name,
@@ -30,9 +41,11 @@ from edgewise.paper.score_rows import (
     CALIBRATOR_SCORES,
     COMPARED_SCORES,
     PREDICTION_SCORES,
+    STATISTICS,
     STRUCTURED,
     STRUCTURED_SCORES,
     UNCALIBRATED,
+    Score,
     calibrated_runs,
     calibrator_rows,
     explained_predictions,
@@ -42,7 +55,7 @@ from edgewise.paper.score_rows import (
     structured_rows,
     summarize,
 )
-from edgewise.paper.text_tables import printed_rows
+from edgewise.paper.text_tables import printed_rows, score_cell
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.progress import format_duration
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
@@ -85,6 +98,8 @@ def _texts(results: Results) -> dict[str, object]:
     return {
         "version": __version__,
         "tally": tally_line(results),
+        "agreement": agreement_chart(results),
+        "chart_width": CHART_WIDTH,
         "num_runs": len(runs),
         "num_planned": paper_plan().size,
         "num_of_paper": cells.total(),
@@ -117,6 +132,12 @@ def _tables(results: Results) -> dict[str, object]:
             for metric in METRIC_NAMES
         },
         "changes": change_rows(results),
+        "outcomes": {
+            BETTER: ("good", "▲ better"),
+            WORSE: ("far", "▼ worse"),
+            UNCLEAR: ("soft", "unclear"),
+            TOO_FEW: ("soft", "too few splits"),
+        },
         "changed_scores": [score_name(view, metric) for view, metric in COMPARED_SCORES],
         "row_changes": describe_changes(results),
         "same": same_in_both_readings(),
@@ -167,6 +188,82 @@ def _trainings(hyperparameters: str) -> list[str]:
         lines += [f"calibrated by {name}: {text}" for name, text in calibrators.items()]
     return lines
 
+
+# --- the chart of differences from the published values ---
+
+CHART_WIDTH, CHART_MARGIN = 400.0, 14.0
+DOTS_PER_STD = 8
+MAX_CHART_STD = 4  # dots further away are drawn at the edge
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A published cell in the chart: its position, its verdict, and a text that names it."""
+
+    x: float
+    y: float
+    verdict: str
+    is_statistic: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class AgreementChart:
+    """Dots stacked by difference. The baseline is at ``low``; ``ticks`` has the positions of whole deviations."""
+
+    dots: Sequence[Dot]
+    low: float
+    radius: float
+    ticks: Sequence[tuple[float, str]]
+
+    @property
+    def within(self) -> tuple[float, float]:
+        """The positions of −1 and +1."""
+        middle = len(self.ticks) // 2
+        return self.ticks[middle - 1][0], self.ticks[middle + 1][0]
+
+    @property
+    def num_within(self) -> int:
+        """The number of dots within one published standard deviation."""
+        return sum(dot.verdict == "good" for dot in self.dots)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether some dots are dataset statistics."""
+        return any(dot.is_statistic for dot in self.dots)
+
+
+def agreement_chart(results: Results) -> AgreementChart | None:
+    """Stack a dot for each published cell at its difference from ours; None if there is nothing to compare."""
+    scores = [(score.difference, score) for score in compare(results) if score.difference is not None]
+    if not scores:
+        return None
+    limit = max(2, min(MAX_CHART_STD, math.ceil(2 * max(abs(difference) for difference, _ in scores)) / 2))
+    unit = (CHART_WIDTH - 2 * CHART_MARGIN) / (2 * limit)
+    step = unit / DOTS_PER_STD
+    last = int(limit * DOTS_PER_STD)
+    columns = [max(-last, min(last - 1, math.floor(DOTS_PER_STD * difference))) for difference, _ in scores]
+    low = step * (1 + max(Counter(columns).values())) + 18
+    heights: Counter[int] = Counter()
+    dots = []
+    for column, (_, score) in sorted(zip(columns, scores, strict=True), key=lambda pair: abs(pair[1][0])):
+        heights[column] += 1
+        x, y = CHART_WIDTH / 2 + (column + 0.5) * step, low - step * (heights[column] - 0.4)
+        verdict = score_cell(score).verdict
+        dots.append(Dot(round(x, 1), round(y, 1), verdict, score.row == STATISTICS, _dot_text(score)))
+    whole = range(-int(limit), int(limit) + 1)
+    ticks = [(round(CHART_WIDTH / 2 + k * unit, 1), format_signed(k, 0)) for k in whole]
+    return AgreementChart(dots, round(low, 1), round(0.44 * step, 2), ticks)
+
+
+def _dot_text(score: Score) -> str:
+    cell = score_cell(score)
+    metric = METRIC_NAMES.get(score.metric, display_name(score.metric))
+    name = " ".join(filter(None, (display_name(score.dataset), display_name(score.row) + ",", score.view, metric)))
+    return f"{name}: {cell.text}, published {cell.subtext}, difference {cell.difference} sd"
+
+
+# --- the data of the diagrams ---
 
 Document = dict[str, object]
 

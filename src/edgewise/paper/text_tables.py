@@ -22,6 +22,7 @@ class Cell:
     subtext: str = ""
     difference: str = ""  # from the published value, in published standard deviations
     verdict: str = ""  # "good" within one published standard deviation, "near" within two, "far" beyond
+    outcome: str = ""  # of a comparison of the two readings
     is_bold: bool = False
     value: float = math.nan  # sort key
 

@@ -288,30 +288,34 @@
   }
 
   function showBin(shown, numBins, picture) {
-    const place = byId("bin");
-    if (bin === null) {
-      place.replaceChildren(make("p", { class: "hint" }, "Point at a bin to see its numbers."));
-      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin selected" });
-      return;
-    }
     const names = ["count", ...(isEvent() ? ["probability", "frequency"] : ["confidence", "accuracy"]), "gap"];
     const between = [limit(bin, numBins), bin ? "<" : "≤", names[1], "≤", limit(bin + 1, numBins)].join(" ");
-    const limits = `Bin ${bin + 1} of ${numBins}: ${between}`;
-    const rows = shown.map(({ row, bins }) => [nameOf(row), binNumbers(bins)]);
+    const limits = bin === null ? `All ${numBins} bins` : `Bin ${bin + 1} of ${numBins}: ${between}`;
+    const rows = shown.map(({ row, bins }) => [nameOf(row), bin === null ? allNumbers(bins) : binNumbers(bins)]);
     const note = `Gap: ${names[2]} minus ${names[1]}. Counts are over all runs.`;
-    place.replaceChildren(
+    byId("bin").replaceChildren(
       make("p", { class: "bin-limits" }, limits),
       table(["", ...names], rows),
       make("p", { class: "hint" }, note),
     );
+    if (bin === null) {
+      fill(picture, { "aria-valuenow": 1, "aria-valuetext": "no bin selected" });
+      return;
+    }
     const parts = rows.map(([name, numbers]) => `${name}: ${numbers.map((one, i) => `${names[i]} ${one}`).join(", ")}`);
     fill(picture, { "aria-valuenow": bin + 1, "aria-valuetext": [limits, ...parts].join(". ") });
   }
 
   const limit = (k, numBins) => (k === 0 || k === numBins ? String(k / numBins) : (k / numBins).toFixed(4));
 
-  function binNumbers(bins) {
-    const [count, confidence, accuracy] = [bins.count[bin], bins.confidence[bin], bins.accuracy[bin]];
+  const binNumbers = (bins) => numbersOf(bins.count[bin], bins.confidence[bin], bins.accuracy[bin]);
+
+  function allNumbers(bins) {
+    const mean = (values) => filled(bins).reduce((sum, k) => sum + bins.count[k] * values[k], 0) / total(bins);
+    return numbersOf(total(bins), mean(bins.confidence), mean(bins.accuracy));
+  }
+
+  function numbersOf(count, confidence, accuracy) {
     if (!count) return ["0", "–", "–", "–"];
     const numbers = [fixed(confidence, 3), fixed(accuracy, 3), signed(accuracy - confidence, 3)];
     return [count.toLocaleString("en"), ...numbers];
