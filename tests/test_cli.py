@@ -240,7 +240,7 @@ def test_help_lists_the_choices_of_the_library() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["evaluate"], "Missing option '--probs'. See 'edgewise evaluate --help'."),
+        (["evaluate"], "Missing option '--labels'. See 'edgewise evaluate --help'."),
         (["evaluate", "--probs"], "Option '--probs' requires an argument."),
         (["evaluate", "--probes", "x"], "No such option"),
         (["evaluat"], "No such command 'evaluat'."),
@@ -295,7 +295,11 @@ def test_value_that_resembles_no_choice_gets_no_suggestion() -> None:
         ("json", "nowhere/out.json", "Create it first."),
         ("json", ".", "Expected --json to be a file, but . is a folder."),
         ("probs", "no.npy", "Expected a file, but no.npy does not exist. Check the path."),
-        ("probs", "probs.txt", "Expected a file that ends in .npy, .npz, .csv, .parquet, but got probs.txt."),
+        (
+            "probs",
+            "probs.txt",
+            "Expected a file that ends in .npy, .npz, .pt, .csv, .tsv, .parquet, but got probs.txt.",
+        ),
         ("edge-probs", "no.npy", "Expected a file, but no.npy does not exist."),
     ],
 )

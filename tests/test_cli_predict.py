@@ -230,7 +230,7 @@ def test_invalid_inputs_exit_with_one_line(saved, tmp_path):
         "Expected --out to be a file of its own": (*inputs, "--out", saved["probs"]),
         "but got 'Spam'": (*inputs, "--events", "any=Spam"),
         "pair 0 has 'q99'": (*by_id, "--pairs", tmp_path / "stranger.csv"),
-        "two columns of ids, but got 3": (*by_id, "--pairs", tmp_path / "three.csv"),
+        "two columns, the end nodes, but got shape (1, 3)": (*by_id, "--pairs", tmp_path / "three.csv"),
         "to hold 5 names, one for each node, but got 2": (*inputs, "--ids", saved["classes"]),
         "but name 3 is blank. Fill it in": (*inputs, "--ids", tmp_path / "blank.txt"),
         "but name 6 is blank. Fill it in": (*inputs, "--ids", tmp_path / "end.txt"),

@@ -17,7 +17,7 @@ from pyarrow import parquet
 import edgewise as ew
 from edgewise.files import arrays
 from edgewise.files.arrays import FileError
-from edgewise.files.inputs import read_id_pairs, read_names, read_probs
+from edgewise.files.inputs import Names, read_array, read_edges, read_labels, read_names, read_probs
 from edgewise.paper.results import Results
 from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
@@ -66,14 +66,28 @@ def study(path: Path) -> None:
     write_rows(path, [StudyRow(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
 
 
+LETTERS = Names(np.array(list("abcde"), dtype=object), Path("letters.txt"))
+
 # By file name: functions that write a valid file, and that read it.
 KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "ids.txt": (lambda path: path.write_text("a\nb\nc\nd\ne\n"), lambda path: read_names(path, 5, "node")),
     "ids.npy": (lambda path: np.save(path, np.array(list("abcde"))), lambda path: read_names(path, 5, "node")),
     "pairs.csv": (
         lambda path: path.write_text('x,y\na,b\n"b",c\n'),
-        lambda path: read_id_pairs(path, np.array(list("abcde"), dtype=object)),
+        lambda path: read_edges(path, LETTERS),
     ),
+    "pairs.tsv": (lambda path: path.write_text("x\ty\na\tb\nb\tc\n"), lambda path: read_edges(path, LETTERS)),
+    "labels.csv": (lambda path: path.write_text("y\na\nb\n\ne\n"), lambda path: read_labels(path, LETTERS, 4)),
+    "probs.pt": (lambda path: torch.save(torch.from_numpy(PROBS), path), read_array),
+    "all.pt": (
+        lambda path: torch.save({"probs": torch.from_numpy(PROBS), "y": torch.arange(5)}, path),
+        lambda path: read_array(Path(f"{path}:probs")),
+    ),
+    "old.pt": (
+        lambda path: torch.save(torch.from_numpy(PROBS), path, _use_new_zipfile_serialization=False),
+        read_array,
+    ),
+    "ids.pt": (lambda path: torch.save(list("abcde"), path), lambda path: read_names(path, 5, "node")),
     "mixture.safetensors": (ew.MixturePosterior(np.stack([PROBS, PROBS])).save, ew.Posterior.load),
     "pairwise.safetensors": (pairwise, ew.Posterior.load),
     "fitted.safetensors": (fitted, lambda path: ew.Fitted.load(path).posterior()),

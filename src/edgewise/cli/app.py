@@ -5,11 +5,9 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
-from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -203,13 +201,3 @@ def _usage_message(error: Any, context: Any) -> str:
         return message
     known = re.findall("'([^']*)'", choice[2])
     return f"{message.rstrip('.')}.{did_you_mean(choice[1], known)}"
-
-
-@contextmanager
-def name_files_in_errors(**files: Path | None) -> Iterator[None]:
-    """Append the names of the input files to a ValueError about their contents."""
-    try:
-        yield
-    except ValueError as error:
-        names = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
-        raise ValueError(f"{error} ({names})" if names else str(error)) from error

@@ -7,8 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import name_files_in_errors, new_command
-from edgewise.cli.options import complete_from, convergence_warnings, names_in, progress_bar, read_belief
+from edgewise.cli.app import new_command
+from edgewise.cli.options import (
+    FILES_HELP,
+    LABELS_HELP,
+    NODES_HELP,
+    ClassesOption,
+    IdsOption,
+    LogitsOption,
+    NodeFiles,
+    NormalizeOption,
+    ProbsOption,
+    complete_from,
+    convergence_warnings,
+    explain_errors,
+    names_in,
+    progress_bar,
+)
 from edgewise.files.output import check_outputs, replace_file
 from edgewise.suggestions import did_you_mean
 
@@ -26,10 +41,9 @@ A CALIBRATOR is {", ".join(CALIBRATORS[:-1])} or {CALIBRATORS[-1]}. The structur
 between neighbors. Its joint distributions are saved in a .safetensors file, which evaluate and predict read as --probs.
 A .npy file has only the probabilities of single nodes.
 
-Only labels of nodes in --val are used; the structured calibrator also uses those in --train. A FILE of numbers is .npy,
-.npz (FILE.npz:NAME selects an array), .csv or .parquet. --probs also reads a .safetensors file of a posterior, a fitted
-model or a fitted calibrator.
-"""
+Only labels of nodes in --val are used; the structured calibrator also uses those in --train.
+
+{FILES_HELP}"""
 CALIBRATE_EXAMPLES = """\b
 Examples:
   edgewise calibrate --probs probs.npy --labels labels.npy --edges edges.npy \\
@@ -43,19 +57,21 @@ app = new_command()
 
 @app.command(help=CALIBRATE_HELP, short_help="Calibrate predictions.", epilog=CALIBRATE_EXAMPLES)
 def calibrate(
-    labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one per node; -1 if unknown.")],
-    edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges), in one or both directions.")],
-    val: Annotated[Path, typer.Option(metavar="FILE", help="Validation nodes, one boolean or 0/1 per node.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Output file of the posterior: .safetensors or .npy.")],
+    *,
+    probs: ProbsOption = None,
+    logits: LogitsOption = None,
+    normalize: NormalizeOption = False,
+    labels: Annotated[Path, typer.Option(metavar="FILE", help=LABELS_HELP)],
+    edges: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Edges (2, edges) or two columns. Only some calibrators need them."),
+    ] = None,
     train: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Training nodes, one boolean or 0/1 per node. Default: none.")
+        Path | None, typer.Option(metavar="FILE", help=f"Training nodes: {NODES_HELP}. Default: none.")
     ] = None,
-    probs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Probabilities (nodes, classes), or a .safetensors file.")
-    ] = None,
-    logits: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Logits (nodes, classes), instead of --probs.")
-    ] = None,
+    val: Annotated[Path, typer.Option(metavar="FILE", help=f"Validation nodes: {NODES_HELP}.")],
+    ids: IdsOption = None,
+    classes: ClassesOption = None,
     features: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Features (nodes, features), used by structured.")
     ] = None,
@@ -65,12 +81,13 @@ def calibrate(
             metavar="CALIBRATOR", help="Name of the calibrator.", autocompletion=complete_from(lambda: CALIBRATORS)
         ),
     ] = "structured",
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Output file of the posterior: .safetensors or .npy.")],
 ) -> None:
     """Read the files, calibrate, write the posterior, and print the learned parameters."""
     files = {"probs": probs, "logits": logits, "labels": labels, "edges": edges, "train": train, "val": val}
-    check_outputs({"--out": out}, {**files, "features": features})
-    if (probs is None) == (logits is None):
-        raise ValueError(f"Expected --probs or --logits, but got {'both' if probs else 'none'}. Pass one of them.")
+    check_outputs({"--out": out}, {**files, "features": features, "ids": ids, "classes": classes})
+    nodes = NodeFiles(probs, logits, normalize, ids, classes)
+    nodes.check()
     if (calibrator := calibrator.lower()) not in CALIBRATORS:
         names, hint = ", ".join(CALIBRATORS), did_you_mean(calibrator, CALIBRATORS)
         raise ValueError(f"Expected --calibrator to be one of {names}, but got {calibrator!r}.{hint}")
@@ -78,14 +95,14 @@ def calibrate(
         raise ValueError(f"Expected --out to end in {' or '.join(SUFFIXES)}, but got {out}.")
     with progress_bar("calibrating"):
         from edgewise.calibration import known_calibrators
-        from edgewise.files import inputs
+        from edgewise.files.inputs import read_rows
 
-        predictions = read_belief(probs) if probs else inputs.read_rows(logits or Path(), "logits (nodes, classes)")
-        y, edge_index = inputs.read_labels(labels), inputs.read_edges(edges)
-        split = SimpleNamespace(train=inputs.read_mask(train) if train else None, val=inputs.read_mask(val))
-        x = inputs.read_rows(features, "features (nodes, features)") if features else None
+        predictions = nodes.belief if probs else nodes.raw_logits
+        y, edge_index = nodes.labels(labels), nodes.edges(edges) if edges else None
+        split = SimpleNamespace(train=nodes.mask(train) if train else None, val=nodes.mask(val))
+        x = read_rows(features, "features (nodes, features)") if features else None
         data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
-        with name_files_in_errors(logits=logits or probs, y=labels, edge_index=edges, train=train, val=val, x=features):
+        with explain_errors(logits=nodes.source, y=labels, edge_index=edges, train=train, val=val, x=features):
             calibrated = known_calibrators()[calibrator]().fit(predictions, data, split)
     posterior = calibrated.posterior()
     try:

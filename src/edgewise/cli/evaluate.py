@@ -7,19 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 import edgewise
-from edgewise.cli.app import name_files_in_errors, new_command
-from edgewise.cli.options import convergence_warnings, paths_as_text, progress_bar, read_belief
+from edgewise.cli.app import new_command
+from edgewise.cli.options import (
+    FILES_HELP,
+    LABELS_HELP,
+    NODES_HELP,
+    ClassesOption,
+    IdsOption,
+    LogitsOption,
+    NodeFiles,
+    NormalizeOption,
+    ProbsOption,
+    convergence_warnings,
+    explain_errors,
+    paths_as_text,
+    progress_bar,
+)
 from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
     from edgewise.metrics import Evaluation
 
-EVALUATE_HELP = """Score predictions of nodes and of pairs of neighbors.
+EVALUATE_HELP = f"""Score predictions of nodes and of pairs of neighbors. Without --edges, only nodes are scored.
 
-A FILE is .npy, .npz (FILE.npz:NAME selects an array), .csv (comma-separated, a header line is skipped) or .parquet.
---probs also reads a .safetensors file of a posterior, a fitted model or a fitted calibrator. Large .npy files
-are memory-mapped.
-
+{FILES_HELP}
 In JSON, null means that a score is undefined because its set is empty (count 0), or that the NLL is infinite
 (zero_probability above 0).
 """
@@ -28,6 +39,8 @@ Examples:
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy
   edgewise evaluate --probs out.npz:probs --labels y.csv --edges edges.csv \\
     --mask test.npy --resamples 200 --json scores.json --plot plot.png
+  edgewise evaluate --logits logits.pt --labels labels.csv --edges links.tsv \\
+    --classes classes.txt --ids ids.txt
 """
 
 
@@ -36,15 +49,19 @@ app = new_command()
 
 @app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
 def evaluate(
-    probs: Annotated[
-        Path,
-        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits, or a .safetensors posterior."),
-    ],
-    labels: Annotated[Path, typer.Option(metavar="FILE", help="True labels, one per node; -1 if unknown.")],
-    edges: Annotated[Path, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns, nodes from 0.")],
-    mask: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Nodes to score, one boolean or 0/1 per node. Default: all.")
+    *,
+    probs: ProbsOption = None,
+    logits: LogitsOption = None,
+    normalize: NormalizeOption = False,
+    labels: Annotated[Path, typer.Option(metavar="FILE", help=LABELS_HELP)],
+    edges: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns. Default: none.")
     ] = None,
+    mask: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Nodes to score: {NODES_HELP}. Default: all.")
+    ] = None,
+    ids: IdsOption = None,
+    classes: ClassesOption = None,
     edge_probs: Annotated[
         Path | None,
         typer.Option(
@@ -79,22 +96,29 @@ def evaluate(
 ) -> None:
     """Read the files, score the predictions, write the requested outputs, and print the table."""
     files = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
+    files |= {name: file for name, file in (("logits", logits), ("ids", ids), ("classes", classes)) if file}
     check_outputs({"--json": json_file, "--plot": plot}, files)
+    nodes = NodeFiles(probs, logits, normalize, ids, classes)
+    nodes.check()
+    if edge_probs and edges is None:
+        raise ValueError("Expected --edges with --edge-probs, but got none. Add the edges of the joints.")
     if selective and (edge_probs or edge_choice != "both"):
         raise ValueError(
             "Expected --selective without --edge-probs and with --edge-choice both, but got --edge-probs or another "
             "--edge-choice. Omit --selective, or pass a .safetensors posterior with joint distributions as "
             "--probs."
         )
-    from edgewise.files import inputs
+    import numpy as np
+
+    from edgewise.files.inputs import read_edge_probs
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:
-        belief = read_belief(probs) if probs.suffix.lower() == ".safetensors" else inputs.read_probs(probs)
-        y, edge_index = inputs.read_labels(labels), inputs.read_edges(edges)
-        node_mask = inputs.read_mask(mask) if mask else None
-        joints = inputs.read_edge_probs(edge_probs) if edge_probs else None
-        with name_files_in_errors(probs=probs, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
+        belief, y = nodes.belief, nodes.labels(labels)
+        edge_index = nodes.edges(edges) if edges else np.empty((2, 0), np.int64)
+        node_mask = nodes.mask(mask) if mask else None
+        joints = read_edge_probs(edge_probs) if edge_probs else None
+        with explain_errors(probs=nodes.source, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
             ev = score(
                 belief,
                 y,

@@ -5,16 +5,21 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from typer.core import TyperCommand
 
-from edgewise.cli.app import name_files_in_errors
-
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from edgewise.files.arrays import Array
+    from edgewise.files.inputs import Names
     from edgewise.posterior import Posterior
 
 
@@ -119,16 +124,133 @@ def progress_bar(
             thread.join()
 
 
-def read_belief(path: Path) -> "Posterior":
+# Files of the commands that take predictions
+
+FILES_HELP = """A FILE of numbers is .npy, .npz or .pt (FILE.npz:NAME and FILE.pt:NAME select an array), .csv, .tsv (a
+header line is skipped) or .parquet. --probs also reads a .safetensors file of a posterior, a fitted model or a fitted
+calibrator. A FILE of names is one of these, or .txt with one name per line.
+
+Nodes are numbered from 0, in the order of the rows of --probs, and classes in the order of its columns. With --ids, a
+file of edges may hold ids, and a file that selects nodes may list ids. With --classes, or if --probs is a table whose
+header has the names of the classes, --labels may hold names. An empty label is unknown, like -1.
+"""
+
+ProbsOption = Annotated[
+    Path | None,
+    typer.Option("--probs", metavar="FILE", help="Probabilities (nodes, classes), or a .safetensors file."),
+]
+LogitsOption = Annotated[
+    Path | None, typer.Option("--logits", metavar="FILE", help="Logits (nodes, classes), instead of --probs.")
+]
+NormalizeOption = Annotated[
+    bool, typer.Option("--normalize", help="Divide rounded probabilities by their sums, which may differ from 1 by 2%.")
+]
+IdsOption = Annotated[Path | None, typer.Option("--ids", metavar="FILE", help="Ids of the nodes.")]
+ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="Names of the classes.")]
+LABELS_HELP = "True labels, one per node; -1 or empty if unknown."
+NODES_HELP = "one boolean or 0/1 per node, or a list of ids"
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """Predictions, names of nodes and classes, and readers of files that refer to them.
+
+    Every file is read when it is first needed.
+    """
+
+    probs: Path | None
+    logits: Path | None
+    normalize: bool
+    ids: Path | None
+    classes: Path | None
+
+    def check(self) -> None:
+        """Raise ValueError if options are missing or exclude each other."""
+        if (self.probs is None) == (self.logits is None):
+            got = "both" if self.probs else "none"
+            raise ValueError(f"Expected --probs or --logits, but got {got}. Pass one of them.")
+        if self.normalize and (self.probs is None or self.probs.suffix.lower() == ".safetensors"):
+            got = "--logits" if self.probs is None else str(self.probs)
+            raise ValueError(f"Expected --normalize with a file of probabilities, but got {got}. Omit --normalize.")
+
+    @property
+    def source(self) -> Path:
+        """The file of probabilities or logits."""
+        return self.probs or self.logits or Path()
+
+    @cached_property
+    def belief(self) -> "Posterior":
+        """The posterior."""
+        from edgewise.posterior import IndependentPosterior
+
+        if self.logits is None:
+            return read_belief(self.source, self.normalize)
+        from edgewise.calibration.calibration_input import as_logits
+
+        with explain_errors(logits=self.logits):
+            return IndependentPosterior(as_logits(self.raw_logits).double().softmax(-1))
+
+    @cached_property
+    def raw_logits(self) -> "Array":
+        """The content of --logits."""
+        from edgewise.files.inputs import read_rows
+
+        return read_rows(self.source, "logits (nodes, classes)")
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of rows of the predictions."""
+        return self.belief.num_nodes if self.logits is None else len(self.raw_logits)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of columns of the predictions."""
+        return self.belief.num_classes if self.logits is None else self.raw_logits.shape[1]
+
+    @cached_property
+    def node_ids(self) -> "Names | None":
+        """The names of the nodes in --ids."""
+        from edgewise.files.inputs import read_names
+
+        return read_names(self.ids, self.num_nodes, "node") if self.ids else None
+
+    @cached_property
+    def class_names(self) -> "Names | None":
+        """The names of the classes in --classes."""
+        from edgewise.files.inputs import read_names
+
+        return read_names(self.classes, self.num_classes, "class") if self.classes else None
+
+    def labels(self, path: Path) -> "NDArray[Any]":
+        """Read labels: numbers, names of --classes, or names in the header of the predictions."""
+        from edgewise.files.inputs import read_header_names, read_labels
+
+        names = self.class_names or read_header_names(self.source, self.num_classes)
+        return read_labels(path, names, self.num_nodes)
+
+    def edges(self, path: Path) -> "NDArray[Any]":
+        """Read edges: numbers of nodes, or ids in --ids."""
+        from edgewise.files.inputs import read_edges
+
+        return read_edges(path, self.node_ids)
+
+    def mask(self, path: Path) -> "NDArray[Any]":
+        """Read a mask of nodes: booleans, 0 and 1, or a list of ids in --ids."""
+        from edgewise.files.inputs import read_mask
+
+        return read_mask(path, self.node_ids)
+
+
+def read_belief(path: Path, normalize: bool = False) -> "Posterior":
     """Read a posterior from a file of probabilities, a posterior, a fitted model or a fitted calibrator."""
     from edgewise.files import inputs
     from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
         probs = inputs.read_probs(path)
-        with name_files_in_errors(probs=path):
+        with explain_errors(probs=path):
             return as_posterior(probs)
-    with name_files_in_errors(probs=path), warnings.catch_warnings():
+    with explain_errors(probs=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Inference of")  # printed by `convergence_warnings`
         if (format_name := _format_name(path)).startswith("edgewise fitted"):
             from edgewise.models import Fitted
@@ -139,6 +261,26 @@ def read_belief(path: Path) -> "Posterior":
 
             return Calibrated.load(path).posterior()
         return Posterior.load(path)
+
+
+# Advice of the library that is about arrays, and the advice of the commands in its place.
+ADVICE = {
+    r"For logits pass logits\.softmax\(-1\)\.": "For logits pass --logits instead of --probs.",
+    r"Pass the graph of the logits: .*": "Pass --edges.",
+}
+
+
+@contextmanager
+def explain_errors(**files: Path | None) -> Iterator[None]:
+    """Append the names of the input files to a ValueError about their contents, and advise options of the command."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        for pattern, advice in ADVICE.items():
+            message = re.sub(pattern, advice, message)
+        names = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in message)
+        raise ValueError(f"{message} ({names})" if names else message) from error
 
 
 def convergence_warnings(*beliefs: object) -> list[str]:

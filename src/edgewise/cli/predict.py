@@ -7,19 +7,31 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgewise.cli.app import name_files_in_errors, new_command
-from edgewise.cli.options import MultipleValues, complete_from, progress_bar, read_belief
+from edgewise.cli.app import new_command
+from edgewise.cli.options import (
+    FILES_HELP,
+    LABELS_HELP,
+    NODES_HELP,
+    ClassesOption,
+    IdsOption,
+    LogitsOption,
+    MultipleValues,
+    NodeFiles,
+    NormalizeOption,
+    ProbsOption,
+    complete_from,
+    explain_errors,
+    progress_bar,
+)
 from edgewise.files.output import check_outputs
 
 if TYPE_CHECKING:
     import numpy as np
 
     from edgewise.decisions import EdgePredictions, Threshold
-    from edgewise.posterior import Posterior
-    from edgewise.validation import ArrayLike
 
 
-PREDICT_HELP = """Predict the labels of pairs of nodes, and the probabilities of events.
+PREDICT_HELP = f"""Predict the labels of pairs of nodes, and the probabilities of events.
 
 An EVENT is same, different, both_correct (the predicted label of each node is correct), both=CLASS,
 any=CLASS or only_one=CLASS. The table has the most likely pair of labels, P(event) for each event, how the joint
@@ -28,10 +40,7 @@ distribution of the pair was computed, and whether inference converged.
 With --select, pairs are selected by P(EVENT). The threshold is chosen on the pairs with both ends in --val, for a
 --precision, a --cost or a false discovery rate (--fdr), and is checked on the pairs with both ends in --test.
 
-A FILE of numbers is .npy, .npz (FILE.npz:NAME selects an array), .csv or .parquet. --probs also reads a .safetensors
-file of a posterior, a fitted model or a fitted calibrator. A FILE of names is .csv, .txt (one per line), .parquet or
-.npy.
-"""
+{FILES_HELP}"""
 PREDICT_EXAMPLES = """\b
 Examples:
   edgewise predict --probs probs.npy --edges edges.npy --out pairs.parquet
@@ -72,9 +81,9 @@ app = new_command()
 
 @app.command(cls=MultipleValues, help=PREDICT_HELP, short_help="Predict pairs of nodes.", epilog=PREDICT_EXAMPLES)
 def predict(
-    probs: Annotated[
-        Path, typer.Option(metavar="FILE", help="Probabilities (nodes, classes), not logits, or a .safetensors file.")
-    ],
+    probs: ProbsOption = None,
+    logits: LogitsOption = None,
+    normalize: NormalizeOption = False,
     pairs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Pairs (2, pairs) or two columns: node numbers from 0, or ids.")
     ] = None,
@@ -86,8 +95,8 @@ def predict(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table: .csv, .parquet or .json.")] = None,
-    ids: Annotated[Path | None, typer.Option(metavar="FILE", help="Ids of the nodes, as used in --pairs.")] = None,
-    classes: Annotated[Path | None, typer.Option(metavar="FILE", help="Names of the classes.")] = None,
+    ids: IdsOption = None,
+    classes: ClassesOption = None,
     events: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,18 +125,16 @@ def predict(
     fdr: Annotated[
         float | None, typer.Option(metavar="FRACTION", help="False discovery rate of the selected pairs.")
     ] = None,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="True labels, one per node; -1 if unknown.")
-    ] = None,
-    val: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Validation nodes, one boolean or 0/1 per node.")
-    ] = None,
-    test: Annotated[Path | None, typer.Option(metavar="FILE", help="Test nodes, one boolean or 0/1 per node.")] = None,
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help=LABELS_HELP)] = None,
+    val: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Validation nodes: {NODES_HELP}.")] = None,
+    test: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Test nodes: {NODES_HELP}.")] = None,
 ) -> None:
     """Read the files, predict pairs, select some of them, and write and print the table."""
-    inputs = {"probs": probs, "pairs": pairs, "edges": edges, "ids": ids, "classes": classes}
+    inputs = {"probs": probs, "logits": logits, "pairs": pairs, "edges": edges, "ids": ids, "classes": classes}
     inputs |= {"labels": labels, "val": val, "test": test}
     check_outputs({"--out": out}, inputs)
+    nodes = NodeFiles(probs, logits, normalize, ids, classes)
+    nodes.check()
     if (pairs is None) == (edges is None):
         raise ValueError(f"Expected --pairs or --edges, but got {'both' if pairs else 'none'}. Pass one of them.")
     selection = Selection(select, precision, confidence, cost, fdr, labels, val, test)
@@ -138,14 +145,21 @@ def predict(
 
         if out:
             check_table_path(out, "--out")
-        belief = read_belief(probs)
-        names = _read_names(belief, ids, classes)
-        node_pairs = _read_pairs(belief, pairs, edges, names.get("node_ids"))
+        belief, node_ids, class_names = nodes.belief, nodes.node_ids, nodes.class_names
+        node_pairs = nodes.edges(pairs) if pairs else _read_unique_edges(nodes, edges or Path())
         event_names = _split_events(events) or ["same", "both_correct"]
         event_names = [*event_names, select] if select and select not in event_names else event_names
-        with name_files_in_errors(probs=probs, pairs=pairs, edges=edges):
-            predictions = predict_edges(belief, node_pairs, event_names, top=top, progress=progress, **names)
-        predictions, lines = selection.apply(predictions)
+        with explain_errors(probs=nodes.source, pairs=pairs, edges=edges):
+            predictions = predict_edges(
+                belief,
+                node_ids.values[node_pairs] if node_ids else node_pairs,
+                event_names,
+                node_ids=node_ids.values if node_ids else None,
+                class_names=class_names.values if class_names else None,
+                top=top,
+                progress=progress,
+            )
+        predictions, lines = selection.apply(predictions, nodes)
     try:
         if out:
             predictions.write(out)
@@ -154,32 +168,19 @@ def predict(
         typer.echo("\n".join([str(predictions), *lines]))
 
 
-def _read_names(belief: "Posterior", ids: Path | None, classes: Path | None) -> "dict[str, np.ndarray]":
-    from edgewise.files.inputs import read_names
-
-    names = {}
-    if ids:
-        names["node_ids"] = read_names(ids, belief.num_nodes, "node")
-    if classes:
-        names["class_names"] = read_names(classes, belief.num_classes, "class")
-    return names
-
-
-def _read_pairs(belief: "Posterior", pairs: Path | None, edges: Path | None, ids: "np.ndarray | None") -> "ArrayLike":
+def _read_unique_edges(nodes: NodeFiles, path: Path) -> "np.ndarray":
+    """Read the edges of a graph, each undirected edge once and without self-loops."""
     import torch
 
     from edgewise.data.edges import scored_edges
-    from edgewise.files import inputs
     from edgewise.validation import as_tensor, check_edges
 
-    if pairs:
-        return inputs.read_edges(pairs) if ids is None else inputs.read_id_pairs(pairs, ids)
-    edge_index = as_tensor(inputs.read_edges(edges or Path()), "edge_index")
-    with name_files_in_errors(edge_index=edges):
-        edge_index = check_edges(edge_index, belief.num_nodes)
-    all_nodes = torch.ones(belief.num_nodes, dtype=torch.bool)
-    unique_edges = edge_index[:, scored_edges(edge_index, all_nodes)].numpy()
-    return unique_edges if ids is None else ids[unique_edges]
+    edge_index = as_tensor(nodes.edges(path), "edge_index")
+    with explain_errors(edge_index=path):
+        edge_index = check_edges(edge_index, nodes.num_nodes)
+    all_nodes = torch.ones(nodes.num_nodes, dtype=torch.bool)
+    unique_edges: np.ndarray = edge_index[:, scored_edges(edge_index, all_nodes)].numpy()
+    return unique_edges
 
 
 @dataclass(frozen=True)
@@ -222,17 +223,22 @@ class Selection:
                 "include pairs whose labels the model has seen. Add --test."
             )
 
-    def apply(self, predictions: "EdgePredictions") -> "tuple[EdgePredictions, list[str]]":
+    def apply(self, predictions: "EdgePredictions", nodes: NodeFiles) -> "tuple[EdgePredictions, list[str]]":
         """Return the table with the selected pairs, and lines of text about the selection."""
         if self.event is None or self.labels is None or self.val is None:
             return predictions, []
-        self._check_masks()
-        validation = self._outcomes(predictions, self.val)
+        y, val = nodes.labels(self.labels), nodes.mask(self.val)
+        with explain_errors(y=self.labels, mask=self.val):
+            validation = predictions.outcomes(self.event, y, val)
+        test = None
+        if self.test is not None:
+            self._check_disjoint(val, test_mask := nodes.mask(self.test))
+            with explain_errors(y=self.labels, mask=self.test):
+                test = predictions.outcomes(self.event, y, test_mask)
         if len(validation[0]) == 0:
             raise ValueError(
                 f"Expected pairs with both ends in {self.val} to choose a threshold, but got none. Add pairs or nodes."
             )
-        test = self._outcomes(predictions, self.test) if self.test else None
         threshold = self._threshold(*validation, test[0] if test else None)
         predictions = predictions.select(self.event, threshold)
         lines = [f"on validation: {threshold.validation}"]
@@ -240,24 +246,12 @@ class Selection:
         num_selected = int(predictions["selected"].sum())
         return predictions, [*lines, f"of all: {num_selected:,} of {len(predictions):,} pairs selected"]
 
-    def _check_masks(self) -> None:
-        from edgewise.files import inputs
-
-        if self.val is None or self.test is None:
-            return
-        val, test = inputs.read_mask(self.val), inputs.read_mask(self.test)
+    def _check_disjoint(self, val: "np.ndarray", test: "np.ndarray") -> None:
         if len(val) == len(test) and (shared := int((val & test).sum())):
             raise ValueError(
                 f"Expected no node in both {self.val} and {self.test}, but they share {shared:,}. Remove them from "
                 "one of the two: a threshold must not be checked on the nodes that it was chosen on."
             )
-
-    def _outcomes(self, predictions: "EdgePredictions", mask: Path) -> "tuple[np.ndarray, np.ndarray]":
-        from edgewise.files import inputs
-
-        y = inputs.read_labels(self.labels or Path())
-        with name_files_in_errors(y=self.labels, mask=mask):
-            return predictions.outcomes(self.event or "", y, inputs.read_mask(mask))
 
     def _threshold(self, probs: "np.ndarray", outcomes: "np.ndarray", test_probs: "np.ndarray | None") -> "Threshold":
         from edgewise.decisions import threshold_for_cost, threshold_for_fdr, threshold_for_precision

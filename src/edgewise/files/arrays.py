@@ -4,7 +4,7 @@ import math
 import os
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,11 +12,17 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from edgewise.suggestions import did_you_mean
+
 Array = NDArray[np.generic]
 
 
 class FileError(ValueError):
     """Raised when a file cannot be read. The message names the file and how to fix it."""
+
+
+class TextError(FileError):
+    """Raised when a file holds text where numbers are expected. The message lacks a hint, as it depends on the use."""
 
 
 def one_line_message(error: Exception) -> str:
@@ -34,14 +40,34 @@ def check_memory(num_bytes: int, path: Path) -> None:
         )
 
 
-MIN_MEMMAP_BYTES = 64 << 20  # larger .npy files are memory-mapped
+MIN_MEMMAP_BYTES = 64 << 20  # larger .npy and .pt files are memory-mapped
+MAX_LISTED_NAMES = 10  # of the arrays in a file, in messages
 
 
-def read_npy(path: Path, check_dtype: Callable[[np.dtype[Any], Path], None] | None = None) -> Array:
-    """Read an array, or memory-map it if it is large. ``check_dtype`` replaces the check for numbers."""
+CheckDtype = Callable[[np.dtype[Any], Path], None]  # raises FileError if an array of the dtype is not accepted
+
+
+def check_numbers(dtype: np.dtype[Any], path: Path) -> None:
+    """Raise FileError unless arrays of a dtype hold booleans, integers or floats of at most 64 bits."""
+    if dtype.hasobject:
+        raise FileError(
+            f"Expected numbers in {path}, but got pickled Python objects, which are not loaded. "
+            "Save a plain numeric array, such as np.asarray(values, dtype=float)."
+        )
+    got = f"but got an array of dtype {dtype}"
+    if dtype.kind in "US":
+        raise TextError(f"Expected numbers in {path}, {got}.")
+    if dtype.kind not in "biuf":
+        raise FileError(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
+    if dtype.itemsize > 8:
+        raise FileError(f"Expected numbers of at most 64 bits in {path}, {got}. Save it with .astype(float).")
+
+
+def read_npy(path: Path, check_dtype: CheckDtype = check_numbers) -> Array:
+    """Read an array, or memory-map it if it is large."""
     num_bytes = path.stat().st_size
     with path.open("rb") as stream:
-        _check_header(stream, num_bytes, path, check_dtype or _check_numbers)
+        _check_header(stream, num_bytes, path, check_dtype)
         if num_bytes < MIN_MEMMAP_BYTES:
             return _read_stream(stream)
     # Copy on write: torch expects a writable array, and the file must not change.
@@ -49,36 +75,36 @@ def read_npy(path: Path, check_dtype: Callable[[np.dtype[Any], Path], None] | No
     return array
 
 
-def read_npz(path: Path) -> Array:
+def read_npz(path: Path, check_dtype: CheckDtype = check_numbers) -> Array:
     """Read the only array of an archive, or the array ``name`` for a path ``file.npz:name``."""
     with zipfile.ZipFile(strip_array_name(path)) as archive:
         names = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
-        name = _select_array(path, names)
+        name = select_array(path, names)
         member = archive.getinfo(f"{name}.npy")
         with archive.open(member) as stream:
-            _check_header(stream, member.file_size, path, _check_numbers)
+            _check_header(stream, member.file_size, path, check_dtype)
             check_memory(member.file_size, path)
             return _read_stream(stream)
 
 
-def _select_array(path: Path, names: list[str]) -> str:
-    name = str(path).removeprefix(str(strip_array_name(path))).removeprefix(":")
+def select_array(path: Path, names: Sequence[str]) -> str:
+    """Return the name of the array that a path selects, ``file.npz:name``, or the name of the only array."""
+    file, name = strip_array_name(path), array_name(path)
     if name in names:
         return name
+    held = ", ".join(names[:MAX_LISTED_NAMES]) + (", …" if len(names) > MAX_LISTED_NAMES else "")
     if name:
         raise FileError(
-            f"Expected an array {name!r} in {strip_array_name(path)}, but it holds {', '.join(names) or 'none'}."
+            f"Expected an array {name!r} in {file}, but it holds {held or 'none'}.{did_you_mean(name, names)}"
         )
-    if len(names) != 1:
-        raise FileError(
-            f"Expected one array in {path}, but it holds {', '.join(names) or 'none'}. Select one: {path}:NAME."
-        )
+    if not names:
+        raise FileError(f"Expected one array in {path}, but it holds none. Save an array in it.")
+    if len(names) > 1:
+        raise FileError(f"Expected one array in {path}, but it holds {held}. Select one: {path}:{names[0]}.")
     return names[0]
 
 
-def _check_header(
-    stream: IO[bytes], num_bytes: int, path: Path, check_dtype: Callable[[np.dtype[Any], Path], None]
-) -> None:
+def _check_header(stream: IO[bytes], num_bytes: int, path: Path, check_dtype: CheckDtype) -> None:
     """Check the dtype and the size in the header before memory is allocated."""
     read_header = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
     shape, _, dtype = read_header(stream)
@@ -98,22 +124,10 @@ def _read_stream(stream: IO[bytes]) -> Array:
 
 
 def strip_array_name(path: Path) -> Path:
-    """Return ``file.npz`` for a path ``file.npz:name``, and any other path unchanged."""
-    return Path(re.sub(r"(\.npz):.*", r"\1", str(path), flags=re.IGNORECASE | re.DOTALL))
+    """Return ``file.npz`` for a path ``file.npz:name``, likewise for .pt, and any other path unchanged."""
+    return Path(re.sub(r"(\.(?:npz|pth?)):.*", r"\1", str(path), flags=re.IGNORECASE | re.DOTALL))
 
 
-def _check_numbers(dtype: np.dtype[Any], path: Path) -> None:
-    if dtype.hasobject:
-        raise FileError(
-            f"Expected numbers in {path}, but got pickled Python objects, which are not loaded. "
-            "Save a plain numeric array, such as np.asarray(values, dtype=float)."
-        )
-    got = f"but got an array of dtype {dtype}"
-    if dtype.kind in "US":
-        raise FileError(
-            f"Expected numbers in {path}, {got}. Encode text as integers: np.unique(text, return_inverse=True)[1]."
-        )
-    if dtype.kind not in "biuf":
-        raise FileError(f"Expected numbers in {path}, {got}. Save a plain array of booleans, integers or floats.")
-    if dtype.itemsize > 8:
-        raise FileError(f"Expected numbers of at most 64 bits in {path}, {got}. Save it with .astype(float).")
+def array_name(path: Path) -> str:
+    """Return ``name`` for a path ``file.npz:name``, and "" for any other path."""
+    return str(path).removeprefix(str(strip_array_name(path))).removeprefix(":")

@@ -1,4 +1,4 @@
-"""Reading and writing of tables: .csv, .parquet and .json files."""
+"""Reading .csv, .tsv and .parquet tables, and writing .csv, .parquet and .json tables."""
 
 import codecs
 import csv
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgewise.files.arrays import Array, FileError, check_memory
+from edgewise.files.arrays import Array, FileError, TextError, check_memory
 from edgewise.files.output import replace_file
 from edgewise.version import __version__
 
@@ -24,25 +25,39 @@ CSV_BLOCK_BYTES = 16 << 20  # a line must fit in a block, and a joint of many cl
 BYTES_PER_VALUE = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # 8 for other physical types
 
 
-def read_csv(path: Path) -> Array:
-    """Read rows of numbers, without the header."""
+def is_table(path: Path) -> bool:
+    """Return whether a file is a table (.csv, .tsv or .parquet)."""
+    return path.suffix.lower() in (".csv", ".tsv", ".parquet")
+
+
+def read_table(path: Path, missing: int | None = None) -> Array:
+    """Read rows of numbers from a table. An empty cell is an error, or gets the number ``missing``."""
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    return _from_table(table, path, missing)
+
+
+def _read_csv(path: Path) -> Any:
+    """Read an Arrow table of numbers, without the header."""
     import pyarrow
 
     check_utf8(path)
     first, second = _first_lines(path)
     header = _is_header(first, second, path)
-    if header and not second:
-        _check_commas(first, path)
-        return np.empty((0, len(first)), np.int64)
     names = [f"{k}" for k in range(1, len(first) + 1)]
+    if header and not second:
+        _check_separator(first[0], path)
+        return pyarrow.table({name: pyarrow.array([], pyarrow.int64()) for name in names})
     try:
-        table = _parse_csv(path, names, header, use_threads=True)
+        return _parse_csv(path, names, header, use_threads=True)
     except pyarrow.ArrowInvalid:
         # A column may start with integers and have fractions later: then float64 works. Otherwise the file is invalid,
         # and a single thread reports the line.
         types = dict.fromkeys(names, pyarrow.float64())
-        table = _parse_csv(path, names, header, use_threads=False, column_types=types)
-    return _from_table(table, path)
+        return _parse_csv(path, names, header, use_threads=False, column_types=types)
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
 def check_utf8(path: Path) -> None:
@@ -60,17 +75,25 @@ def _parse_csv(path: Path, names: list[str], header: bool, use_threads: bool, co
     )
     # Only an empty cell is missing: "nan" is a number, and "NA" is text.
     convert_options = arrow.ConvertOptions(null_values=[""], column_types=column_types)
-    return arrow.read_csv(path, read_options=read_options, convert_options=convert_options)
+    parse_options = arrow.ParseOptions(delimiter=_delimiter(path))
+    return arrow.read_csv(path, read_options, parse_options, convert_options)
 
 
 def _first_lines(path: Path) -> tuple[list[str], list[str]]:
-    """Return the cells of the first two lines."""
+    """Return the cells of the first line, and of the next line that is not blank."""
+    lines = [""]
     with path.open("rb") as stream:
-        lines = [stream.readline(CSV_BLOCK_BYTES).decode("utf-8-sig", "replace").strip("\r\n") for _ in range(2)]
-    if not lines[0].strip():
+        first = _decode(stream.readline(CSV_BLOCK_BYTES))
+        while not lines[-1].strip() and (line := stream.readline(CSV_BLOCK_BYTES)):
+            lines.append(_decode(line))
+    if not first.strip():
         raise FileError(f"Expected names or numbers in the first line of {path}, but it is empty.")
-    first, second = (next(csv.reader([line.replace("\0", "\ufffd")]), []) for line in lines)
-    return first, second
+    cells = [next(csv.reader([line], delimiter=_delimiter(path)), []) for line in (first, lines[-1])]
+    return cells[0], cells[1]
+
+
+def _decode(line: bytes) -> str:
+    return line.decode("utf-8-sig", "replace").strip("\r\n").replace("\0", "\ufffd")
 
 
 def _is_header(first: list[str], second: list[str], path: Path) -> bool:
@@ -91,13 +114,17 @@ def _is_header(first: list[str], second: list[str], path: Path) -> bool:
     return bool(names) or (numbered and any(not re.fullmatch(r"\s*[+-]?\d*\s*", cell) for cell in second))
 
 
-def _check_commas(first: list[str], path: Path) -> None:
-    """Raise FileError if the only line holds numbers separated by semicolons or spaces."""
-    cells = re.split(r"[;\s]+", first[0].strip())
-    if len(first) == 1 < len(cells) and all(map(_is_number, cells)):
-        raise FileError(
-            f"Expected columns separated by commas in {path}, but its only line is {first[0][:40]!r}. Insert commas."
-        )
+def _check_separator(cell: str, path: Path) -> None:
+    """Raise FileError if a cell holds several numbers, because columns are separated by another character."""
+    separator = next((char for char in ",\t; " if char in cell.strip()), None)
+    if separator is None or not all(map(_is_number, cell.strip().split(separator))):
+        return
+    expected = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+    way_out = {",": "Rename the file to .csv.", "\t": "Rename the file to .tsv."}
+    raise FileError(
+        f"Expected columns separated by {expected} in {path}, but got {cell[:40]!r}. "
+        f"{way_out.get(separator, f'Insert {expected}.')}"
+    )
 
 
 def _is_number(cell: str) -> bool:
@@ -108,13 +135,13 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def read_parquet(path: Path) -> Array:
-    """Read columns of numbers, or one column of lists."""
+def _read_parquet(path: Path) -> Any:
+    """Read an Arrow table."""
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path, memory_map=True) as file:
         check_memory(_num_bytes(file.metadata), path)
-        return _from_table(file.read(), path)
+        return file.read()
 
 
 def _num_bytes(metadata: Any) -> int:
@@ -124,10 +151,14 @@ def _num_bytes(metadata: Any) -> int:
     return sum(chunk.num_values * BYTES_PER_VALUE.get(chunk.physical_type, 8) for chunk in chunks)
 
 
-def _from_table(table: Any, path: Path) -> Array:
-    """Convert an Arrow table to an array (rows, columns) in column-major order."""
+def _from_table(table: Any, path: Path, missing: int | None) -> Array:
+    """Convert an Arrow table to an array (rows, columns) in column-major order, or (rows,) for one column."""
     if table.num_columns == 0:
         raise FileError(f"Expected a column of numbers in {path}, but it has no columns.")
+    if table.num_rows == 0:
+        return np.empty((0, table.num_columns), np.int64)
+    if missing is not None:
+        table = _fill_empty_cells(table, missing)
     types = [_number_type(column, name, path) for name, column in zip(table.column_names, table.columns, strict=True)]
     if table.num_columns == 1:
         parts = list(_chunks(table.column(0), table.column_names[0], path))
@@ -143,6 +174,19 @@ def _from_table(table: Any, path: Path) -> Array:
     return columns.T
 
 
+def _fill_empty_cells(table: Any, number: int) -> Any:
+    import pyarrow
+    from pyarrow import types
+
+    columns = [column.cast(pyarrow.int64()) if types.is_null(column.type) else column for column in table.columns]
+    is_number = [types.is_integer(column.type) or types.is_floating(column.type) for column in columns]
+    filled = [
+        column.fill_null(number) if fill and column.null_count else column
+        for column, fill in zip(columns, is_number, strict=True)
+    ]
+    return pyarrow.table(filled, names=table.column_names)
+
+
 def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
     from pyarrow import types
 
@@ -153,11 +197,13 @@ def _number_type(column: Any, name: str, path: Path) -> np.dtype[Any]:
         _check_complete(column, name, path)
         return np.dtype(np.int64)
     if not (types.is_integer(inner) or types.is_floating(inner) or types.is_boolean(inner)):
-        raise FileError(
-            f"Expected numbers in {path}, but column {name} holds {_example(column)}. Separate columns by commas, "
-            "write classes and nodes as 0, 1, 2, … (predict accepts ids in --pairs, with --ids), and remove other "
-            "columns."
-        )
+        text = _example(column)
+        if text is None:
+            raise FileError(
+                f"Expected numbers in {path}, but column {name} holds {column.type} values. Convert or remove it."
+            )
+        _check_separator(text, path)
+        raise TextError(f"Expected numbers in {path}, but column {name} holds text such as {text[:40]!r}.")
     number_type: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
     return number_type
 
@@ -197,15 +243,60 @@ def _check_complete(values: Any, name: str, path: Path) -> None:
         row = values.is_null().index(True).as_py()
         raise FileError(
             f"Expected a number in every cell of {path}, but column {name} is empty in row {row} (counted from 0). "
-            "Fill it in (an unknown label is -1), and remove commas at line ends."
+            "Fill it in, and remove separators at line ends."
         )
 
 
-def _example(column: Any) -> str:
-    """Format the first cell that is not a number, or the type of the column."""
+def _example(column: Any) -> str | None:
+    """Return the first cell that is text but no number, or None."""
     cells = (cell.as_py() for cell in column)
-    text = next((cell for cell in cells if isinstance(cell, str) and cell and not _is_number(cell)), None)
-    return f"{column.type} values" if text is None else f"text such as {text[:40]!r}"
+    return next((cell for cell in cells if isinstance(cell, str) and cell and not _is_number(cell)), None)
+
+
+def read_text_columns(path: Path) -> list[NDArray[Any]]:
+    """Read the columns of a table as text or integers. The header of a .csv or .tsv file is the first row."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+    from pyarrow import types
+
+    if path.suffix.lower() == ".parquet":
+        table = _read_parquet(path)
+    else:
+        check_utf8(path)
+        first, _ = _first_lines(path)
+        table = arrow.read_csv(
+            path,
+            arrow.ReadOptions(autogenerate_column_names=True),
+            arrow.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True, ignore_empty_lines=len(first) > 1),
+            arrow.ConvertOptions(column_types={f"f{k}": pa.string() for k in range(2)}),
+        )
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        is_text = types.is_string(column.type) or types.is_large_string(column.type)
+        if not (is_text or types.is_integer(column.type) or types.is_floating(column.type)):
+            raise FileError(f"Expected text or integers in {path}, but column {name} holds {column.type} values.")
+    return [_as_text(column) for column in table.columns]
+
+
+def _as_text(column: Any) -> NDArray[Any]:
+    """Convert an Arrow column to integers, if it has no empty cells, or to stripped text."""
+    import pyarrow as pa
+    from pyarrow import compute, types
+
+    if types.is_integer(column.type) and not column.null_count:
+        integers: NDArray[Any] = column.to_numpy()
+        return integers
+    text: NDArray[Any] = compute.utf8_trim_whitespace(column.cast(pa.string()).fill_null("")).to_numpy()
+    return text
+
+
+def column_names(path: Path) -> list[str] | None:
+    """Return the names of the columns of a table, or None if it has no header."""
+    if path.suffix.lower() == ".parquet":
+        from pyarrow.parquet import read_schema
+
+        return [str(name) for name in read_schema(path).names]
+    first, second = _first_lines(path)
+    return [name.strip() for name in first] if _is_header(first, second, path) else None
 
 
 def check_table_path(path: Path, name: str = "the table") -> None:
