@@ -106,7 +106,17 @@ def assert_refused(result: Result | subprocess.CompletedProcess[str], message: s
 # --- evaluate: same numbers as in Python ---
 
 
-@pytest.mark.parametrize("save", [save_npy, save_npz, save_csv, save_parquet])
+def save_tsv(path: Path, array: np.ndarray) -> Path:
+    path.with_suffix(".tsv").write_text(save_csv(path, array).read_text().replace(",", "\t"))
+    return path.with_suffix(".tsv")
+
+
+def save_pt(path: Path, array: np.ndarray) -> Path:
+    torch.save({"selected": torch.from_numpy(array.copy()), "other": torch.zeros(2)}, path.with_suffix(".pt"))
+    return path.with_suffix(".pt:selected")
+
+
+@pytest.mark.parametrize("save", [save_npy, save_npz, save_pt, save_csv, save_tsv, save_parquet])
 def test_evaluate_gives_the_same_numbers_for_every_file_format(
     save: Callable[[Path, np.ndarray], Path], tmp_path: Path
 ) -> None:
@@ -127,6 +137,73 @@ def test_posterior_is_scored_with_its_joint_distributions(saved: dict[str, Path]
     assert_refused(run("evaluate", *options(saved)), "to be a safetensors file")
     saved["probs"].unlink()
     assert_refused(run("evaluate", *options(saved)), "no such file")
+
+
+def test_logits_are_scored_by_their_softmax(saved: dict[str, Path], tmp_path: Path) -> None:
+    logits = np.array([[2.0, -1.0], [0.5, 0.25], [-3.0, 1.0], [0.0, 0.5], [4.0, 4.0]], np.float32)
+    saved["logits"] = save_npy(tmp_path / "logits", logits)
+    del saved["probs"]
+    probs = torch.from_numpy(logits).double().softmax(-1)
+    expected = ew.evaluate(probs, LABELS, EDGES, mask=MASK, same_label=True)
+    assert run("evaluate", *options(saved)).stdout == f"{expected}\n"
+
+
+def test_nodes_are_scored_without_edges(saved: dict[str, Path], tmp_path: Path) -> None:
+    del saved["edges"]
+    result = run("evaluate", *options(saved), "--json", tmp_path / "scores.json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    document = json.loads((tmp_path / "scores.json").read_text())
+    expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK).nodewise
+    assert document["nodewise"]["ece"] == expected.ece
+    assert document["files"]["edges"] is None
+    assert_refused(
+        run("evaluate", *options(saved), "--edge-probs", save_npy(tmp_path / "q", JOINTS)),
+        "Expected --edges with --edge-probs",
+    )
+
+
+NODE_IDS, CLASS_NAMES = ["x17", "x20", "y3", "y41", "z05"], ["Ham", "Spam"]
+
+
+def write_named_files(folder: Path) -> dict[str, Path]:
+    """Write the same inputs with ids in place of node numbers, and class names in place of labels."""
+    ids = np.array(NODE_IDS)
+    lines = {
+        "ids.txt": NODE_IDS,
+        "classes.txt": CLASS_NAMES,
+        "labels.csv": ["class", *np.array(CLASS_NAMES)[LABELS]],
+        "edges.tsv": ["from\tto", *("\t".join(pair) for pair in ids[EDGES.T])],
+        "mask.txt": ids[MASK],
+    }
+    for name, cells in lines.items():
+        (folder / name).write_text("\n".join(cells) + "\n")
+    return {Path(name).stem: folder / name for name in lines}
+
+
+def test_evaluate_accepts_ids_and_class_names(saved: dict[str, Path], tmp_path: Path) -> None:
+    plain = run("evaluate", *options(saved)).stdout
+    named = {"probs": saved["probs"], **write_named_files(tmp_path)}
+    result = run("evaluate", *options(named), "--json", tmp_path / "scores.json")
+    assert (result.stdout, result.stderr) == (plain, "")
+    assert json.loads((tmp_path / "scores.json").read_text())["files"]["ids"] == str(named["ids"])
+
+
+def test_header_of_probabilities_names_the_classes_of_text_labels(saved: dict[str, Path], tmp_path: Path) -> None:
+    plain = run("evaluate", *options(saved)).stdout
+    named = write_named_files(tmp_path)
+    header = tmp_path / "probs.csv"
+    rows = [",".join(map(str, row)) for row in PROBS]
+    header.write_text("\n".join(["Ham,Spam", *rows]))
+    result = run("evaluate", *options({**saved, "probs": header, "labels": named["labels"]}))
+    assert (result.stdout, result.stderr) == (plain, "")
+    assert run("evaluate", *options({**saved, "probs": header})).stdout == plain  # labels that are numbers
+    header.write_text("\n".join(["Spam,Ham", *rows]))
+    result = run("evaluate", *options({**saved, "probs": header, "labels": named["labels"]}))
+    assert result.stdout == f"{ew.evaluate(PROBS, 1 - LABELS, EDGES, mask=MASK, same_label=True)}\n"
+    header.write_text("\n".join(["p0,p1", *rows]))
+    args = options({**saved, "probs": header, "labels": named["labels"]})
+    assert_refused(run("evaluate", *args), "pass --classes FILE")
+    assert run("evaluate", *args, "--classes", named["classes"]).stdout == plain
 
 
 def unconverged_posterior() -> ew.Posterior:

@@ -113,6 +113,46 @@ def test_integer_ids_stay_integers(saved, tmp_path):
     assert pd.read_parquet(tmp_path / "out.parquet")[["start", "end"]].to_numpy().tolist() == [["007", "7"]]
 
 
+def test_edges_may_hold_ids(saved, tmp_path):
+    ids = np.array(["x17", "x20", "y3", "y41", "z05"])
+    (tmp_path / "edges.tsv").write_text("\n".join("\t".join(pair) for pair in ids[EDGES.T]))
+    tables = []
+    for edges in (saved["edges"], tmp_path / "edges.tsv"):
+        inputs = ("--probs", saved["probs"], "--edges", edges, "--ids", saved["ids"])
+        result = run(*inputs, "--out", tmp_path / "out.parquet")
+        assert result.exit_code == 0, result.stderr
+        tables.append(pd.read_parquet(tmp_path / "out.parquet"))
+    pd.testing.assert_frame_equal(*tables)
+    assert tables[0]["start"].tolist() == ["x17", "x20", "y3", "y41", "z05"]
+
+
+def test_logits_are_predicted_by_their_softmax(saved, tmp_path):
+    logits = torch.tensor([[2.0, -1.0], [0.5, 0.25], [-3.0, 1.0], [0.0, 0.5], [4.0, 4.0]])
+    torch.save(logits, tmp_path / "logits.pt")
+    result = run("--logits", tmp_path / "logits.pt", "--edges", saved["edges"], "--out", tmp_path / "out.csv")
+    assert result.exit_code == 0, result.stderr
+    p = logits.double().softmax(-1)
+    assert pd.read_csv(tmp_path / "out.csv")["P(same)"][0] == pytest.approx(float(p[0] @ p[1]))
+    assert "got both" in run("--logits", saved["probs"], "--probs", saved["probs"], "--edges", saved["edges"]).stderr
+
+
+def test_selection_by_class_names_and_lists_of_ids(calibrated, tmp_path):
+    files, *_ = calibrated
+    goal = ("--select", "same", "--precision", 0.9)
+    plain = run(*files, *goal)
+    ids = np.array([f"n{k}" for k in range(20000)])
+    paths = dict(zip(files[::2], files[1::2], strict=True))
+    labels, val, test = (np.load(paths[name]) for name in ("--labels", "--val", "--test"))
+    lines = {"labels": np.array(["no", "yes"])[labels], "val": ids[val], "test": ids[test], "ids": ids}
+    lines["classes"] = ["no", "yes"]
+    for name, cells in lines.items():
+        (tmp_path / f"{name}.txt").write_text("\n".join(cells))
+    named = [word for name in lines for word in (f"--{name}", tmp_path / f"{name}.txt")]
+    result = run("--probs", paths["--probs"], "--edges", paths["--edges"], *named, *goal)
+    assert (result.exit_code, plain.exit_code) == (0, 0), result.stderr
+    assert result.stdout.splitlines()[-3:] == plain.stdout.splitlines()[-3:]
+
+
 def test_posterior_file(saved, tmp_path):
     samples = torch.from_numpy(np.stack([PROBS, PROBS[::-1]]))
     ew.MixturePosterior(samples).save(tmp_path / "mixture.safetensors")

@@ -57,6 +57,39 @@ def test_training_mask_is_optional(case, saved, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected.node.numpy())
 
 
+def test_edges_are_optional_for_calibrators_of_nodes(saved, tmp_path):
+    named = [word for name in ("logits", "labels", "val") for word in (f"--{name}", saved[name])]
+    edges, without = tmp_path / "a.npy", tmp_path / "b.npy"
+    assert calibrate(saved, "logits", "--calibrator", "temperature", "--out", edges).exit_code == 0
+    assert run("calibrate", *named, "--calibrator", "temperature", "--out", without).exit_code == 0
+    np.testing.assert_array_equal(np.load(edges), np.load(without))
+    result = run("calibrate", *named, "--out", tmp_path / "c.npy")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "Pass --edges." in result.stderr
+    assert run("calibrate", *named, "--out", tmp_path / "c.npy", "--edges", saved["edges"]).exit_code == 0
+
+
+def test_ids_and_class_names_give_the_same_result_as_numbers(case, saved, tmp_path):
+    plain, out = tmp_path / "plain.npy", tmp_path / "out.npy"
+    assert calibrate(saved, "logits", "--out", plain).exit_code == 0
+    ids = np.array([f"n{k:02}" for k in np.random.default_rng(0).permutation(60)])
+    lines = {
+        "ids": ids,
+        "labels": np.array(["red", "green", "blue"])[case.data.y],
+        "classes": ["red", "green", "blue"],
+        "edges": [",".join(pair) for pair in ids[case.data.edge_index.T]],
+        "train": ids[case.split.train],
+        "val": ids[case.split.val],
+    }
+    for name, cells in lines.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(cells))
+    named = {name: tmp_path / f"{name}.csv" for name in lines}
+    options = ("--ids", named["ids"], "--classes", named["classes"], "--out", out)
+    result = calibrate({**saved, **named}, "logits", *options)
+    assert result.exit_code == 0, result.stderr
+    np.testing.assert_array_equal(np.load(out), np.load(plain))
+
+
 def test_evaluate_accepts_saved_calibrator(case, saved, tmp_path):
     calibrated = ew.TemperatureScaling().fit(case.logits, case.data, case.split)
     calibrated.save(tmp_path / "calibrated.safetensors")
@@ -124,6 +157,7 @@ def test_fitted_model_is_calibrated_evaluated_and_predicted(case, saved, tmp_pat
         (["--val", "train.npy"], "node 0 is in both"),
         (["--val", "features.npy"], "but got shape (60, 5)."),
         (["--logits", "probs.npy"], "--probs"),
+        (["--normalize"], "Omit --normalize"),
         (["--logits", "labels.npy"], "but got shape (60,)."),
         (["--out", "labels.npy"], "Expected --out to be a file of its own, but labels.npy is named twice."),
     ],

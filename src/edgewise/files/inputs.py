@@ -220,7 +220,7 @@ def suffix_of(path: Path) -> str:
 
 # Names
 
-NAME_SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".npy", ".npz", ".pt")
+NAME_SUFFIXES = (".csv", ".txt", ".tsv", ".parquet", ".npy", ".npz", ".pt")
 WHOLE_NUMBER = r"^(0|-?[1-9]\d{0,17})\.0+$"  # pandas writes 3 as 3.0 beside empty cells
 
 
