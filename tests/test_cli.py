@@ -409,6 +409,97 @@ def test_error_about_contents_names_the_file(
     assert f"{parameters[name]} is {saved[name]}" in result.stderr
 
 
+LOGITS = np.log(PROBS[:4] * 3)
+SCORED = {"probs": PROBS[:4], "labels": LABELS[:4], "edges": EDGES[:, :4]}  # no probability is 0
+WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]], dict[str, np.ndarray | bool]]]] = [
+    ({"probs": LOGITS}, "pass --logits instead of --probs", lambda new: {"logits": new.pop("probs"), **new}),
+    ({"logits": PROBS[:4]}, "Pass --probs instead of --logits", lambda new: {"probs": new.pop("logits"), **new}),
+    ({"probs": 1.01 * PROBS[:4]}, "add --normalize", lambda new: {**new, "normalize": True}),
+    ({"probs": 100 * PROBS[:4]}, "save p / 100", lambda new: {**new, "probs": new["probs"] / 100}),
+    (
+        {"probs": PROBS[:4, 1:]},
+        "save both columns: np.column_stack([1 - p, p])",
+        lambda new: {**new, "probs": np.column_stack([1 - new["probs"], new["probs"]])},
+    ),
+    (
+        {"probs": PROBS[:4, 1]},
+        "np.column_stack([1 - p, p])",
+        lambda new: {**new, "probs": np.column_stack([1 - new["probs"], new["probs"]])},
+    ),
+    (
+        {"labels": np.array([0, -1, 1, 1])},
+        "--mask: np.save('FILE.npy', y >= 0)",
+        lambda new: {**new, "mask": new["labels"] >= 0},
+    ),
+    (
+        {"labels": np.array([0, 0, 1, -99]), "mask": np.array([1, 1, 1, 0])},
+        "save np.maximum(y, -1)",
+        lambda new: {**new, "labels": np.maximum(new["labels"], -1)},
+    ),
+    ({"labels": np.eye(2)[LABELS[:4]]}, "save y.argmax(1)", lambda new: {**new, "labels": new["labels"].argmax(1)}),
+    ({"edges": EDGES[:, :4] + 1}, "save edge_index - 1", lambda new: {**new, "edges": new["edges"] - 1}),
+    (
+        {"edges": np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]])},
+        "save np.argwhere(adjacency).T",
+        lambda new: {**new, "edges": np.argwhere(new["edges"]).T},
+    ),
+    (
+        {"mask": np.array([1, 2])},
+        "mask = np.zeros(num_nodes, bool); mask[nodes] = True",
+        lambda new: {**new, "mask": np.isin(np.arange(4), new["mask"])},
+    ),
+    (
+        {"mask": np.array(["test", "train", "test", "test"])},
+        "np.asarray(column) == 'test'",
+        lambda new: {**new, "mask": new["mask"] == "test"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("mistake", "advice", "follow"), WAYS_OUT, ids=[advice for _, advice, _ in WAYS_OUT])
+def test_advice_works_when_it_is_followed(
+    mistake: dict[str, np.ndarray], advice: str, follow: Callable[..., Any], tmp_path: Path
+) -> None:
+    def evaluate(given: dict[str, Any]) -> Result:
+        words: list[str] = []
+        for name, value in given.items():
+            words += [f"--{name}"] if value is True else [f"--{name}", str(save_npy(tmp_path / name, value))]
+        return run("evaluate", *words)
+
+    wrong = {**SCORED, **mistake}
+    if "logits" in mistake:
+        del wrong["probs"]
+    assert_refused(evaluate(wrong), advice)
+    result = evaluate(follow(dict(wrong)))
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "nodewise" in result.stdout
+
+
+def test_samples_are_told_to_be_saved_as_a_mixture(saved: dict[str, Path], tmp_path: Path) -> None:
+    samples = np.stack([PROBS, PROBS[:, ::-1]])
+    np.save(saved["probs"], samples)
+    assert_refused(run("evaluate", *options(saved)), "ew.MixturePosterior(samples).save('FILE.safetensors')")
+    ew.MixturePosterior(samples).save(tmp_path / "mixture.safetensors")
+    assert run("evaluate", *options({**saved, "probs": tmp_path / "mixture.safetensors"})).exit_code == 0
+
+
+def test_normalize_divides_rows_by_their_sums(saved: dict[str, Path], tmp_path: Path) -> None:
+    rounded = np.array([[0.901, 0.1], [0.75, 0.26], [0.24, 0.75], [0.5, 0.5], [0.0, 1.0]])
+    np.save(saved["probs"], rounded)
+    result = run("evaluate", *options(saved), "--normalize", "--json", tmp_path / "scores.json")
+    exact = rounded / rounded.sum(1, keepdims=True)
+    assert result.stdout == f"{ew.evaluate(exact, LABELS, EDGES, mask=MASK, same_label=True)}\n"
+    assert json.loads((tmp_path / "scores.json").read_text())["settings"]["normalize"] is True
+    masks = options({"val": saved.pop("mask")})
+    for command, more in (("calibrate", [*masks, "--out", tmp_path / "out.npy"]), ("predict", [])):
+        args = options({name: saved[name] for name in ("probs", "edges")})
+        args += options({"labels": saved["labels"]}) if command == "calibrate" else []
+        assert_refused(run(command, *args, *more), "add --normalize")
+        assert run(command, *args, *more, "--normalize").exit_code == 0
+    np.save(saved["probs"], 1.03 * PROBS)
+    assert_refused(run("evaluate", *options(saved), "--normalize"), "row 0 of probs sums to 1.03")
+
+
 def test_output_must_not_be_an_input(saved: dict[str, Path], tmp_path: Path) -> None:
     before = saved["probs"].read_bytes()
     assert_refused(run("evaluate", *options(saved), "--json", saved["probs"]), "is named twice")

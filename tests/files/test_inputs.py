@@ -6,6 +6,7 @@ import re
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from edgewise.files.inputs import (
     read_labels,
     read_mask,
     read_names,
-    read_probs,
+    read_rows,
 )
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
@@ -257,9 +258,9 @@ def test_pt_file_that_would_unpack_beyond_the_memory_is_refused(
 def test_large_npy_file_is_memory_mapped_copy_on_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = save_npy(tmp_path / "probs", PROBS)
     before = file.read_bytes()
-    assert not isinstance(read_probs(file), np.memmap)
+    assert not isinstance(read_array(file), np.memmap)
     monkeypatch.setattr(arrays, "MIN_MEMMAP_BYTES", len(before))
-    mapped = read_probs(file)
+    mapped = read_array(file)
     assert isinstance(mapped, np.memmap)
     assert equal(mapped, PROBS)
     mapped[0] = 7
@@ -335,7 +336,7 @@ def test_joints_with_three_dimensions(save: Save, tmp_path: Path) -> None:
 
 def test_integer_probabilities_in_csv_become_floats(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("a,b\n1,0\n0,1\n")
-    probs = read_probs(tmp_path / "p.csv")
+    probs = read_rows(tmp_path / "p.csv", "probabilities")
     assert equal(probs, np.eye(2))
     assert probs.flags.c_contiguous
 
@@ -563,7 +564,11 @@ def test_text_instead_of_numbers_is_told_the_option_for_names(
 @pytest.mark.parametrize(
     ("read", "array", "message"),
     [
-        (read_probs, PROBS[0], r"probabilities \(nodes, classes\), but got shape \(2,\)"),
+        (
+            partial(read_rows, meaning="probabilities (nodes, classes)"),
+            PROBS[0],
+            r"probabilities \(nodes, classes\), but got shape \(2,\)",
+        ),
         (read_labels, EDGES, r"one column, one label per node, but got shape \(2, 4\)"),
         (read_labels, PROBS[0], r"labels as integers, but got numbers of type float64"),
         (read_labels, np.array([0, np.nan]), r"got numbers with NaN of type float64.*-1"),

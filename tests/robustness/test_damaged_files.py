@@ -17,9 +17,9 @@ from pyarrow import parquet
 import edgewise as ew
 from edgewise.files import arrays
 from edgewise.files.arrays import FileError
-from edgewise.files.inputs import Names, read_array, read_edges, read_labels, read_names, read_probs
+from edgewise.files.inputs import Names, read_array, read_edges, read_labels, read_names
 from edgewise.paper.results import Results
-from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
+from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, write_rows
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from helpers.command_inputs import EDGES, PROBS
@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "cora_split_0.npz": (fold_archive, lambda path: ew.load_splits(path, 5)),
     "runs.parquet": (run_table, Results.read),
     "results.sqlite": (store, Results.read),
-    "study.csv": (study, read_rows),
+    "study.csv": (study),
 }
 
 
@@ -184,4 +184,4 @@ def test_file_that_would_unpack_beyond_the_memory_raises(tmp_path: Path, monkeyp
     monkeypatch.setattr(arrays.os, "sysconf", lambda name: {"SC_PHYS_PAGES": 256, "SC_PAGE_SIZE": 4096}[name])
     for name in ("a.npz", "a.parquet"):
         with pytest.raises(FileError, match=f"Expected .*{name} to fit in the 0 GiB of memory"):
-            read_probs(tmp_path / name)
+            read_array(tmp_path / name)

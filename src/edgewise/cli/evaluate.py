@@ -141,7 +141,7 @@ def evaluate(
     try:
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
-            settings = {"edge_choice": edge_choice, **intervals}
+            settings = {"edge_choice": edge_choice, **intervals, **({"normalize": True} if normalize else {})}
             extra = {"selective": curves.to_dict()} if curves else {}
             extra |= {"convergence": asdict(convergence)} if convergence is not None else {}
             write_json(json_file, {"files": paths_as_text(files), "settings": settings, **ev.to_dict(), **extra})

@@ -135,6 +135,12 @@ file of edges may hold ids, and a file that selects nodes may list ids. With --c
 header has the names of the classes, --labels may hold names. An empty label is unknown, like -1.
 """
 
+PROBS_HINTS = {
+    1: "For probabilities p of class 1 save both columns: np.save('FILE.npy', np.column_stack([1 - p, p])).",
+    3: "For several samples save a mixture: ew.MixturePosterior(samples).save('FILE.safetensors').",
+}
+MAX_ROUNDING = 0.02  # of the sum of rounded probabilities
+
 ProbsOption = Annotated[
     Path | None,
     typer.Option("--probs", metavar="FILE", help="Probabilities (nodes, classes), or a .safetensors file."),
@@ -247,7 +253,10 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
     from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
-        probs = inputs.read_probs(path)
+        probs = inputs.read_rows(path, "probabilities (nodes, classes)", PROBS_HINTS)
+        if normalize:
+            totals = probs.sum(1, keepdims=True, dtype="float64")
+            probs = probs / totals if (abs(totals - 1) <= MAX_ROUNDING).all() else probs
         with explain_errors(probs=path):
             return as_posterior(probs)
     with explain_errors(probs=path), warnings.catch_warnings():
@@ -266,7 +275,17 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
 # Advice of the library that is about arrays, and the advice of the commands in its place.
 ADVICE = {
     r"For logits pass logits\.softmax\(-1\)\.": "For logits pass --logits instead of --probs.",
+    r"Pass ew\.wrap\(probs\), or --probs on the command line\.": "Pass --probs instead of --logits.",
+    r"pass the probabilities: ew\.wrap\(probs\), or --probs on the command line": "save exp(x) and pass it as --probs",
+    r"If the values are rounded, .*": "If the values are rounded, add --normalize.",
+    r"pass y\.clamp\(min=-1\)": "save np.maximum(y, -1)",
+    r"pass (both columns: np\.column_stack|edge_index - 1|np\.asarray\(p\) / 100|p / 100)": r"save \1",
+    r"with mask=\(y >= 0\)": "with --mask: np.save('FILE.npy', y >= 0)",
+    r"with mask=\.": "with --mask.",
     r"Pass the graph of the logits: .*": "Pass --edges.",
+    r": pass one of ew\.make_splits.*": ": add some to --val.",
+    r", or \(name, label pairs\)": "",
+    r"(a class out of 0, .*, but got '[^']*[^'\d][^']*'\.)": r"\1 For names of classes pass --classes FILE.",
 }
 
 

@@ -8,7 +8,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,22 +35,22 @@ from edgewise.suggestions import did_you_mean
 TABLE_HINT = "Separate columns by commas, write classes and nodes as 0, 1, 2, …, and remove other columns."
 CLASSES_HINT = "For names of classes pass --classes FILE, with the names in the order of the columns of probabilities."
 IDS_HINT = "For ids of nodes pass --ids FILE, with the ids in the order of the rows of probabilities."
+LABELS_MEANING = "one label per node (for one-hot labels save y.argmax(1))"
 MASK_HINT = (
-    "Convert a list of nodes to a mask: mask = np.zeros(num_nodes, bool); mask[nodes] = True. A list of ids needs "
-    "--ids FILE."
+    "For a list of ids pass --ids FILE. Convert a list of nodes to a mask: mask = np.zeros(num_nodes, bool); "
+    "mask[nodes] = True. Convert a column such as train, test, … with np.asarray(column) == 'test'."
 )
 
 
-def read_probs(path: Path) -> Array:
-    """Read probabilities (nodes, classes)."""
-    return read_rows(path, "probabilities (nodes, classes)")
+def read_rows(path: Path, meaning: str, hints: Mapping[int, str] | None = None) -> Array:
+    """Read an array of two dimensions, one row per node.
 
-
-def read_rows(path: Path, meaning: str) -> Array:
-    """Read an array of two dimensions, one row per node. ``meaning`` describes it in messages."""
+    ``meaning`` describes it in messages, and ``hints`` say what to do with other numbers of dimensions.
+    """
     rows = read_array(path, "Remove columns that are not numbers, such as ids.")
     if rows.ndim != 2:
-        raise FileError(f"Expected {path} to hold {meaning}, but got shape {rows.shape}.")
+        hint = (hints or {}).get(rows.ndim, "")
+        raise FileError(f"Expected {path} to hold {meaning}, but got shape {rows.shape}. {hint}".rstrip())
     return _as_floats(rows, path)
 
 
@@ -72,7 +72,8 @@ def read_labels(path: Path, classes: "Names | None" = None, num_nodes: int = 0) 
     """Read labels, one per node: column numbers, or names of ``classes``. An empty cell of a table is -1."""
     if classes is not None:
         return _read_class_names(path, classes, num_nodes)
-    labels = _as_column(read_array(path, CLASSES_HINT, missing=-1), path, "one label per node")
+    hint = f"{CLASSES_HINT} Remove other columns, such as ids."
+    labels = _as_column(read_array(path, hint, missing=-1), path, LABELS_MEANING)
     if is_table(path) and labels.dtype.kind == "f":
         labels = np.nan_to_num(labels, nan=-1)
     return _as_integers(labels, path, "labels", "Write classes as 0, 1, 2, … and an unknown label as -1.")
@@ -86,10 +87,9 @@ def read_edges(path: Path, ids: "Names | None" = None) -> Int[np.ndarray, "2 edg
     edges = read_array(path, IDS_HINT) if ids is None else _read_cells(path)
     if edges.ndim != 2 or 2 not in edges.shape or (is_table(path) and edges.shape[1] != 2):
         expected = "two columns, the end nodes" if is_table(path) else "(2, edges)"
-        raise FileError(
-            f"Expected {path} to hold edges as {expected}, but got shape {edges.shape}. Remove other columns, such as "
-            "weights."
-        )
+        is_square = edges.ndim == 2 and edges.shape[0] == edges.shape[1]
+        hint = "For an adjacency save np.argwhere(adjacency).T." if is_square else "Remove others, such as weights."
+        raise FileError(f"Expected {path} to hold edges as {expected}, but got shape {edges.shape}. {hint}")
     edges = edges.T if is_table(path) or edges.shape[0] != 2 else edges
     if ids is not None:
         return _find_nodes(edges, path, ids)
@@ -169,10 +169,9 @@ def read_array(path: Path, text_hint: str = TABLE_HINT, missing: int | None = No
     """
     suffix = suffix_of(path)
     if suffix not in READERS:
-        raise FileError(
-            f"Expected a file that ends in {SUFFIXES}, but got {path}. Save an array with np.save('FILE.npy', array), "
-            "or a tensor with torch.save(tensor, 'FILE.pt')."
-        )
+        hint = "Save an array with np.save('FILE.npy', array), or a tensor with torch.save(tensor, 'FILE.pt')."
+        hint = text_hint if suffix in NAME_SUFFIXES else hint
+        raise FileError(f"Expected a file that ends in {SUFFIXES}, but got {path}. {hint}")
     with convert_read_errors(path, f"a valid {suffix} file of numbers"):
         try:
             return read_table(path, missing) if is_table(path) else READERS[suffix](path)
@@ -273,7 +272,7 @@ def _as_names(values: NDArray[Any], path: Path, thing: str) -> Names:
 
 def _read_class_names(path: Path, classes: Names, num_nodes: int) -> NDArray[np.int64]:
     """Return the column of each label, and -1 if a cell is empty or -1."""
-    cells = _as_column(_read_cells(path), path, "one label per node")
+    cells = _as_column(_read_cells(path), path, LABELS_MEANING)
     found = _look_up(cells, classes.values)
     if not (found >= 0).any():
         with suppress(FileError):

@@ -95,12 +95,14 @@ def load_pt(path: Path) -> Any:
     mmap = is_stored and file.stat().st_size >= MIN_MEMMAP_BYTES
     try:
         return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-    except pickle.UnpicklingError as error:
-        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # damaged files raise UnpicklingError, RuntimeError, EOFError, KeyError, …
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if refused is None:
             raise FileError(
-                f"Expected {path} to be a valid .pt file of tensors, but it is damaged, or another kind of pickle. "
-                f"{SAVE_TENSORS}"
+                f"Expected {path} to be a valid .pt file of tensors, but it is damaged, or not written by torch.save. "
+                "Save it again: torch.save(tensor, 'FILE.pt')."
             ) from error
         module, _, kind = refused[1].rpartition(".")
         what = "a graph of torch_geometric" if module.startswith("torch_geometric") else f"an object of type {kind}"
