@@ -569,7 +569,7 @@ def test_text_instead_of_numbers_is_told_the_option_for_names(
             PROBS[0],
             r"probabilities \(nodes, classes\), but got shape \(2,\)",
         ),
-        (read_labels, EDGES, r"one column, one label per node, but got shape \(2, 4\)"),
+        (read_labels, EDGES, r"one column, one label per node .*, but got shape \(2, 4\)"),
         (read_labels, PROBS[0], r"labels as integers, but got numbers of type float64"),
         (read_labels, np.array([0, np.nan]), r"got numbers with NaN of type float64.*-1"),
         (read_edges, EDGES[0], r"edges as .*, but got shape \(4,\)"),

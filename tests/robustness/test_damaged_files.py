@@ -19,7 +19,7 @@ from edgewise.files import arrays
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import Names, read_array, read_edges, read_labels, read_names
 from edgewise.paper.results import Results
-from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, write_rows
+from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
 from edgewise.sweep.store import Store
 from helpers.command_inputs import EDGES, PROBS
@@ -94,7 +94,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
     "cora_split_0.npz": (fold_archive, lambda path: ew.load_splits(path, 5)),
     "runs.parquet": (run_table, Results.read),
     "results.sqlite": (store, Results.read),
-    "study.csv": (study),
+    "study.csv": (study, read_rows),
 }
 
 
