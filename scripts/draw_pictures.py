@@ -161,7 +161,7 @@ def draw_over_and_under() -> Figure:
     rng = np.random.default_rng(0)
     true = rng.dirichlet([0.6] * 4, size=20_000)
     y, no_edges = draw_labels(true, rng), np.empty((2, 0), dtype=np.int64)
-    fig, axes = plt.subplots(1, 2, figsize=(8, 4), layout="constrained")
+    fig, axes = plt.subplots(1, 2, figsize=(7, 4.2), layout="constrained")
     cases = {
         "overconfident": (2.5, "bars below\nthe diagonal:\naccuracy below\nconfidence", (0.6, 0.05)),
         "underconfident": (0.4, "bars above\nthe diagonal:\naccuracy above\nconfidence", (0.03, 0.72)),
@@ -183,12 +183,12 @@ def draw_before_and_after() -> Figure:
     """Draw reliability before and after the calibrator of docs/choosing.md."""
     data, split, fitted = _cora_gcn()
     calibrated = ew.StructuredCalibrator().fit(fitted, data, split)
-    rows = {"uncalibrated": fitted.posterior(), "structured": calibrated.posterior()}
-    fig, axes = plt.subplots(2, 3, figsize=(8, 6.4), layout="constrained")
-    for row, (title, post) in zip(axes, rows.items(), strict=True):
-        ev = ew.evaluate(post, data.y, data.edge_index, mask=split.test, same_label=True)
-        ew.plot_reliability(ev, ax=row, views=("nodewise", "edgewise", "same_label"), title=title)
-    return fig
+    posteriors = {"GCN": fitted.posterior(), "calibrated": calibrated.posterior()}
+    evaluations = {
+        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test, same_label=True)
+        for name, posterior in posteriors.items()
+    }
+    return ew.plot_reliability(evaluations, views=("nodewise", "edgewise", "same_label"))[0]
 
 
 def draw_perfect_model() -> Figure:

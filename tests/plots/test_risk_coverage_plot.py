@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from edgewise.decisions import risk_coverage, selective
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT
 from edgewise.plots.risk_coverage_plot import MAX_POINTS, curve_points, plot_risk_coverage
 
 mpl.use("Agg")
@@ -26,11 +27,33 @@ def random_curve(count, seed=0):
 def test_area_under_the_drawn_steps_is_aurc():
     curve = random_curve(500)
     _, ax = plot_risk_coverage({"nodes": curve})
-    line, best = ax.get_lines()
+    line, few, best, _ = ax.get_lines()
     assert line.get_drawstyle() == "steps-pre"  # a step holds for the coverage before its point
-    x, y = line.get_data()
+    x, y = np.concatenate([few.get_data(), line.get_data()], axis=1)
     assert float(np.diff(x, prepend=0) @ y) == pytest.approx(curve.aurc)
     assert float(np.trapezoid(best.get_ydata(), best.get_xdata())) == pytest.approx(curve.best_aurc, abs=3e-3)
+
+
+def test_part_of_the_curve_on_few_elements_is_faint():
+    curve = random_curve(40)
+    _, ax = plot_risk_coverage(curve)
+    line, few, *_ = ax.get_lines()
+    np.testing.assert_allclose(few.get_xdata() * 40, range(1, MIN_BIN_COUNT))
+    np.testing.assert_allclose(line.get_xdata() * 40, range(MIN_BIN_COUNT, 41))
+    assert few.get_alpha() < 0.5 and line.get_alpha() is None
+
+
+@pytest.mark.parametrize("num_curves", [1, 8])
+def test_legend_of_a_new_figure_is_below_the_curves(num_curves):
+    name = "edges of a graph neural network with a long name"
+    curves = {f"{name} {seed}": random_curve(200, seed) for seed in range(num_curves)}
+    fig, ax = plot_risk_coverage(curves, title="Risk and coverage of edges, " * 4)
+    fig.canvas.draw()
+    legend, title = ax.get_legend().get_window_extent(), ax._left_title.get_window_extent()
+    assert legend.y1 <= ax.xaxis.label.get_window_extent().y0
+    assert title.y0 >= ax.get_window_extent().y1
+    for box in (legend, title):
+        assert fig.bbox.padded(1).contains(*box.min) and fig.bbox.padded(1).contains(*box.max)
 
 
 def test_long_curve_is_thinned_and_keeps_its_area():
@@ -46,7 +69,7 @@ def test_all_curves_are_in_one_axes():
     probs, edges = g.dirichlet([1, 1, 1], size=40), g.integers(0, 40, size=(2, 60))
     curves = selective(probs, g.integers(0, 3, 40), edges)
     fig, ax = plot_risk_coverage(curves, title="A title")
-    assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["nodes", "edges", "same"]
+    assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["nodes", "edges", "same", "best"]
     assert ax.get_title(loc="left") == "A title"
     assert ax.get_xlim() == (0, 1)
     other_fig, other_ax = plt.subplots()

@@ -1,7 +1,7 @@
 """Plot of reliability diagrams."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,16 +9,38 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
 from matplotlib.legend import Legend
 from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.plots.reliability_panels import SAME_LABEL, Floats, Panel, Runs, mean_and_std, prepare_reliability
-from edgewise.plots.style import BLUE, GRAY, ORANGE, SKY, legend_entries
+from edgewise.plots.panel_header import UNNAMED, draw_header, elements
+from edgewise.plots.reliability_panels import (
+    MIN_BIN_COUNT,
+    SAME_LABEL,
+    Floats,
+    Panel,
+    Runs,
+    prepare_overlay,
+    prepare_reliability,
+)
+from edgewise.plots.style import (
+    BLUE,
+    GRAY,
+    MARKER,
+    ORANGE,
+    background,
+    legend_entries,
+    mean_color,
+    overlay_color,
+    overlay_marker,
+    room_to_the_right,
+    wrap_text,
+)
 
 
 @dataclass(frozen=True)
@@ -33,15 +55,33 @@ STRIP_BELOW_AXES = Strip(bounds=(0.0, -0.31, 1.0, 0.24), floor=0.0)
 STRIP_INSIDE_AXES = Strip(bounds=(0.0, 0.0, 1.0, 0.2), floor=-0.25)
 
 
-def draw_histogram(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes:
-    """Draw a bar per non-empty bin, scaled to the highest fraction of all panels, and return the axes of the strip."""
+def _draw_histogram(ax: Axes, panels: Sequence[Panel], strip: Strip, highest: float) -> Axes:
+    """Draw the fraction in each bin, scaled to the highest fraction of all views, and return the axes of the strip.
+
+    One model has a bar per non-empty bin, several models have an outline each.
+    """
     strip_ax = ax.inset_axes(strip.bounds)
+    if len(panels) == 1:
+        _draw_bars(ax, strip_ax, panels[0])
+    else:
+        for index, panel in enumerate(panels):
+            if not panel.is_empty:
+                strip_ax.stairs(panel.fraction, panel.boundaries, color=overlay_color(ax, index), linewidth=1.0)
+    strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
+    tick = _round_down(0.8 * highest)  # below the top of the strip, where the panel has its tick 0
+    strip_ax.set_yticks((0, tick))
+    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))
+    return strip_ax
+
+
+def _draw_bars(ax: Axes, strip_ax: Axes, panel: Panel) -> None:
     filled = panel.num_filled > 0
     left, right = panel.boundaries[:-1][filled], panel.boundaries[1:][filled]
     width = np.maximum(right - left - 0.015, (right - left) / 2)
     # The outline keeps very small fractions visible.
     strip_ax.bar((left + right) / 2, panel.fraction[filled], width, color=GRAY, edgecolor=GRAY, linewidth=0.8)
-    strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
+    if not _has_room(ax):
+        return
     # One labeled count relates all fractions to counts.
     fullest = int(panel.mean_count.argmax())
     at = (
@@ -50,10 +90,11 @@ def draw_histogram(ax: Axes, panel: Panel, strip: Strip, highest: float) -> Axes
     )
     count = f"{panel.mean_count[fullest]:,.0f}"
     strip_ax.annotate(count, at, (0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize="xx-small")
-    tick = _round_down(0.8 * highest)  # below the top of the strip, where the panel has its tick 0
-    strip_ax.set_yticks((0, tick))
-    strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))
-    return strip_ax
+
+
+def _has_room(ax: Axes) -> bool:
+    """Whether the panel has room for the axis label, both tick labels and the count of its histogram strip."""
+    return bool(min(ax.bbox.size) * 72 / ax.figure.dpi > 9 * plt.rcParams["font.size"])
 
 
 def _round_down(limit: float) -> float:
@@ -64,62 +105,40 @@ def _round_down(limit: float) -> float:
 
 TICKS = (0.0, 0.5, 1.0)
 
-# Above the histogram strip, and not clipped at accuracy 0 and 1.
-MARKERS: dict[str, Any] = {"marker": "o", "markersize": 3.5, "zorder": 6, "clip_on": False}
-
 
 def draw_panels(panels: Sequence[Panel], axes: NDArray[np.object_], strip: Strip, title: str | None = None) -> None:
-    """Draw each panel in its axes, with all histogram strips on one scale."""
+    """Draw one panel of one model in each axes, with all histogram strips on one scale."""
+    _draw_views([{UNNAMED: panel} for panel in panels], axes, strip, title)
+
+
+def _draw_views(
+    views: Sequence[Mapping[str, Panel]], axes: NDArray[np.object_], strip: Strip, title: str | None = None
+) -> None:
+    """Draw one view in each axes: one unnamed model, or several models by name."""
+    panels = [panel for view in views for panel in view.values()]
     highest = max((float(panel.fraction.max()) for panel in panels if not panel.is_empty), default=1.0)
+    width = 0.92 * min(room_to_the_right(ax) for ax in axes)  # one for all, so that headers have equally many lines
     y_label_before = None
-    for panel, ax in zip(panels, axes, strict=True):
-        _draw_header(ax, panel, title)
+    for view, ax in zip(views, axes, strict=True):
+        draw_header(ax, view, width, title)
         ax.set(aspect="equal", xlim=(0, 1), ylim=(strip.floor, 1))
         title = None  # only above the first panel
-        if panel.is_empty:
-            _draw_empty(ax, panel)
+        first = next(iter(view.values()))
+        if all(panel.is_empty for panel in view.values()):
+            _draw_empty(ax, first)
             y_label_before = None
             continue
-        x_label, y_label = _axis_labels(panel)
+        x_label, y_label = _axis_labels(first)
         has_y_axis = y_label != y_label_before or _is_leftmost(ax)
         y_label_before = y_label
-        _draw_lines(ax, panel)
-        strip_ax = draw_histogram(ax, panel, strip, highest)
+        ax.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
+        if UNNAMED in view:
+            _draw_lines(ax, first)
+        else:
+            _draw_overlay(ax, view)
+        strip_ax = _draw_histogram(ax, [*view.values()], strip, highest)
         _label_y(ax, strip_ax, y_label if has_y_axis else None)
         _label_x(ax, strip_ax, x_label, strip)
-
-
-def _draw_header(ax: Axes, panel: Panel, title: str | None) -> None:
-    name = panel.view.replace("_", " ")
-    subtitle = ax.annotate(
-        "" if panel.is_empty else f"{_count_text(panel)}\n{_ece_text(panel)}",
-        (0, 1),
-        (0, 3),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        va="bottom",
-        fontsize="x-small",
-    )
-    # The title is above the two lines of the subtitle.
-    pad = 3 + 2.8 * float(subtitle.get_fontsize())
-    ax.set_title(name if title is None else f"{title}\n{name}", loc="left", pad=pad, fontsize="medium", weight="bold")
-
-
-def _count_text(panel: Panel) -> str:
-    total = panel.count.sum(axis=1)
-    least, most = total.min(), total.max()
-    elements = _elements(panel) if most != 1 else _elements(panel).removesuffix("s")
-    return f"{most:,} {elements}" if least == most else f"{least:,}–{most:,} {elements}"
-
-
-def _ece_text(panel: Panel) -> str:
-    mean, std = mean_and_std(panel.ece[:, None])
-    spread = f" ± {std[0]:.3f}" if len(panel.ece) > 1 else ""
-    return f"ECE ({panel.norm}) {mean[0]:.3f}{spread}"
-
-
-def _elements(panel: Panel) -> str:
-    return "nodes" if panel.view == "nodewise" else "edges"
 
 
 def _axis_labels(panel: Panel) -> tuple[str, str]:
@@ -134,19 +153,37 @@ def _is_leftmost(ax: Axes) -> bool:
 def _draw_empty(ax: Axes, panel: Panel) -> None:
     # Ticks are hidden, not removed: removing them would also remove them from axes with shared ticks.
     ax.tick_params(which="both", bottom=False, left=False, labelbottom=False, labelleft=False)
-    ax.text(0.5, 0.5, f"no {_elements(panel)}", ha="center", va="center", fontsize="small", transform=ax.transAxes)
+    ax.text(0.5, 0.5, f"no {elements(panel)}", ha="center", va="center", fontsize="small", transform=ax.transAxes)
 
 
 def _draw_lines(ax: Axes, panel: Panel) -> None:
-    ax.plot((0, 1), (0, 1), color=GRAY, linestyle="--", linewidth=1, zorder=1.5, label="perfect calibration")
+    """Draw one model: its bins and gaps, or the mean over its runs."""
+    color = mean_color(ax)
     if len(panel.count) == 1:
         _draw_gaps(ax, panel)
-        _draw_mean(ax, panel, label="filled bin")
+        _draw_mean(ax, panel, color, "o", label=f"bin of {MIN_BIN_COUNT} or more")
+        _draw_small_bins(ax, panel, color, "o", label=f"bin of fewer than {MIN_BIN_COUNT}")
     else:
         _draw_runs(ax, panel)
-        _draw_mean(ax, panel, label="mean over runs")
-        _draw_band(ax, panel)
-        _draw_partly_filled(ax, panel)
+        _draw_mean(ax, panel, color, "o", label="mean over runs")
+        _draw_band(ax, panel, color, label="± one std")
+        _draw_small_bins(ax, panel, color, "o", label=f"fewer than {MIN_BIN_COUNT} per run")
+
+
+def _draw_overlay(ax: Axes, view: Mapping[str, Panel]) -> None:
+    """Draw several models, without gaps and runs."""
+    has_small = False
+    for index, (name, panel) in enumerate(view.items()):
+        color, marker = overlay_color(ax, index), overlay_marker(index)
+        _draw_mean(ax, panel, color, marker, label=name)
+        _draw_small_bins(ax, panel, color, marker, label="_small")
+        if len(panel.count) > 1:
+            _draw_band(ax, panel, color, label="_band")
+        has_small |= bool(panel.is_small.any())
+    if has_small:  # one legend entry for all models, which the layout would place at the origin
+        label = f"bin of fewer than {MIN_BIN_COUNT}"
+        hollow: dict[str, Any] = {"linestyle": "", "marker": "o", "markerfacecolor": "none", "in_layout": False}
+        ax.plot([], [], color=GRAY, label=label, **hollow, **MARKER)
 
 
 def _draw_gaps(ax: Axes, panel: Panel) -> None:
@@ -158,17 +195,22 @@ def _draw_gaps(ax: Axes, panel: Panel) -> None:
         ("gap: underconfident", BLUE, accuracy > confidence),
     ):
         if chosen.any():
-            x, gap = confidence[chosen], (accuracy - confidence)[chosen]
-            ax.bar(x, gap, width, bottom=x, color=color, alpha=0.6, linewidth=0, zorder=1, label=label)
+            order = np.argsort(panel.is_small[chosen], kind="stable")  # the legend shows the first bar
+            x, gap, is_small = (values[chosen][order] for values in (confidence, accuracy - confidence, panel.is_small))
+            colors = [to_rgba(color, 0.2 if faint else 0.6) for faint in is_small]
+            ax.bar(x, gap, width, bottom=x, color=colors, linewidth=0, zorder=1, label=label)
 
 
 def _draw_runs(ax: Axes, panel: Panel) -> None:
-    for run, (confidence, accuracy) in enumerate(zip(panel.confidence, panel.accuracy, strict=True)):
+    for run, (count, confidence, accuracy) in enumerate(
+        zip(panel.count, panel.confidence, panel.accuracy, strict=True)
+    ):
         label = f"each of {len(panel.count)} runs" if run == 0 else "_run"
-        isolated = np.flatnonzero(_find_isolated(accuracy)).tolist()
+        height = np.where(count < MIN_BIN_COUNT, np.nan, accuracy)
+        isolated = np.flatnonzero(_find_isolated(height)).tolist()
         ax.plot(
             confidence,
-            accuracy,
+            height,
             color=GRAY,
             alpha=0.4,
             linewidth=0.6,
@@ -181,43 +223,29 @@ def _draw_runs(ax: Axes, panel: Panel) -> None:
 
 
 def _find_isolated(values: Floats) -> NDArray[np.bool_]:
-    """Return which bins are filled between empty neighbors, where no line or band would be drawn."""
+    """Return which bins have a value between neighbors without, where no line or band would be drawn."""
     filled = np.pad(~np.isnan(values), 1)
     return np.asarray(filled[1:-1] & ~filled[:-2] & ~filled[2:])
 
 
-def _mean_color(ax: Axes) -> str:
-    """Return the color of the mean line: a lighter blue on dark backgrounds."""
-    return SKY if sum(_background(ax)) < 1.5 else BLUE
-
-
-def _background(ax: Axes) -> tuple[float, float, float]:
-    """Return the color behind the lines; white if both axes and figure are transparent."""
-    opaque = [color for color in (ax.get_facecolor(), ax.figure.get_facecolor()) if to_rgba(color)[3] > 0]
-    return to_rgb(opaque[0]) if opaque else (1.0, 1.0, 1.0)
-
-
-def _draw_band(ax: Axes, panel: Panel) -> None:
-    confidence, accuracy = panel.mean_line
-    low, high = panel.band
-    isolated, color = _find_isolated(accuracy), _mean_color(ax)
-    ax.fill_between(confidence, low, high, color=color, alpha=0.25, linewidth=0, zorder=1.3, label="± one std")
+def _draw_band(ax: Axes, panel: Panel, color: str, label: str) -> None:
+    confidence, accuracy = panel.line
+    low, high = (np.where(panel.is_small, np.nan, edge) for edge in panel.band)
+    isolated = _find_isolated(accuracy)
+    ax.fill_between(confidence, low, high, color=color, alpha=0.25, linewidth=0, zorder=1.3, label=label)
     ax.vlines(confidence[isolated], low[isolated], high[isolated], color=color, alpha=0.25, linewidth=4, zorder=1.3)
 
 
-def _draw_mean(ax: Axes, panel: Panel, label: str) -> None:
-    # NaN breaks the line at empty bins, which have no accuracy.
-    ax.plot(*panel.mean_line, color=_mean_color(ax), linewidth=1.5, label=label, **MARKERS)
+def _draw_mean(ax: Axes, panel: Panel, color: str, marker: str, label: str) -> None:
+    # NaN breaks the line at empty and at small bins.
+    ax.plot(*panel.line, color=color, linewidth=1.5, marker=marker, label=label, **MARKER)
 
 
-def _draw_partly_filled(ax: Axes, panel: Panel) -> None:
-    """Draw hollow markers for bins that are empty in some runs: their std is over fewer runs, 0 for a single one."""
-    confidence, accuracy = panel.mean_line
-    partly = (panel.num_filled > 0) & (panel.num_filled < len(panel.count))
-    if partly.any():
-        hollow = {**MARKERS, "markerfacecolor": _background(ax), "zorder": 7}
-        x, y = confidence[partly], accuracy[partly]
-        ax.plot(x, y, color=_mean_color(ax), linestyle="", label="bin empty in some runs", **hollow)
+def _draw_small_bins(ax: Axes, panel: Panel, color: str, marker: str, label: str) -> None:
+    """Draw hollow markers for bins with few elements."""
+    if panel.is_small.any():
+        x, y = (values[panel.is_small] for values in panel.mean_line)
+        ax.plot(x, y, color=color, linestyle="", marker=marker, markerfacecolor=background(ax), label=label, **MARKER)
 
 
 def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:
@@ -226,6 +254,9 @@ def _label_y(ax: Axes, strip_ax: Axes, label: str | None) -> None:
         axes.tick_params(axis="y", labelleft=label is not None, labelsize="x-small")
     if label is not None:
         ax.set_ylabel(label, fontsize="small")
+    if not _has_room(ax):
+        strip_ax.set_yticks(strip_ax.get_yticks()[1:])
+    elif label is not None:
         strip_ax.set_ylabel("fraction", fontsize="small")
 
 
@@ -239,19 +270,22 @@ def _label_x(ax: Axes, strip_ax: Axes, label: str, strip: Strip) -> None:
 
 
 def plot_reliability(
-    evaluations: Runs,
+    evaluations: Runs | Mapping[str, Runs],
     *,
     ax: Axes | Sequence[Axes] | NDArray[np.object_] | None = None,
     views: str | Sequence[str] = VIEWS,
     title: str | None = None,
 ) -> tuple[Figure, NDArray[np.object_]]:
-    """Plot a reliability diagram for each view, of one run or of several runs of one model.
+    """Plot a reliability diagram for each view, of one model or of several models in the same panels.
+
+    A bin with fewer than 10 elements has a hollow marker, and no line goes through it.
 
     Parameters
     ----------
     evaluations
         One evaluation: accuracy against confidence in each non-empty bin, with bars for the gaps to the diagonal.
-        Several evaluations: each run in gray, their mean and mean ± std in blue.
+        A list of evaluations, which are runs of one model: each run in gray, their mean and mean ± std in blue.
+        A mapping of names to either of them, such as ``{"GCN": before, "calibrated": after}``: one line per name.
     ax
         Axes to draw in, one per view, with the histogram of confidences inside them. By default a new figure, scaled
         to the font size in use.
@@ -276,35 +310,41 @@ def plot_reliability(
     ['nodewise', 'edgewise']
     >>> fig.savefig("reliability.png", dpi=200)  # doctest: +SKIP
     """
-    panels = prepare_reliability(evaluations, views)
+    if isinstance(evaluations, Mapping):
+        panels = prepare_overlay(evaluations, views)
+    else:
+        panels = [{UNNAMED: panel} for panel in prepare_reliability(evaluations, views)]
     if ax is None:
-        return draw_figure(panels, title)
+        return _draw_figure(panels, title)
     axes = _check_axes(ax, len(panels))
-    draw_panels(panels, axes, STRIP_INSIDE_AXES, title)
+    _draw_views(panels, axes, STRIP_INSIDE_AXES, title)
     figure = axes[0].figure
     return (figure.figure if isinstance(figure, SubFigure) else figure), axes
 
 
-def draw_figure(panels: Sequence[Panel], title: str | None = None) -> tuple[Figure, NDArray[np.object_]]:
-    """Draw the panels side by side in a new figure."""
-    # Two inches per panel at 10 points, so that four panels fill a page. Panels scale with the font size.
-    side = (2.0 if len(panels) > 2 else 3.2) * plt.rcParams["font.size"] / 10
-    size = (len(panels) * side, 4 * side)  # too high at first, see _fit_height
+def _draw_figure(views: Sequence[Mapping[str, Panel]], title: str | None = None) -> tuple[Figure, NDArray[np.object_]]:
+    """Draw the views side by side in a new figure."""
+    # At 10 points, up to four panels fill a page of eight inches. Panels scale with the font size.
+    side = min(3.2, max(2.0, 8.0 / len(views))) * plt.rcParams["font.size"] / 10
+    size = (len(views) * side, 4 * side)  # too high at first, see _fit_height
     # Created by pyplot, so that notebooks show it. The anchor "S" puts spare height above the panels.
     fig, grid = plt.subplots(
-        1, len(panels), figsize=size, layout="constrained", squeeze=False, subplot_kw={"anchor": "S"}
+        1, len(views), figsize=size, layout="constrained", squeeze=False, subplot_kw={"anchor": "S"}
     )
     axes = grid[0]
-    draw_panels(panels, axes, STRIP_BELOW_AXES)
-    outside: list[Artist] = [] if title is None else [fig.suptitle(title)]
-    if not all(panel.is_empty for panel in panels):
-        outside.append(_draw_legend(fig, axes))
+    _draw_views(views, axes, STRIP_BELOW_AXES)
+    outside: list[Artist] = []
+    if title is not None:
+        font = FontProperties(size=plt.rcParams["figure.titlesize"], weight=plt.rcParams["figure.titleweight"])
+        outside.append(fig.suptitle("\n".join(wrap_text(title, 0.95 * 72 * fig.get_figwidth(), font))))
+    if any(not panel.is_empty for view in views for panel in view.values()):
+        outside.append(_draw_legend(fig, axes, in_header=views[0].keys()))
     _fit_height(fig, axes, outside)
     return fig, axes
 
 
-def _draw_legend(fig: Figure, axes: NDArray[np.object_]) -> Legend:
-    entries = legend_entries(axes)
+def _draw_legend(fig: Figure, axes: NDArray[np.object_], in_header: Collection[str]) -> Legend:
+    entries = {label: handle for label, handle in legend_entries(axes).items() if label not in in_header}
     entry_width = 11.5 * plt.rcParams["font.size"] / 72  # of the longest entry, in inches
     return fig.legend(
         [*entries.values()],

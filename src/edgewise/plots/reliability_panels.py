@@ -1,6 +1,6 @@
 """The numbers of reliability diagrams, one panel per view."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ MIN_BIN_COUNT = 10
 
 @dataclass(frozen=True)
 class Panel:
-    """The numbers of one view. Arrays have shape (runs, bins), with NaN where a bin of a run is empty."""
+    """The numbers of one view of one model. Arrays have shape (runs, bins), with NaN where a bin of a run is empty."""
 
     view: str
     norm: str
@@ -54,6 +54,12 @@ class Panel:
     def num_filled(self) -> NDArray[np.int64]:
         """The number of runs in which each bin is not empty."""
         return np.asarray((self.count > 0).sum(axis=0), dtype=np.int64)
+
+    @property
+    def line(self) -> tuple[Floats, Floats]:
+        """The mean line, with NaN in bins that have few elements, where it is not drawn."""
+        confidence, accuracy = self.mean_line
+        return np.where(self.is_small, np.nan, confidence), np.where(self.is_small, np.nan, accuracy)
 
     @property
     def mean_line(self) -> tuple[Floats, Floats]:
@@ -106,6 +112,18 @@ def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -
     return [_panel(view, norm, [_scores(run, view) for run in runs]) for view in _check_views(views)]
 
 
+def prepare_overlay(named: Mapping[str, Runs], views: str | Sequence[str] = VIEWS) -> list[dict[str, Panel]]:
+    """Compute the numbers of one panel per view and name."""
+    if not named:
+        raise ValueError("Expected evaluations by name, but got none.")
+    runs = {str(name): _check_runs(of_name) for name, of_name in named.items()}
+    (first, *_), *others = runs.values()
+    for other, *_ in others:
+        _check_options(first, other)
+    panels = {name: prepare_reliability(of_name, views) for name, of_name in runs.items()}
+    return [dict(zip(panels, of_view, strict=True)) for of_view in zip(*panels.values(), strict=True)]
+
+
 def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
     reliabilities = [of_run.reliability for of_run in scores]
     boundaries = reliabilities[0].boundaries.numpy()
@@ -139,23 +157,28 @@ def _scores(run: Evaluation, view: str) -> Scores:
 
 def _check_runs(evaluations: Runs) -> list[Evaluation]:
     if not isinstance(evaluations, Evaluation | Iterable):
-        raise ValueError(f"Expected an Evaluation or a list of them, but got a {type(evaluations).__name__}.")
+        raise ValueError(
+            f"Expected an Evaluation, a list of them or a mapping of names, but got a {type(evaluations).__name__}."
+        )
     runs = [evaluations] if isinstance(evaluations, Evaluation) else list(evaluations)
     if not runs:
         raise ValueError("Expected at least one evaluation, but got none.")
     for index, run in enumerate(runs):
         if not isinstance(run, Evaluation):
             raise ValueError(f"Expected evaluations, but got a {type(run).__name__} at index {index}.")
-    options = runs[0].options
     for run in runs:
-        if run.options != options:
-            raise ValueError(f"Expected runs with the same options, but got {options} and {run.options}.")
-    if len(runs) > 1 and options["binning"] == "mass":
+        _check_options(runs[0], run)
+    if len(runs) > 1 and runs[0].options["binning"] == "mass":
         raise ValueError(
             "Expected equal-width bins for several runs, but got equal-mass bins, which differ from run to run. "
             "Use binning='width', or plot one run at a time."
         )
     return runs
+
+
+def _check_options(run: Evaluation, other: Evaluation) -> None:
+    if run.options != other.options:
+        raise ValueError(f"Expected runs with the same options, but got {run.options} and {other.options}.")
 
 
 def _check_views(views: str | Sequence[str]) -> list[str]:

@@ -7,14 +7,17 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import PercentFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from edgewise.decisions import RiskCoverage, Selective
-from edgewise.plots.style import BLUE, GRAY, GREEN, ORANGE, PURPLE, SKY
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT
+from edgewise.plots.style import GRAY, overlay_color, room_to_the_right, wrap_text
 
 Points = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
-COLORS = (BLUE, ORANGE, SKY, GRAY, GREEN, PURPLE)
+DASHES = ("-", (0, (6, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)))  # curves differ with and without color
 MAX_POINTS = 2000
 MIN_SCALED_COVERAGE = 0.05  # the risk of fewer elements is noisy, so it does not set the y limit
 
@@ -24,7 +27,8 @@ def plot_risk_coverage(
 ) -> tuple[Figure, Axes]:
     """Plot risk against coverage, all curves in one axes, with the optimal curve of each dotted.
 
-    The y axis is scaled to coverages of at least 5%. Higher risks at lower coverages are cut off.
+    The y axis is scaled to coverages of at least 5%. Higher risks at lower coverages are cut off. The part of a curve
+    that rests on fewer than 10 elements is faint.
 
     Parameters
     ----------
@@ -46,32 +50,52 @@ def plot_risk_coverage(
     >>> curve = risk_coverage(np.array([0.9, 0.8, 0.6]), np.array([True, True, False]))
     >>> fig, ax = plot_risk_coverage({"nodes": curve})
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['nodes: AURC 0.111, best 0.111']
+    ['nodes: AURC 0.111, best 0.111', 'best: all errors last']
     """
     named = _named(curves)
+    is_new = ax is None
     if ax is None:
-        fig, ax = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
+        fig, ax = plt.subplots(figsize=(4.8, 3.2), layout="constrained")
     else:
         fig = ax.figure.figure if isinstance(ax.figure, SubFigure) else ax.figure
+    font = FontProperties(size="small")
+    width = 0.9 * room_to_the_right(ax) - 6 * font.get_size_in_points()  # beside the line in the legend
     highest = 0.0
     for k, (name, curve) in enumerate(named.items()):
-        color = COLORS[k % len(COLORS)]
+        color, dashes = overlay_color(ax, k), DASHES[k % len(DASHES)]
+        label = "\n".join(wrap_text(_label(name, curve), width, font))
         coverage, risk = curve_points(curve)
+        ax.plot(*_last_points(curve), color=color, linestyle=dashes, drawstyle="steps-pre", label=label)
         if not curve.count:
-            ax.plot([], [], color=color, label=f"{name}: none")
             continue
-        ax.plot(coverage, risk, color=color, drawstyle="steps-pre", label=_label(name, curve))
+        few = coverage * curve.count < MIN_BIN_COUNT
+        ax.plot(coverage[few], risk[few], color=color, linewidth=1.0, alpha=0.3, drawstyle="steps-pre")
         ax.plot(*best_points(curve), color=color, linewidth=1.0, linestyle=":")
         highest = max(highest, float(risk[coverage >= MIN_SCALED_COVERAGE].max()))
+    ax.plot([], [], color=GRAY, linewidth=1.0, linestyle=":", label="best: all errors last", in_layout=False)
     ax.set(xlabel="coverage", ylabel="risk (error rate)", xlim=(0, 1))
     ax.set_ylim(0, min(1.0, 1.2 * highest) if highest else 1.0)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(PercentFormatter(1.0))
+    ax.xaxis.set_major_formatter(PercentFormatter(1.0))
+    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if highest > 0.05 else None))
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, fontsize="small", loc="best")
+    if is_new:
+        _draw_legend_below(fig, ax, font)
+    else:
+        ax.legend(prop=font, loc="best", edgecolor="none", framealpha=0.7)
     if title is not None:
-        ax.set_title(title, loc="left")
+        bold = FontProperties(size="medium", weight="bold")
+        ax.set_title("\n".join(wrap_text(title, 0.92 * room_to_the_right(ax), bold)), loc="left", fontproperties=bold)
     return fig, ax
+
+
+def _draw_legend_below(fig: Figure, ax: Axes, font: FontProperties) -> None:
+    """Draw the legend below the label of the x axis, and make the figure higher by its height."""
+    below = ax.transAxes + ScaledTranslation(0, -3.4 * plt.rcParams["font.size"] / 72, fig.dpi_scale_trans)
+    legend = ax.legend(
+        prop=font, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, frameon=False
+    )
+    num_lines = sum(text.get_text().count("\n") + 1 for text in legend.get_texts())
+    fig.set_figheight(fig.get_figheight() + 1.5 * num_lines * font.get_size_in_points() / 72)
 
 
 def _named(curves: Selective | Mapping[str, RiskCoverage] | RiskCoverage) -> Mapping[str, RiskCoverage]:
@@ -87,6 +111,8 @@ def _named(curves: Selective | Mapping[str, RiskCoverage] | RiskCoverage) -> Map
 
 
 def _label(name: str, curve: RiskCoverage) -> str:
+    if not curve.count:
+        return f"{name}: none"
     return f"{name}: AURC {curve.aurc:.3f}, best {curve.best_aurc:.3f}"
 
 
@@ -97,6 +123,13 @@ def curve_points(curve: RiskCoverage) -> Points:
         return coverage, risk
     places = np.unique(np.searchsorted(coverage, np.linspace(0, 1, MAX_POINTS)).clip(max=len(coverage) - 1))
     return coverage[places], risk[places]
+
+
+def _last_points(curve: RiskCoverage) -> Points:
+    """Return the points of a curve that rest on at least `MIN_BIN_COUNT` elements."""
+    coverage, risk = curve_points(curve)
+    many = coverage * curve.count >= MIN_BIN_COUNT
+    return coverage[many], risk[many]
 
 
 def best_points(curve: RiskCoverage) -> Points:
