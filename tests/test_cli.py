@@ -475,6 +475,19 @@ def test_advice_works_when_it_is_followed(
     assert "nodewise" in result.stdout
 
 
+def test_warnings_of_the_library_are_one_line(saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn_and_score(*args: object, **settings: object) -> str:
+        warnings.warn("Only 3 pairs.\nUse more.", stacklevel=1)
+        return "scores"
+
+    monkeypatch.setattr("edgewise.metrics.evaluate", warn_and_score)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        result = run("evaluate", *options(saved))
+    assert (result.exit_code, result.stdout) == (0, "scores\n")
+    assert result.stderr == "edgewise: Warning: Only 3 pairs. Use more.\n"
+
+
 def test_samples_are_told_to_be_saved_as_a_mixture(saved: dict[str, Path], tmp_path: Path) -> None:
     samples = np.stack([PROBS, PROBS[:, ::-1]])
     np.save(saved["probs"], samples)

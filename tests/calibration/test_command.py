@@ -23,6 +23,7 @@ def saved(case: SimpleNamespace, tmp_path: Path) -> dict[str, Path]:
     arrays |= {"labels": case.data.y, "edges": case.data.edge_index, "train": case.split.train, "val": case.split.val}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array.numpy())
+    np.save(tmp_path / "nobody.npy", np.zeros(60, bool))
     return {name: tmp_path / f"{name}.npy" for name in arrays}
 
 
@@ -158,6 +159,7 @@ def test_fitted_model_is_calibrated_evaluated_and_predicted(case, saved, tmp_pat
         (["--val", "features.npy"], "but got shape (60, 5)."),
         (["--logits", "probs.npy"], "--probs"),
         (["--normalize"], "Omit --normalize"),
+        (["--val", "nobody.npy"], "add some to --val"),
         (["--logits", "labels.npy"], "but got shape (60,)."),
         (["--out", "labels.npy"], "Expected --out to be a file of its own, but labels.npy is named twice."),
     ],

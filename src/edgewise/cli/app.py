@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import threading
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -47,7 +48,8 @@ class _Commands(TyperGroup):
             sys.stdout.reconfigure(errors="replace")  # print "?" for characters that the terminal cannot show
         code, signals = 0, Signals()
         try:
-            with signals:
+            with signals, warnings.catch_warnings():
+                warnings.showwarning = _print_warning
                 try:
                     code = super().main(*args, **{**extra, "standalone_mode": False}) or 0
                 except SystemExit as end:
@@ -157,11 +159,36 @@ def _start(
         typer.echo(context.get_help())
 
 
+# Advice of the library that is about arrays, and the advice of the commands in its place.
+END = r"(?= \(\w+ is |$)"  # names of files follow
+ADVICE = {
+    r"For logits pass logits\.softmax\(-1\)\.": "For logits pass --logits instead of --probs.",
+    r"Pass ew\.wrap\(probs\), or --probs on the command line\.": "Pass --probs instead of --logits.",
+    r"pass the probabilities: ew\.wrap\(probs\), or --probs on the command line": "save exp(x) and pass it as --probs",
+    rf"If the values are rounded, .*?{END}": "If the values are rounded, add --normalize.",
+    r"pass y\.clamp\(min=-1\)": "save np.maximum(y, -1)",
+    r"pass (both columns: np\.column_stack|edge_index - 1|np\.asarray\(p\) / 100|p / 100)": r"save \1",
+    r"with mask=\(y >= 0\)": "with --mask: np.save('FILE.npy', y >= 0)",
+    r"with mask=\.": "with --mask.",
+    rf"Pass the graph of the logits: .*?{END}": "Pass --edges.",
+    rf": pass one of ew\.make_splits.*?{END}": ": add some to --val.",
+    r", or \(name, label pairs\)": "",
+    r"(a class out of 0, .*, but got '[^']*[^'\d][^']*'\.)": r"\1 For names of classes pass --classes FILE.",
+}
+
+
 def print_error(message: str) -> int:
     """Print an error message in one line to stderr, and return the exit code."""
+    for pattern, advice in ADVICE.items():
+        message = re.sub(pattern, advice, message)
     with suppress(OSError):  # stderr is closed; the exit code still reports the error
         typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
     return FAILED
+
+
+def _print_warning(message: Warning | str, *details: object, **more: object) -> None:
+    """Print a warning of a library in one line, without the file and line that issued it."""
+    print_error(f"Warning: {message}")
 
 
 def print_exception(error: Exception) -> int:

@@ -20,7 +20,7 @@ from edgewise.cli.options import (
     ProbsOption,
     complete_from,
     convergence_warnings,
-    explain_errors,
+    name_files_in_errors,
     names_in,
     progress_bar,
 )
@@ -102,7 +102,7 @@ def calibrate(
         split = SimpleNamespace(train=nodes.mask(train) if train else None, val=nodes.mask(val))
         x = read_rows(features, "features (nodes, features)") if features else None
         data = SimpleNamespace(y=y, edge_index=edge_index, x=x)
-        with explain_errors(logits=nodes.source, y=labels, edge_index=edges, train=train, val=val, x=features):
+        with name_files_in_errors(logits=nodes.source, y=labels, edge_index=edges, train=train, val=val, x=features):
             calibrated = known_calibrators()[calibrator]().fit(predictions, data, split)
     posterior = calibrated.posterior()
     try:

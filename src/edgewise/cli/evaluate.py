@@ -19,7 +19,7 @@ from edgewise.cli.options import (
     NormalizeOption,
     ProbsOption,
     convergence_warnings,
-    explain_errors,
+    name_files_in_errors,
     paths_as_text,
     progress_bar,
 )
@@ -118,7 +118,7 @@ def evaluate(
         edge_index = nodes.edges(edges) if edges else np.empty((2, 0), np.int64)
         node_mask = nodes.mask(mask) if mask else None
         joints = read_edge_probs(edge_probs) if edge_probs else None
-        with explain_errors(probs=nodes.source, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
+        with name_files_in_errors(probs=nodes.source, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
             ev = score(
                 belief,
                 y,

@@ -193,7 +193,7 @@ class NodeFiles:
             return read_belief(self.source, self.normalize)
         from edgewise.calibration.calibration_input import as_logits
 
-        with explain_errors(logits=self.logits):
+        with name_files_in_errors(logits=self.logits):
             return IndependentPosterior(as_logits(self.raw_logits).double().softmax(-1))
 
     @cached_property
@@ -257,9 +257,9 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
         if normalize:
             totals = probs.sum(1, keepdims=True, dtype="float64")
             probs = probs / totals if (abs(totals - 1) <= MAX_ROUNDING).all() else probs
-        with explain_errors(probs=path):
+        with name_files_in_errors(probs=path):
             return as_posterior(probs)
-    with explain_errors(probs=path), warnings.catch_warnings():
+    with name_files_in_errors(probs=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Inference of")  # printed by `convergence_warnings`
         if (format_name := _format_name(path)).startswith("edgewise fitted"):
             from edgewise.models import Fitted
@@ -272,34 +272,14 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
         return Posterior.load(path)
 
 
-# Advice of the library that is about arrays, and the advice of the commands in its place.
-ADVICE = {
-    r"For logits pass logits\.softmax\(-1\)\.": "For logits pass --logits instead of --probs.",
-    r"Pass ew\.wrap\(probs\), or --probs on the command line\.": "Pass --probs instead of --logits.",
-    r"pass the probabilities: ew\.wrap\(probs\), or --probs on the command line": "save exp(x) and pass it as --probs",
-    r"If the values are rounded, .*": "If the values are rounded, add --normalize.",
-    r"pass y\.clamp\(min=-1\)": "save np.maximum(y, -1)",
-    r"pass (both columns: np\.column_stack|edge_index - 1|np\.asarray\(p\) / 100|p / 100)": r"save \1",
-    r"with mask=\(y >= 0\)": "with --mask: np.save('FILE.npy', y >= 0)",
-    r"with mask=\.": "with --mask.",
-    r"Pass the graph of the logits: .*": "Pass --edges.",
-    r": pass one of ew\.make_splits.*": ": add some to --val.",
-    r", or \(name, label pairs\)": "",
-    r"(a class out of 0, .*, but got '[^']*[^'\d][^']*'\.)": r"\1 For names of classes pass --classes FILE.",
-}
-
-
 @contextmanager
-def explain_errors(**files: Path | None) -> Iterator[None]:
-    """Append the names of the input files to a ValueError about their contents, and advise options of the command."""
+def name_files_in_errors(**files: Path | None) -> Iterator[None]:
+    """Append the names of the input files to a ValueError about their contents."""
     try:
         yield
     except ValueError as error:
-        message = str(error)
-        for pattern, advice in ADVICE.items():
-            message = re.sub(pattern, advice, message)
-        names = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in message)
-        raise ValueError(f"{message} ({names})" if names else message) from error
+        names = ", ".join(f"{name} is {file}" for name, file in files.items() if file and str(file) not in str(error))
+        raise ValueError(f"{error} ({names})" if names else str(error)) from error
 
 
 def convergence_warnings(*beliefs: object) -> list[str]:

@@ -20,7 +20,7 @@ from edgewise.cli.options import (
     NormalizeOption,
     ProbsOption,
     complete_from,
-    explain_errors,
+    name_files_in_errors,
     progress_bar,
 )
 from edgewise.files.output import check_outputs
@@ -149,7 +149,7 @@ def predict(
         node_pairs = nodes.edges(pairs) if pairs else _read_unique_edges(nodes, edges or Path())
         event_names = _split_events(events) or ["same", "both_correct"]
         event_names = [*event_names, select] if select and select not in event_names else event_names
-        with explain_errors(probs=nodes.source, pairs=pairs, edges=edges):
+        with name_files_in_errors(probs=nodes.source, pairs=pairs, edges=edges):
             predictions = predict_edges(
                 belief,
                 node_ids.values[node_pairs] if node_ids else node_pairs,
@@ -176,7 +176,7 @@ def _read_unique_edges(nodes: NodeFiles, path: Path) -> "np.ndarray":
     from edgewise.validation import as_tensor, check_edges
 
     edge_index = as_tensor(nodes.edges(path), "edge_index")
-    with explain_errors(edge_index=path):
+    with name_files_in_errors(edge_index=path):
         edge_index = check_edges(edge_index, nodes.num_nodes)
     all_nodes = torch.ones(nodes.num_nodes, dtype=torch.bool)
     unique_edges: np.ndarray = edge_index[:, scored_edges(edge_index, all_nodes)].numpy()
@@ -228,12 +228,12 @@ class Selection:
         if self.event is None or self.labels is None or self.val is None:
             return predictions, []
         y, val = nodes.labels(self.labels), nodes.mask(self.val)
-        with explain_errors(y=self.labels, mask=self.val):
+        with name_files_in_errors(y=self.labels, mask=self.val):
             validation = predictions.outcomes(self.event, y, val)
         test = None
         if self.test is not None:
             self._check_disjoint(val, test_mask := nodes.mask(self.test))
-            with explain_errors(y=self.labels, mask=self.test):
+            with name_files_in_errors(y=self.labels, mask=self.test):
                 test = predictions.outcomes(self.event, y, test_mask)
         if len(validation[0]) == 0:
             raise ValueError(
