@@ -4,10 +4,10 @@ import argparse
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -15,8 +15,8 @@ import edgewise as ew
 from edgewise.files.output import write_json
 from edgewise.models.epfgnn import FittedEPFGNN
 from edgewise.paper.comparison import scores_beside_published
+from edgewise.paper.formatting import display_name
 from edgewise.paper.published import PUBLISHED_SCORES
-from edgewise.plots.style import legend_entries
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # torch_geometric 2.8 with torch 2.13
@@ -38,7 +38,7 @@ def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
     fitted: dict[str, ew.Fitted] = {}
     with Progress(*columns) as progress:
         for model in MODELS:
-            bar = progress.add_task("preparing", model=model.name, accuracy="", total=None)
+            bar = progress.add_task("preparing", model=display_name(model.name), accuracy="", total=None)
 
             def show(epoch: ew.Epoch, bar: TaskID = bar) -> None:
                 progress.update(
@@ -57,17 +57,32 @@ def train(data: Data, split: ew.Split) -> dict[str, ew.Fitted]:
     return fitted
 
 
-def draw(runs: dict[str, ew.Evaluation], path: Path) -> None:
-    """Draw a row of reliability diagrams for each model."""
+def draw(runs: Mapping[str, ew.Evaluation], path: Path) -> None:
+    """Draw a reliability diagram per view, with a line per model."""
     mpl.use("Agg")
-    fig = plt.figure(figsize=(8, 3.2 * len(runs)), layout="constrained")
-    *rows, bottom = np.array(fig.subfigures(len(runs) + 1, 1, height_ratios=[*[1] * len(runs), 0.08]), dtype=object)
-    for row, (model, run) in zip(rows, runs.items(), strict=True):
-        row.suptitle(model.upper(), fontsize="x-large", fontweight="bold")
-        _, axes = ew.plot_reliability(run, ax=row.subplots(1, 4))
-    handles = legend_entries(axes)
-    bottom.legend([*handles.values()], [*handles], loc="center", ncols=4, frameon=False)
-    fig.savefig(path, dpi=150)
+    named = {display_name(model): run for model, run in runs.items()}
+    fig, _ = ew.plot_reliability(named, title="Reliability of four models on Cora, test nodes")
+    fig.savefig(path, dpi=150)  # 1,200 pixels wide
+
+
+def explain(runs: Mapping[str, ew.Evaluation]) -> str:
+    """Say what the table shows."""
+    by_ece = sorted(runs, key=lambda model: runs[model].edgewise.ece)
+    best, worst = (f"{display_name(model)} ({100 * runs[model].edgewise.ece:.1f})" for model in (by_ece[0], by_ece[-1]))
+    return f"""\
+nodewise: single nodes. edgewise: pairs of neighbors, correct if both predicted labels are. agree
+and disagree: the pairs whose true labels are equal, or differ. ECE: mean distance between confidence
+and accuracy; lower is better, except for agree and disagree, where even perfect probabilities have
+an error (docs/views.md). On pairs of neighbors, {best} is calibrated best and {worst} worst."""
+
+
+def explain_differences(epfgnn: ew.Fitted) -> str:
+    """Say why GMNN and EPFGNN differ from the published ones."""
+    kept_backbone = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
+    here = ", as here" if kept_backbone else ""
+    return f"""\
+GMNN and EPFGNN differ from the published ones (docs/reproduction.md): GMNN predicts joint
+probabilities of pairs, and EPFGNN keeps its pretrained GCN if EM does not improve on it{here}."""
 
 
 def main() -> None:
@@ -85,27 +100,26 @@ def main() -> None:
         posterior.save(folder / f"{model}_posterior.safetensors")
         runs[model] = ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
 
-    epfgnn = trained["epfgnn"]
-    kept_backbone = isinstance(epfgnn, FittedEPFGNN) and not epfgnn.is_coupled
-    print("\nCora, one run (split 0, fold 0, one initialization) and the published mean ± std over 75 runs; percent:\n")
+    print("\nTest scores on Cora, in percent: one run, and in parentheses the published mean ± std of 75 runs.\n")
     print(scores_beside_published(runs, PUBLISHED_SCORES["cora"]))
-    print(
-        "\nThe published edge scores are products of node marginals, and the logits of gmnn are averaged. Here gmnn\n"
-        "is a mixture with real joints. The published epfgnn may end below its backbone, a pretrained gcn, and\n"
-        "assigns the labels of training nodes to the wrong nodes. Here epfgnn keeps the backbone if EM does not\n"
-        f"improve on it on validation nodes{', as in this run' if kept_backbone else ''}."
-    )
+    print(f"\n{explain(runs)}\n\n{explain_differences(trained['epfgnn'])}")
+
     write_json(folder / "scores.json", {model: run.to_dict() for model, run in runs.items()})
     draw(runs, folder / "reliability.png")
     arrays = {"labels": data.y, "edges": data.edge_index, "mask": split.test}
     for name, tensor in arrays.items():
         np.save(folder / f"{name}.npy", tensor.numpy())
-    print(
-        f"\nWrote models, posteriors, scores.json, reliability.png and the arrays to {folder}. To evaluate one again:\n"
-    )
     options = " ".join(f"--{name} {folder / name}.npy" for name in arrays)
     command = os.path.relpath(Path(sys.executable).with_name("edgewise"))
-    print(f"  {command} evaluate --probs {folder}/gmnn_posterior.safetensors {options}")
+    print(f"""
+Files in {folder}:
+  reliability.png                   reliability diagrams of the four models
+  scores.json                       all scores
+  gcn.safetensors, …                the trained models, for ew.Fitted.load
+  gcn_posterior.safetensors, …      their predictions
+  labels.npy, edges.npy, mask.npy   what the command needs to evaluate them again:
+
+  {command} evaluate --probs {folder}/gmnn_posterior.safetensors {options}""")
 
 
 if __name__ == "__main__":

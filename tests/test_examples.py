@@ -150,9 +150,12 @@ def test_demo_prints_and_saves_the_scores_of_all_models(tmp_path, monkeypatch, c
     printed = capsys.readouterr().out
     scores = json.loads((tmp_path / "scores.json").read_text())
     for model in short:
-        shown = re.findall(rf"^{model.name} +accuracy +([\d.]+)", printed, re.MULTILINE)
-        assert shown == [f"{100 * scores[model.name]['nodewise']['accuracy']:.2f}"]
-    assert (tmp_path / "reliability.png").stat().st_size > 10_000
+        shown = re.findall(rf"^{type(model).__name__} +accuracy +([\d.]+)", printed, re.MULTILINE)
+        assert shown == [f"{100 * scores[model.name]['nodewise']['accuracy']:.1f}"]
+    height, width, _ = plt.imread(tmp_path / "reliability.png").shape
+    assert width <= 1280 and height <= 800  # fits a small screen
+    text = printed.partition("\nTest scores")[2].splitlines()
+    assert len(text) <= 36 and max(map(len, text[:-1])) <= 110  # the last line is a command
     (command,) = re.findall(r"edgewise evaluate (.*)$", printed, re.MULTILINE)
     assert all(Path(file).exists() for file in command.split() if file.endswith((".npy", ".safetensors")))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from edgewise.data.statistics import DatasetStatistics, MeanStd
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import FRACTIONS
+from edgewise.paper.formatting import FRACTIONS, METRIC_NAMES, display_name
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
 from edgewise.paper.readings import AS_PUBLISHED
 from edgewise.paper.results import Results
@@ -77,23 +77,26 @@ def tally_line(results: Results) -> str:
     return f"{whole} Within one: {parts}."
 
 
-# --- terminal output: scores and dataset statistics, each followed by the published line ---
+# --- terminal output: scores and dataset statistics, each with the published ones ---
 
-COLUMN_WIDTH = 16
+COLUMN_WIDTH = 20
 
 
 def scores_beside_published(
     runs: Mapping[str, Evaluation], published: Mapping[str, Mapping[str, Mapping[str, MeanStd]]]
 ) -> str:
-    """Format a block of lines per model: one line per metric, in percent, followed by the published line."""
-    lines = [f"{'':22}" + "".join(f"{view:>{COLUMN_WIDTH}}" for view in VIEWS)]
+    """Format a line per model and metric, in percent, with the published mean ± std in parentheses."""
+    lines = [(f"{'':20}" + "".join(f"{view:{COLUMN_WIDTH}}" for view in VIEWS)).rstrip()]
     for model, run in runs.items():
-        lines.append("")
+        name = display_name(model)
         for metric, views in published[model].items():
-            ours = (f"{100 * getattr(getattr(run, view), metric):.2f}{'':8}" for view in views)
-            theirs = (f"{100 * cell.mean:.2f} ± {100 * cell.std:5.2f}" for cell in views.values())
-            lines.append(f"{model:10}{metric:12}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in ours).rstrip())
-            lines.append(f"{'':10}{'published':12}" + "".join(f"{cell:>{COLUMN_WIDTH}}" for cell in theirs))
+            cells = (
+                f"{100 * getattr(run[view], metric):4.1f} ({100 * cell.mean:.1f} ± {100 * cell.std:.1f})"
+                for view, cell in views.items()
+            )
+            line = f"{name:8}{METRIC_NAMES[metric]:12}" + "".join(f"{cell:{COLUMN_WIDTH}}" for cell in cells)
+            lines.append(line.rstrip())
+            name = ""
     return "\n".join(lines)
 
 
