@@ -1,12 +1,13 @@
 """The figure of the study."""
 
-from itertools import pairwise
+from itertools import combinations
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
+from matplotlib.transforms import Bbox
 
 from edgewise.paper.study_predictors import PREDICTORS, TRAINED_PREDICTORS
 from edgewise.paper.study_report import SCORE_NAMES, agreement, draw_study, select_rows, write_study_figure
@@ -35,12 +36,14 @@ def figure(rows):
 
 
 def test_scatter_has_a_point_per_graph_and_predictor_but_the_truth(rows, figure):
-    ece, nll, _ = figure.axes
+    ece, nll, *_ = figure.axes
     for ax in (ece, nll):
         points = [part for part in ax.collections if isinstance(part, PathCollection)]
-        assert [part.get_label() for part in points] == [name for name in PREDICTORS if name != "truth"]
+        names = [str(part.get_label()) for part in points]
+        assert [name.lower() for name in names] == [name for name in PREDICTORS if name != "truth"]
+        assert {"GCN", "GCN, temperature", "GMNN averaged logits", "true marginals"} < set(names)
         assert sum(len(part.get_offsets()) for part in points) == 4 * (len(PREDICTORS) - 1)
-    gat = next(part for part in ece.collections if part.get_label() == "gat")
+    gat = next(part for part in ece.collections if part.get_label() == "GAT")
     expected = [(found.scores["edge_kl"], found.scores["edge_ece"]) for found in select_rows(rows, ["gat"])]
     np.testing.assert_allclose(gat.get_offsets(), expected)
 
@@ -69,7 +72,10 @@ def test_axes_are_inside_the_figure_and_do_not_overlap(figure):
     boxes = [ax.get_tightbbox() for ax in figure.axes]
     for box in boxes:
         assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= width and box.y1 <= height
-    assert all(left.x1 <= right.x0 for left, right in pairwise(boxes))
+    for box, other in combinations(boxes, 2):
+        assert Bbox.intersection(box, other) is None
+    _, _, bars, corner = figure.axes
+    assert corner.get_legend().get_window_extent().x0 >= bars.get_window_extent().x1
 
 
 def test_figure_of_one_graph_is_written(rows, tmp_path):

@@ -81,6 +81,7 @@ LABELS = {
     "pubmed": "Pubmed",
     **{name: name.capitalize() for name in HETEROPHILOUS},
     **{row: style.label for row, style in ROW_STYLES.items()},
+    "mlp": "MLP",
     "cagcn": "CaGCN",
     "gats": "GATS",
     "directed_edges": "edges",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from edgewise.files.output import replace_file
+from edgewise.paper.formatting import display_name
 from edgewise.paper.study import GraphKey, StudyRow
 from edgewise.paper.study_predictors import PREDICTORS, REFERENCE_PREDICTORS, TRAINED_PREDICTORS
 from edgewise.plots.style import BLACK, BLUE, GREEN, OCHRE, ORANGE, PURPLE, SKY, VERMILION
@@ -274,9 +275,7 @@ def write_study_figure(rows: Sequence[StudyRow], path: Path) -> None:
 
 def draw_study(rows: Sequence[StudyRow]) -> Figure:
     """Draw edge ECE against KL, excess edge NLL against KL, and the concordance of each score."""
-    figure, (ece, nll, bars) = plt.subplots(
-        1, 3, figsize=(13.0, 4.9), layout="constrained", width_ratios=(1.0, 1.0, 0.85)
-    )
+    figure, ((ece, nll), (bars, corner)) = plt.subplots(2, 2, figsize=(9.4, 7.4), layout="constrained")
     excesses = excess_edge_nll(rows)
     others = [row for row, _ in excesses]
     _scatter(ece, others, [row.scores["edge_ece"] for row in others])
@@ -287,9 +286,15 @@ def draw_study(rows: Sequence[StudyRow]) -> Figure:
     nll.set_title("Edge NLL against the distance from the truth", **TITLE)
     nll.axline((MIN_PLOTTED, MIN_PLOTTED), (1.0, 1.0), color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     _bars(bars, rows)
-    handles, labels = ece.get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize="small", markerscale=1.4
+    corner.axis("off")
+    corner.legend(
+        *ece.get_legend_handles_labels(),
+        loc="center",
+        ncols=2,
+        frameon=False,
+        fontsize="small",
+        markerscale=1.4,
+        title="Trained models; references are hollow",
     )
     return figure
 
@@ -328,7 +333,7 @@ def _scatter(ax: Axes, rows: Sequence[StudyRow], heights: Sequence[float]) -> No
                 edgecolors=style.edge,
                 linewidths=0.8,
                 alpha=0.75,
-                label=predictor,
+                label=", ".join(map(display_name, predictor.split(", "))),
             )
     ax.set(xscale="log", yscale="log", xlabel="KL from the truth on test edges, nats")
     ax.spines[["top", "right"]].set_visible(False)
@@ -345,8 +350,9 @@ def _bars(ax: Axes, rows: Sequence[StudyRow]) -> None:
     ax.barh(places, percent, color=[BLUE if is_proper else ORANGE for is_proper in proper], height=0.65)
     if np.isfinite(limits).all():
         ax.hlines(places, limits[:, 0], limits[:, 1], color="0.2", linewidth=1.2)
-    for place, value in zip(places, percent, strict=True):
-        ax.text(2.0, place, f"{value:.0f}%", va="center", color="white", fontsize="small", fontweight="bold")
+    for place, value, is_proper in zip(places, percent, proper, strict=True):
+        color = "white" if is_proper else "black"  # readable on blue and on orange
+        ax.text(2.0, place, f"{value:.0f}%", va="center", color=color, fontsize="small", fontweight="bold")
     ax.axvline(50.0, color="0.6", linewidth=0.8, linestyle="--")
     ax.set_yticks(places, list(SCORE_NAMES.values()))
     ax.set(xlim=(0, 100), xlabel="pairs of trained models, percent")
