@@ -241,7 +241,7 @@ def strict(value: Any) -> Any:
 
 def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "scores.json"
-    settings = "--bins 5 --binning mass --closed left --norm max --edge-choice any --resamples 3 --seed 7"
+    settings = "--bins 5 --binning mass --closed left --norm max --edge-choice any --resamples 40 --seed 7"
     result = run(
         "evaluate", *options(saved), *settings.split(), "--confidence-level", 0.5, "--no-same-label", "--json", out
     )
@@ -256,7 +256,7 @@ def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -
         closed="left",
         norm="max",
         edge_choice="any",
-        n_resamples=3,
+        n_resamples=40,
         confidence_level=0.5,
         seed=7,
     )

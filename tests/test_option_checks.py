@@ -64,7 +64,9 @@ def test_integers_within_limits_pass(value):
     check_whole_number("folds", value, 1, 3)
 
 
-def test_unknown_choice_raises_with_the_valid_choices():
+def test_unknown_choice_raises_with_the_valid_choices_and_the_closest():
     check_option("kind", "width", ("width", "mass"))
     with pytest.raises(ValueError, match=r"^Expected kind to be one of width, mass, but got 'depth'\.$"):
         check_option("kind", "depth", ("width", "mass"))
+    with pytest.raises(ValueError, match=r"but got 'Widht'\. Did you mean 'width'\?$"):
+        check_option("kind", "Widht", ("width", "mass"))

@@ -30,7 +30,7 @@ SEEDED_CALLS: dict[str, Callable[[object], object]] = {
     "Seeds": lambda seed: ew.GCN(max_epochs=2).fit(DATA, SPLIT, seed=ew.Seeds(seed, seed, seed)),
     "CaGCN": fit_calibrator(ew.CaGCN),
     "GATS": fit_calibrator(ew.GATS),
-    "evaluate": lambda seed: ew.evaluate(PROBS, Y, DATA.edge_index, n_resamples=2, seed=seed),
+    "evaluate": lambda seed: ew.evaluate(PROBS, Y, DATA.edge_index, n_resamples=40, seed=seed),
     "synthetic": lambda seed: ew.synthetic(num_nodes=50, seed=seed),
     "truth": lambda seed: ew.synthetic(num_nodes=100, average_degree=8, seed=0).truth(burn_in=2, sweeps=20, seed=seed),
 }
@@ -47,7 +47,7 @@ def test_largest_seed_is_accepted_and_others_raise(name: str) -> None:
 def test_commands_accept_the_same_seeds(tmp_path: Path) -> None:
     arrays = {"probs": PROBS.numpy(), "labels": Y.numpy(), "edges": EDGE_INDEX.numpy()}
     args = ["evaluate", *options({name: save_npy(tmp_path / name, array) for name, array in arrays.items()})]
-    result = run(*args, "--resamples", 2, "--seed", MAX_SEED)
+    result = run(*args, "--resamples", 40, "--seed", MAX_SEED)
     assert result.exit_code == 0, result.stderr
     assert run("datasets", "--seed", MAX_SEED).exit_code == 0
     for command in (args, ["datasets"]):

@@ -1,7 +1,13 @@
 """Suggestions for misspelt names. This file imports neither torch nor NumPy, so that the command line stays fast."""
 
-from collections.abc import Iterable
+import inspect
+import sys
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -13,5 +19,30 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     ''
     """
     by_lower_case = {other.lower(): other for other in known}
-    similar = get_close_matches(str(name).lower(), by_lower_case, n=1)
+    similar = get_close_matches(str(name).lower(), by_lower_case, n=1, cutoff=0.65)
     return f" Did you mean {by_lower_case[similar[0]]!r}?" if similar else ""
+
+
+def suggest_keywords(callable_: F) -> F:
+    """Decorate a function or a dataclass, so that a misspelt keyword raises a TypeError with a suggestion.
+
+    Python does this itself since version 3.13.
+    """
+    if sys.version_info >= (3, 13):
+        return callable_
+    if isinstance(callable_, type):
+        callable_.__init__ = suggest_keywords(callable_.__init__)  # type: ignore[misc]
+        return callable_
+    names = tuple(inspect.signature(callable_).parameters)
+
+    @wraps(callable_)
+    def call(*args: Any, **keywords: Any) -> Any:
+        for keyword in keywords:
+            if keyword not in names:
+                raise TypeError(
+                    f"{callable_.__qualname__}() got an unexpected keyword argument {keyword!r}."
+                    f"{did_you_mean(keyword, names)}"
+                )
+        return callable_(*args, **keywords)
+
+    return call  # type: ignore[return-value]  # a wrapper with the same signature

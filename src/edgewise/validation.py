@@ -5,8 +5,10 @@ Functions that take an array return it in the form that the rest of the package 
 """
 
 import math
+import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +20,15 @@ from edgewise import kernels
 from edgewise.kernels.dispatch import worth_compiling
 from edgewise.suggestions import did_you_mean
 
-ArrayLike = Tensor | NDArray[np.generic]
+
+class SupportsToNumpy(Protocol):
+    """A column or a table of pandas or polars."""
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Return the values."""
+
+
+ArrayLike = Tensor | NDArray[Any] | Sequence[Any] | SupportsToNumpy
 
 # Arrays
 
@@ -29,7 +39,7 @@ def as_tensor(array: ArrayLike, name: str) -> Tensor:
 
 
 def dense_tensor(array: ArrayLike, name: str) -> Tensor:
-    """Convert an array to a dense tensor. A tensor is returned as is, with its gradient."""
+    """Convert an array, nested lists or a pandas column to a dense tensor. A tensor is returned with its gradient."""
     if isinstance(array, Tensor):
         if array.layout != torch.strided or array.device.type == "meta":
             raise ValueError(
@@ -37,24 +47,63 @@ def dense_tensor(array: ArrayLike, name: str) -> Tensor:
                 "Convert a sparse tensor with .to_dense()."
             )
         return array
-    if not isinstance(array, np.ndarray):
-        hint = "Convert a list with np.asarray. From a torch_geometric Data pass data.edge_index or data.y."
-        if hasattr(array, "train") and hasattr(array, "test"):
-            hint = "Pass one mask of the split, such as split.test."
-        elif isinstance(array, torch.nn.Module):
-            hint = "Convert a trained module to a posterior: ew.wrap(module, data)."
-        raise ValueError(f"Expected {name} to be a tensor or a NumPy array, but got {type(array).__name__}. {hint}")
-    return _from_numpy(array, name)
-
-
-def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        hint = (
-            f" Encode text as integers: np.unique({name}, return_inverse=True)[1]." if array.dtype.kind in "USO" else ""
-        )
+    if isinstance(array, list | tuple) and array and all(isinstance(row, Tensor) for row in array):
+        if len({(row.shape, row.dtype, row.device) for row in array}) == 1:
+            return torch.stack(list(array))
         raise ValueError(
-            f"Expected {name} to hold numbers of at most 64 bits, but got an array of dtype {array.dtype}.{hint}"
+            f"Expected {name} as tensors of one shape, dtype and device, but got shapes "
+            f"{', '.join(str(tuple(row.shape)) for row in array[:3])}. Pass one tensor."
         )
+    return _from_numpy(as_numpy(array, name), name)
+
+
+def as_numpy(array: object, name: str) -> NDArray[Any]:
+    """Convert nested lists or a pandas or polars column or table to an array. Values may be of any type."""
+    if isinstance(array, np.ndarray):
+        return array
+    if isinstance(array, Tensor):
+        return as_tensor(array, name).cpu().numpy()
+    if isinstance(array, list | tuple | range):
+        try:
+            values = np.asarray(array)
+        except ValueError as error:
+            raise ValueError(
+                f"Expected {name} as nested lists of one length, but the lists have different lengths."
+            ) from error
+        return values if values.size else values.astype(np.int64)  # an empty list has no type
+    if callable(getattr(array, "to_numpy", None)):
+        return np.asarray(array.to_numpy())  # type: ignore[attr-defined]
+    if callable(getattr(array, "toarray", None)):
+        raise ValueError(f"Expected {name} to be dense, but got a sparse array. Pass {name}.toarray().")
+    raise ValueError(
+        f"Expected {name} to be an array, a tensor, lists or a pandas column, but got {type(array).__name__}."
+        f"{_type_hint(array)}"
+    )
+
+
+def _type_hint(value: object) -> str:
+    if hasattr(value, "train") and hasattr(value, "test"):
+        return " Pass one mask of the split, such as split.test."
+    if isinstance(value, torch.nn.Module):
+        return " Convert a trained module to a posterior: ew.wrap(module, data)."
+    if hasattr(value, "predict_proba"):
+        return " Pass the probabilities: model.predict_proba(x)."
+    if hasattr(value, "edge_index"):
+        return " The graph is the second argument: ew.evaluate(probs, data)."
+    if isinstance(value, Iterable):
+        return " Pass a list of the values: list(…)."
+    return ""
+
+
+def _from_numpy(array: NDArray[Any], name: str) -> Tensor:
+    if array.dtype.kind == "O" and array.size:  # such as the nullable integers of pandas
+        inferred = np.asarray(array.tolist())
+        array = inferred if inferred.shape == array.shape else array
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        is_text = array.dtype.kind in "USO" and array.size > 0
+        found = f"{array.flat[0:1].tolist()[0]!r}" if is_text else f"an array of dtype {array.dtype}"
+        hint = TEXT_HINTS.get(name, "") if is_text else ""
+        raise ValueError(f"Expected {name} to hold numbers of at most 64 bits, but got {found}.{hint}")
     if array.dtype.kind == "u":  # torch wraps -1 around in comparisons with unsigned integers
         if array.dtype.itemsize == 8 and array.size and array.max() > np.iinfo(np.int64).max:
             raise ValueError(
@@ -73,13 +122,25 @@ def _from_numpy(array: NDArray[np.generic], name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
+MASK_HINT = " For a column such as ['train', 'test', …] pass np.asarray(column) == 'test'."
+TEXT_HINTS = {
+    "y": (
+        " For ew.evaluate pass the class of each column of probs in order as class_names=, such as clf.classes_ of a "
+        "scikit-learn classifier. Elsewhere number the labels: [list(classes).index(label) for label in y]."
+    ),
+    **dict.fromkeys(("mask", "train", "val", "test"), MASK_HINT),
+}
+
+
 def check_integers(tensor: Tensor, name: str) -> Tensor:
-    """Check that a tensor holds integers, and convert unsigned to signed."""
+    """Check that a tensor holds integers, and convert unsigned to signed. An empty tensor may have any dtype."""
+    if tensor.numel() == 0:
+        return tensor.long()
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
-        raise ValueError(
-            f"Expected {name} to hold integers, but got dtype {tensor.dtype}. If the values are integers, pass "
-            f"{name}.long() (NumPy: {name}.astype(int))."
-        )
+        hint = f"If the values are integers, pass {name}.long() (NumPy: {name}.astype(int))."
+        if name == "y" and tensor.dtype.is_floating_point and bool(tensor.isnan().any()):
+            hint = "If NaN means unknown, pass np.nan_to_num(np.asarray(y, float), nan=-1).astype(int)."
+        raise ValueError(f"Expected {name} to hold integers, but got dtype {tensor.dtype}. {hint}")
     return tensor if tensor.dtype.is_signed else tensor.long()
 
 
@@ -88,10 +149,12 @@ def check_integers(tensor: Tensor, name: str) -> Tensor:
 
 def check_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
     """Check that each node has a label, or -1 for unknown. ``rows`` is the word for nodes in the message."""
+    if y.ndim == 2 and y.shape[1] == 1:  # a column, as in OGB
+        y = y.squeeze(1)
     if y.ndim != 1 or num_nodes not in (None, len(y)):
         hint = " Pass one label for each node of the graph, in the same order." if y.ndim == 1 else ""
         if y.ndim == 2:
-            hint = " For a column pass y.squeeze(1)." if y.shape[1] == 1 else " For one-hot labels pass y.argmax(-1)."
+            hint = " For one-hot labels pass y.argmax(-1)."
         target = "each node" if num_nodes is None else f"each of the {num_nodes} {rows}"
         raise ValueError(f"Expected y to hold one label for {target}, but got shape {tuple(y.shape)}.{hint}")
     y = check_integers(y, "y")
@@ -105,25 +168,28 @@ def check_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -
 
 
 def check_mask(mask: Tensor, num_nodes: int, name: str) -> Bool[Tensor, " nodes"]:
-    """Check that a mask holds one boolean per node."""
-    if mask.dtype != torch.bool:
+    """Check that a mask holds one boolean per node, and convert numbers if all are 0 or 1."""
+    if mask.ndim == 2 and mask.shape[1] == 1 and len(mask) == num_nodes:
+        mask = mask.squeeze(1)
+    is_boolean = mask.dtype == torch.bool
+    if mask.shape == (num_nodes,) and (is_boolean or bool(((mask == 0) | (mask == 1)).all())):
+        return mask if is_boolean else mask.bool()
+    if not is_boolean and mask.ndim == 1:
         raise ValueError(
-            f"Expected {name} to hold booleans, one per node, but got dtype {mask.dtype}. "
-            f"For 0/1 numbers pass {name}.bool() (NumPy: {name}.astype(bool)). For node indices pass "
-            "torch_geometric.utils.index_to_mask(index, size)."
+            f"Expected {name} to hold one boolean (or 0 or 1) for each of the {num_nodes} nodes, but got numbers of "
+            f"shape {tuple(mask.shape)} and dtype {mask.dtype}. For node indices pass "
+            f"np.isin(np.arange({num_nodes}), {name})."
         )
-    if mask.shape != (num_nodes,):
-        hint = f" Choose one of the masks: {name}[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
-        raise ValueError(
-            f"Expected {name} of shape ({num_nodes},), one entry per node, but got {tuple(mask.shape)}.{hint}"
-        )
-    return mask
+    hint = f" Choose one of the masks: {name}[:, k]." if mask.ndim == 2 and len(mask) == num_nodes else ""
+    raise ValueError(f"Expected {name} of shape ({num_nodes},), one entry per node, but got {tuple(mask.shape)}.{hint}")
 
 
 def check_edges(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
     """Check that edges have shape (2, E) and connect nodes from 0 to num_nodes - 1."""
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         hint = " Pass edge_index.T." if edge_index.ndim == 2 and edge_index.shape[1] == 2 else ""
+        if edge_index.shape == (num_nodes, num_nodes):
+            hint = " For a dense adjacency pass scipy.sparse.csr_array(edge_index) (a tensor: edge_index.to_sparse())."
         raise ValueError(f"Expected edge_index of shape (2, edges), but got shape {tuple(edge_index.shape)}.{hint}")
     edge_index = check_integers(edge_index, "edge_index")
     if edge_index.shape[1] == 0:
@@ -177,6 +243,7 @@ def _format_set(sets: Tensor, column: int) -> str:
 # Distributions
 
 # Maximum |sum - 1| of a row. float64 arrays often hold values that were rounded to float32 or to a few decimals.
+ROUNDING_TOLERANCE = 0.02  # of probabilities that are rounded and normalized on request
 SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 CHECK_ELEMENTS = 1 << 22
 
@@ -184,10 +251,30 @@ CHECK_ELEMENTS = 1 << 22
 def check_distributions(p: Tensor, name: str, row: str) -> None:
     """Check that each p[i] is nonnegative and sums to 1. ``row`` is the word for p[i] in the message."""
     if p.dtype not in SUM_TOLERANCE:
-        raise ValueError(f"Expected {name} to hold floating-point probabilities, but got dtype {p.dtype}.")
-    bad = first_bad_row(p.detach().flatten(1), SUM_TOLERANCE[p.dtype])
-    if bad is not None:
-        _raise_bad_row(p[bad].flatten().double(), f"{row} {bad} of {name}", row)
+        hint = f"For predictions of 0 and 1 pass np.asarray({name}, float)."
+        raise ValueError(f"Expected {name} to hold floating-point probabilities, but got dtype {p.dtype}. {hint}")
+    _check_rows(p, name, row, SUM_TOLERANCE[p.dtype])
+
+
+def normalize_distributions(p: Tensor, name: str, row: str) -> Tensor:
+    """Divide each p[i] by its sum, which rounding to a few decimals may have moved from 1, by at most 2%."""
+    if p.dtype not in SUM_TOLERANCE:
+        check_distributions(p, name, row)
+    _check_rows(p, name, row, max(ROUNDING_TOLERANCE, SUM_TOLERANCE[p.dtype]))
+    total = p.sum(tuple(range(1, p.ndim)), keepdim=True, dtype=torch.float64)
+    return (p / total).to(p.dtype)
+
+
+def _check_rows(p: Tensor, name: str, row: str, tolerance: float) -> None:
+    bad = first_bad_row(p.detach().flatten(1), tolerance)
+    if bad is None:
+        return
+    if name == "probs" and len(p) > 1 and first_bad_row(p.detach().T, tolerance) is None:
+        raise ValueError(
+            f"Expected probabilities that sum to 1 in each {row}, but in {name} of shape {tuple(p.shape)} each column "
+            f"does. Pass {name}.T."
+        )
+    _raise_bad_row(p[bad].flatten().double(), bad, name, row)
 
 
 def first_bad_row(p: Tensor, tolerance: float) -> int | None:
@@ -204,7 +291,8 @@ def first_bad_row(p: Tensor, tolerance: float) -> int | None:
     return None
 
 
-def _raise_bad_row(values: Tensor, location: str, row: str) -> None:
+def _raise_bad_row(values: Tensor, index: int, name: str, row: str) -> None:
+    location = f"{row} {index} of {name}"
     if bool(values.isnan().any()):
         raise ValueError(
             f"Expected probabilities, but {location} holds NaN. Retrain the model if it diverged, or predict the "
@@ -218,17 +306,22 @@ def _raise_bad_row(values: Tensor, location: str, row: str) -> None:
     total = float(values.sum())
     raise ValueError(
         f"Expected probabilities that sum to 1 in each {row}, but {location} sums to {total:.6g}. "
-        f"{_sum_hint(total, len(values))}"
+        f"{_sum_hint(total, len(values), name)}"
     )
 
 
-def _sum_hint(total: float, num_values: int) -> str:
+def _sum_hint(total: float, num_values: int, name: str) -> str:
     if num_values == 1:
         return "If this is the probability of class 1, pass both columns: np.column_stack([1 - p, p])."
-    if abs(total - 1.0) < 0.02:
-        return "If the values are rounded, divide each row by its sum: p / p.sum(1, keepdims=True)."
+    if abs(total - 1.0) <= ROUNDING_TOLERANCE:
+        if name not in ("probs", "edge_probs"):
+            return "If the values are rounded, divide them by their sum."
+        return (
+            "If the values are rounded, pass normalize=True to ew.evaluate or ew.wrap (--normalize on the command "
+            "line), which divides them by their sum."
+        )
     if abs(total - 100.0) < 2.0:
-        return "For percentages pass p / 100."
+        return "For percentages pass np.asarray(p) / 100."
     return "For logits pass logits.softmax(-1). Remove columns that are not classes, such as ids."
 
 
@@ -236,10 +329,23 @@ def _sum_hint(total: float, num_values: int) -> str:
 
 
 def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
-    """Raise ValueError if an option is not one of the allowed values."""
+    """Raise ValueError if an option is not one of the allowed values.
+
+    >>> check_option("binning", "widht", ("width", "mass"))
+    Traceback (most recent call last):
+    ValueError: Expected binning to be one of width, mass, but got 'widht'. Did you mean 'width'?
+    """
     if value not in allowed:
         hint = did_you_mean(value, allowed)
         raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.{hint}")
+
+
+def warn(message: str) -> None:
+    """Issue a UserWarning that shows the line of the caller outside of this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "edgewise":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_whole_number(name: str, value: object, low: int, high: int) -> None:

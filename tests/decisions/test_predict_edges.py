@@ -194,10 +194,11 @@ def test_node_ids_are_used_in_pairs_and_table(ids):
         assert by_id["P(same)"].tolist() == by_number["P(same)"].tolist()
 
 
-def test_array_holds_pairs_as_columns_and_list_as_entries():
+def test_arrays_and_nested_lists_hold_pairs_as_columns_and_tuples_are_pairs():
     node = random_probs(3, 2)
-    square = [[0, 1], [1, 2]]
+    square = [[0, 0], [1, 2]]
     assert predict_edges(node, np.array(square))["end"].tolist() == [1, 2]
+    assert predict_edges(node, square)["end"].tolist() == [1, 2]
     assert predict_edges(node, [(0, 2), (1, 2)])["end"].tolist() == [2, 2]
     assert predict_edges(node, torch.tensor([[0, 1], [2, 2]]))["end"].tolist() == [2, 2]
 
@@ -222,7 +223,8 @@ INVALID = [
     ({"pairs": [(0, 1), (0, 9)]}, "pair 1 has 9"),
     ({"pairs": [(0, -1)]}, "pair 0 has -1"),
     ({"pairs": [(0, 1, 2)]}, r"entry 0 is \(0, 1, 2\)"),
-    ({"pairs": ["ab"]}, "entry 0 is 'ab'"),
+    ({"pairs": ["ab"]}, r"got shape \(1,\)"),
+    ({"pairs": [[0, 1], [1, 2], [2, 0]]}, r"\(3, 2\).*\[tuple\(pair\) for pair in pairs\]"),
     ({"pairs": np.zeros((5, 2), int)}, r"\(5, 2\). Pass pairs.T"),
     ({"pairs": [("a", "b")]}, "pass node_ids"),
     ({"pairs": np.array([[0.0], [1.0]])}, "got float64"),

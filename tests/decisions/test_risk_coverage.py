@@ -112,7 +112,7 @@ def test_empty_input_gives_nan():
         (np.array([0.5]), np.array([1]), "correct to hold booleans"),
         (np.array([0.5]), np.array([True, False]), r"shape \(elements,\)"),
         (np.array([[0.5]]), np.array([[True]]), r"shape \(elements,\)"),
-        ([0.5], np.array([True]), "confidence to be a tensor or a NumPy array"),
+        ({0.5}, np.array([True]), r"confidence to be an array.*but got set.*list\("),
     ],
 )
 def test_invalid_input_raises_value_error(confidence, correct, message):

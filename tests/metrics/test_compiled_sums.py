@@ -85,7 +85,7 @@ def test_short_inputs_do_not_import_numba():
     """The import takes a second, which pays off only for long inputs."""
     code = (
         "import sys, torch, edgewise as ew\n"
-        "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), same_label=True, n_resamples=2)\n"
+        "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), same_label=True, n_resamples=40)\n"
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,6 +13,8 @@ import edgewise as ew
 from helpers.random_predictions import cases, random_case, symmetric_joints
 from helpers.reference import loops
 
+pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none")  # random masks may be empty
+
 SCORES = ("count", "accuracy", "nll", "brier", "ece")
 
 
@@ -186,7 +188,7 @@ def test_unknown_labels_outside_the_mask():
 def test_scores_of_empty_sets_are_nan():
     probs, y, edge_index, _ = random_case(2)
     nothing = ew.evaluate(probs, y, edge_index, mask=torch.zeros(len(y), dtype=torch.bool), same_label=True)
-    no_edges = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), n_resamples=3)
+    no_edges = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), n_resamples=40)
     no_graph = ew.evaluate(torch.empty(0, 3), torch.empty(0, dtype=torch.long), torch.empty(2, 0, dtype=torch.long))
     by_mass = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), binning="mass", same_label=True)
     for ev in (nothing, no_edges, no_graph, by_mass):
@@ -271,7 +273,7 @@ def test_true_model_is_calibrated_on_edges_but_not_given_agreement():
 
 def test_printed_table_and_lookup_by_name():
     probs, y, edge_index, mask = random_case(3)
-    ev = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True, n_resamples=5)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True, n_resamples=40)
     text = str(ev)
     for word in (*ew.VIEWS, *ew.METRICS, "count", "homophily", "K index", "same label", "interval"):
         assert word in text

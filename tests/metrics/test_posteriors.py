@@ -37,7 +37,7 @@ def make_posteriors(dtype=torch.float64):
 
 @pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("options", [{}, {"binning": "mass"}, {"edge_choice": "any"}, {"n_resamples": 5}])
+@pytest.mark.parametrize("options", [{}, {"binning": "mass"}, {"edge_choice": "any"}, {"n_resamples": 40}])
 def test_posteriors_match_explicit_joints(kind, dtype, options):
     posteriors, y, edge_index, mask = make_posteriors(dtype)
     posterior = posteriors[kind]

@@ -73,18 +73,18 @@ INVALID_ATTRIBUTES = [
     ({"x": DATA.x[:, :0]}, "torch.eye(num_nodes)"),
     ({"x": DATA.x.unsqueeze(0)}, "shape (1, 90, 30)"),
     ({"x": DATA.x[:0].to_sparse()}, "shape (0, 30)"),
-    ({"x": DATA.x.tolist()}, "Expected x to be a tensor or a NumPy array, but got list."),
+    ({"x": {"features": DATA.x}}, "but got dict."),
     ({"x": np.array([["a"] * 3] * 90)}, "Expected x to hold numbers"),
     ({"x": DATA.x[1:]}, "Expected y to hold one label for each of the 89 rows of x, but got shape (90,)."),
     ({"y": DATA.y[1:]}, "Expected y to hold one label for each of the 90 rows of x, but got shape (89,)."),
-    ({"y": DATA.y.unsqueeze(1)}, "but got shape (90, 1). For a column pass y.squeeze(1)."),
+    ({"y": DATA.y.unsqueeze(0)}, "but got shape (1, 90)."),
     ({"y": DATA.y.float()}, "Expected y to hold integers, but got dtype torch.float32."),
     ({"y": DATA.y - 2}, "node 0 has label -2"),
     ({"edge_index": DATA.edge_index.T}, "Expected edge_index of shape (2, edges), but got shape"),
     ({"edge_index": DATA.edge_index.float()}, "Expected edge_index to hold integers, but got dtype torch.float32."),
     ({"edge_index": torch.tensor([[0, 90], [90, 0]])}, "hold nodes from 0 to 89, but edge 0 is [0, 90]."),
     ({"edge_index": torch.tensor([[0, 1, -1], [1, 0, 2]])}, "hold nodes from 0 to 89, but edge 2 is [-1, 2]."),
-    ({"edge_index": DATA.edge_index.tolist()}, "Expected edge_index to be a tensor or a NumPy array, but got list."),
+    ({"edge_index": DATA.edge_index.T.tolist()}, "edge_index.T. First convert the list to an array"),
 ]
 
 
@@ -143,17 +143,10 @@ def test_invalid_directed_option_raises():
 # Splits.
 
 INVALID_SPLITS = [
-    (
-        masks(train=SPLIT.train.long()),
-        "Expected train to hold booleans, one per node, but got dtype torch.int64. For 0/1",
-    ),
-    (
-        masks(val=SPLIT.val.nonzero().squeeze(1)),
-        "(NumPy: val.astype(bool)). For node indices pass torch_geometric.util",
-    ),
+    (masks(val=SPLIT.val.nonzero().squeeze(1)), "For node indices pass np.isin(np.arange(90), val)."),
     (masks(train=SPLIT.train[1:]), "Expected train of shape (90,), one entry per node, but got (89,)."),
     (masks(val=SPLIT.val.unsqueeze(0)), "Expected val of shape (90,), one entry per node, but got (1, 90)."),
-    (masks(val=SPLIT.val.unsqueeze(1)), "but got (90, 1). Choose one of the masks: val[:, k]."),
+    (masks(val=torch.stack([SPLIT.val] * 2, 1)), "but got (90, 2). Choose one of the masks: val[:, k]."),
     (masks(train=torch.zeros(90, dtype=torch.bool)), "Expected at least one train node, but the mask is empty."),
     (masks(val=torch.zeros(90, dtype=torch.bool)), "Expected at least one val node, but the mask is empty."),
     (masks(val=replace_value(SPLIT.val, TRAIN, True)), f"node {TRAIN} is in both"),
@@ -163,7 +156,7 @@ INVALID_SPLITS = [
     ),
     (masks(val=None), "SimpleNamespace has no val"),
     ((SPLIT.train, SPLIT.val), "tuple has no train"),
-    (masks(train=SPLIT.train.tolist()), "Expected train to be a tensor or a NumPy array, but got list."),
+    (masks(train={"train": SPLIT.train}), "but got dict."),
 ]
 
 

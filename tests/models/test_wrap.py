@@ -254,7 +254,7 @@ def test_samples_raise():
         ),
         (torch.tensor([[torch.nan, 0.3]]), "holds NaN"),
         (torch.tensor([0.5, 0.5]), "np.column_stack([1 - p, p])"),
-        ([[0.5, 0.5]], "but got list."),
+        ([[0.5, 0.5], [1.0]], "nested lists of one length"),
         (None, "but got NoneType."),
     ],
 )

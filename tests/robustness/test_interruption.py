@@ -40,7 +40,7 @@ def enable_ctrl_c() -> Iterator[None]:
 
 
 def evaluate(folder: Path) -> list[object]:
-    return [*evaluate_args(folder), "--resamples", 5, "--json", folder / "out.json"]
+    return [*evaluate_args(folder), "--resamples", 40, "--json", folder / "out.json"]
 
 
 def evaluate_and_draw(folder: Path) -> list[object]:

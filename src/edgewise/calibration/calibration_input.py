@@ -9,17 +9,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from edgewise.conversion import as_edges, as_labels, as_mask, edges_of, labels_of
 from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency, undirected_edges
 from edgewise.posterior import HasPosterior, Posterior, as_posterior
 from edgewise.validation import (
     SUM_TOLERANCE,
     ArrayLike,
     as_tensor,
-    check_edges,
-    check_labels,
-    check_mask,
     first_bad_row,
 )
+
+CPU = torch.device("cpu")
 
 
 class ValidationSplit(Protocol):
@@ -61,7 +61,7 @@ class Predictions:
                 "Expected data with edge_index, because this calibrator uses the graph, but got none. Pass the graph "
                 "of the logits: fit(logits, data, split), apply(logits, data)."
             )
-        edges = check_edges(as_tensor(self.raw_edge_index, "edge_index").cpu(), len(self.logits)).long()
+        edges = as_edges(self.raw_edge_index, len(self.logits), CPU).long()
         return undirected_edges(edges, len(self.logits))
 
     @cached_property
@@ -114,7 +114,7 @@ def predictions_on(logits: Float[Tensor, "nodes classes"], data: Any) -> Predict
     dtype = logits.dtype if logits.dtype in (torch.float32, torch.float64) else torch.float32
     # Clone, because tensors created in inference mode cannot be used with autograd.
     on_cpu = logits.detach().cpu().double().clone()
-    return Predictions(on_cpu, getattr(data, "edge_index", None), dtype, logits.device)
+    return Predictions(on_cpu, None if data is None else edges_of(data), dtype, logits.device)
 
 
 def calibration_input(
@@ -154,18 +154,12 @@ def calibration_input(
 
 def _labels(data: Any, num_nodes: int) -> Int[Tensor, " nodes"]:
     """Return the labels, or raise ValueError if there is not one label (or -1) per row of the logits."""
-    y = getattr(data, "y", None)
-    if y is None:
-        raise ValueError(
-            f"Expected data with labels y, but {type(data).__name__} has none. Pass a torch_geometric Data or any "
-            "object with this attribute."
-        )
-    return check_labels(as_tensor(y, "y").cpu(), num_nodes, "rows of the logits").long()
+    return as_labels(labels_of(data), num_nodes, "rows of the logits", CPU).long()
 
 
 def _mask(name: str, split: object, labels: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"] | None:
     mask = getattr(split, name, None)
-    return None if mask is None else check_mask(as_tensor(mask, name).cpu(), len(labels), name).clone()
+    return None if mask is None else as_mask(mask, len(labels), CPU, name).clone()
 
 
 def as_logits(inputs: LogitsLike) -> Float[Tensor, "nodes classes"]:

@@ -172,12 +172,12 @@ def _read_unique_edges(nodes: NodeFiles, path: Path) -> "np.ndarray":
     """Read the edges of a graph, each undirected edge once and without self-loops."""
     import torch
 
+    from edgewise.conversion import as_edges
     from edgewise.data.edges import scored_edges
-    from edgewise.validation import as_tensor, check_edges
 
-    edge_index = as_tensor(nodes.edges(path), "edge_index")
+    listed = nodes.edges(path)
     with name_files_in_errors(edge_index=path):
-        edge_index = check_edges(edge_index, nodes.num_nodes)
+        edge_index = as_edges(listed, nodes.num_nodes)
     all_nodes = torch.ones(nodes.num_nodes, dtype=torch.bool)
     unique_edges: np.ndarray = edge_index[:, scored_edges(edge_index, all_nodes)].numpy()
     return unique_edges

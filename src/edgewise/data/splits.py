@@ -16,9 +16,10 @@ from jaxtyping import Bool, Int
 from numpy.lib import format as npy
 from torch import Tensor
 
+from edgewise.conversion import as_labels
 from edgewise.files.arrays import FileError
 from edgewise.files.pickles import Indices, unpickle_integer_arrays
-from edgewise.validation import ArrayLike, as_tensor, check_labels, check_number, check_seed, check_whole_number
+from edgewise.validation import ArrayLike, check_number, check_seed, check_whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +147,7 @@ def _floor_product(fraction: float, count: int) -> int:
 
 
 def _check_split_labels(y: ArrayLike) -> Indices:
-    labels: Indices = check_labels(as_tensor(y, "y").cpu()).long().numpy()
+    labels: Indices = as_labels(y, device=torch.device("cpu")).long().numpy()
     if not (labels >= 0).any():
         raise ValueError("Expected at least one node with a label, but got none. Pass labels from 0.")
     return labels

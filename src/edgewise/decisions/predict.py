@@ -1,8 +1,6 @@
 """`predict_edges`: label and event probabilities for pairs of nodes, with node ids and class names."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,61 +9,17 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, NameLike, Names, as_columns, as_name_array, check_names, is_networkx
 from edgewise.decisions.edge_predictions import Column, EdgePredictions, as_array, constant_column
 from edgewise.decisions.events import EventLike, PairBeliefs, Progress, check_events, joint_methods, pair_beliefs
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
-from edgewise.validation import ArrayLike, check_integers, check_whole_number
-
-NameLike = ArrayLike | Sequence[str] | Sequence[int]
-PairsLike = ArrayLike | Sequence[tuple[object, object]]
+from edgewise.suggestions import suggest_keywords
+from edgewise.validation import check_integers, check_whole_number
 
 
-@dataclass(frozen=True, eq=False)
-class Names:
-    """Names of the nodes or classes 0, …, count - 1. ``values`` is None if they are named by their numbers."""
-
-    count: int
-    values: NDArray[Any] | None = None
-
-    def as_text(self) -> list[str]:
-        """Return all names as text."""
-        return [str(name) for name in (range(self.count) if self.values is None else self.values.tolist())]
-
-
-def check_names(names: NameLike | None, count: int, argument: str, thing: str) -> Names:
-    """Check that names are unique, one per node or class, and all text or all integers."""
-    if names is None:
-        return Names(count)
-    values = _as_name_array(names)
-    if values.shape != (count,):
-        shape = tuple(values.shape)
-        raise ValueError(f"Expected {argument} of shape ({count},), one per {thing}, but got shape {shape}.")
-    if values.dtype.kind == "O" and (kinds := {type(name).__name__ for name in values} - {"str"}):
-        raise ValueError(f"Expected {argument} to be all text or all integers, but got {' and '.join(sorted(kinds))}.")
-    if len(set(values.tolist())) < count:
-        duplicate = next(name for name, times in Counter(values.tolist()).items() if times > 1)
-        raise ValueError(f"Expected unique {argument}, but got {duplicate!r} twice. Rename one.")
-    return Names(count, values)
-
-
-def _as_name_array(names: object) -> NDArray[Any]:
-    """Convert names to integers or to Python strings, as fixed-width strings would pad every id to the longest."""
-    if isinstance(names, Tensor):
-        names = names.detach().cpu().numpy()
-    array = names if isinstance(names, np.ndarray) else np.asarray(names, dtype=object)
-    if array.dtype.kind == "O" and array.size and all(isinstance(name, np.integer | int) for name in array.flat):
-        array = np.array(array.tolist())
-    if array.dtype.kind in "iu":
-        return array if array.dtype == np.uint64 else array.astype(np.int64)
-    return array.astype(object)
-
-
-def check_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
-    """Check pairs of node names and return them as node indices.
-
-    An array or tensor holds pairs as columns (2, pairs), like edge_index. A list holds one pair per entry.
-    """
-    columns = _columns(pairs)
+def check_pairs(pairs: EdgesLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
+    """Check pairs of node names, in any form that `evaluate` accepts for edges, and return them as node indices."""
+    columns = _columns(pairs, nodes)
     indices = _as_indices(columns) if nodes.values is None else _look_up(columns, nodes.values)
     outside = (indices < 0) | (indices >= nodes.count)
     if outside.any():
@@ -82,19 +36,18 @@ def check_pairs(pairs: PairsLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
     return torch.from_numpy(indices)
 
 
-def _columns(pairs: PairsLike) -> NDArray[Any]:
-    if isinstance(pairs, Tensor):
-        columns = check_integers(pairs.detach(), "pairs").cpu().numpy()
-    elif isinstance(pairs, np.ndarray):
-        columns = pairs
-    else:
-        rows = [tuple(pair) if isinstance(pair, Sequence) and not isinstance(pair, str) else (pair,) for pair in pairs]
-        if any(len(row) != 2 for row in rows):
-            row = next(k for k, pair in enumerate(rows) if len(pair) != 2)
-            raise ValueError(f"Expected a list of pairs of nodes, but entry {row} is {pairs[row]!r}.")
-        columns = _as_name_array([*zip(*rows, strict=True)] if rows else np.empty((2, 0), np.int64))
+def _columns(pairs: EdgesLike, nodes: Names) -> NDArray[Any]:
+    if is_networkx(pairs) and nodes.values is not None:
+        pairs = list(pairs.edges())
+    columns = as_columns(pairs, nodes.count, "pairs")
+    if isinstance(columns, Tensor):
+        columns = check_integers(columns.detach(), "pairs").cpu().numpy()
+    elif columns.dtype.kind in "USO":
+        columns = np.stack([as_name_array(column) for column in columns.astype(object)])
     if columns.ndim != 2 or columns.shape[0] != 2:
-        hint = " Pass pairs.T." if columns.ndim == 2 and columns.shape[1] == 2 else ""
+        hint = ""
+        if columns.ndim == 2 and columns.shape[1] == 2:
+            hint = " Pass pairs.T, or tuples: [tuple(pair) for pair in pairs]."
         raise ValueError(f"Expected pairs of shape (2, pairs), but got shape {columns.shape}.{hint}")
     return columns
 
@@ -135,9 +88,10 @@ def _to_python(name: object) -> object:
     return name.item() if isinstance(name, np.generic) else name
 
 
+@suggest_keywords
 def predict_edges(
     posterior: Belief,
-    pairs: PairsLike,
+    pairs: EdgesLike,
     events: Iterable[EventLike] = ("same", "both_correct"),
     *,
     node_ids: NameLike | None = None,
@@ -154,7 +108,8 @@ def predict_edges(
         `PairwisePosterior` has joints for its edges. For other pairs the product of the node marginals is used, and
         the column ``method`` says so.
     pairs
-        An array (2, M), like edge_index, or a list of M pairs. Each pair becomes one row, in this order.
+        An array or nested lists (2, M), like edge_index, a list of M tuples, or any other form that `evaluate` accepts
+        for edges. Each pair becomes one row, in this order.
     events
         "same", "different", "both_correct" (each node has the argmax label of its marginal), "both=A", "any=A",
         "only_one=A" for a class A, or (name, booleans (C, C)) that are True where labels (start, end) belong to the

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, GraphLike
 from edgewise.data.edges import scored_edges
 from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, check_events, pair_beliefs
 from edgewise.files.tables import data_frame
@@ -207,8 +208,8 @@ class Selective:
 
 def selective(
     posterior: Belief,
-    y: ArrayLike,
-    edge_index: ArrayLike,
+    y: ArrayLike | GraphLike,
+    edge_index: EdgesLike | None = None,
     *,
     mask: ArrayLike | None = None,
     events: Iterable[EventLike] = ("same",),
@@ -226,9 +227,9 @@ def selective(
     posterior
         A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products.
     y
-        Labels (N,); -1 where unknown, outside the mask.
+        Labels (N,), -1 where unknown, outside the mask; or a graph with labels and edges, as in `evaluate`.
     edge_index
-        Edges (2, E), in one direction or in both.
+        Edges in any form that `evaluate` accepts, in one direction or in both.
     mask
         Nodes to use. By default all.
     events

@@ -9,8 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, as_edges
 from edgewise.data.edges import check_unique_edges
-from edgewise.validation import ArrayLike, as_tensor, check_edges, dense_tensor
+from edgewise.validation import ArrayLike, dense_tensor
 
 MAX_POTENTIAL = 1e30  # sums of larger potentials could overflow float32
 
@@ -49,7 +50,7 @@ class PairwiseMRF:
     def __init__(
         self,
         unary: ArrayLike,
-        edge_index: ArrayLike,
+        edge_index: EdgesLike,
         pairwise: ArrayLike,
         *,
         edge_scale: ArrayLike | None = None,
@@ -57,7 +58,7 @@ class PairwiseMRF:
     ):
         potentials = _check_unary(dense_tensor(unary, "unary"))
         *batch, nodes, classes = potentials.shape
-        edges = _check_edge_list(as_tensor(edge_index, "edge_index").to(potentials.device), nodes)
+        edges = _check_edge_list(as_edges(edge_index, nodes, potentials.device).long(), nodes)
         num_edges = edges.shape[1]
         couplings = _check_dtype(dense_tensor(pairwise, "pairwise"), "pairwise").to(potentials)
         couplings = _check_pairwise(couplings, batch, num_edges, classes)
@@ -178,9 +179,8 @@ def _check_unary(unary: Tensor) -> Float[Tensor, "*batch nodes classes"]:
     return unary
 
 
-def _check_edge_list(edge_index: Tensor, num_nodes: int) -> Int[Tensor, "2 edges"]:
+def _check_edge_list(edges: Int[Tensor, "2 edges"], num_nodes: int) -> Int[Tensor, "2 edges"]:
     """Check that there are no self-loops and that each edge is listed once."""
-    edges = check_edges(edge_index, num_nodes).long()
     loop = edges[0] == edges[1]
     if bool(loop.any()):
         e = int(loop.nonzero()[0])

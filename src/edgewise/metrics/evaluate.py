@@ -1,10 +1,12 @@
 """Evaluation of predictions on a graph."""
 
+import math
 from typing import get_args
 
 from jaxtyping import Int
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_node_sets
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import (
     Progress,
@@ -20,24 +22,27 @@ from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import (
     ArrayLike,
-    as_tensor,
-    check_node_sets,
     check_number,
     check_option,
     check_seed,
     check_whole_number,
+    warn,
 )
 
 
+@suggest_keywords
 def evaluate(
     probs: Belief,
-    y: ArrayLike,
-    edge_index: ArrayLike,
+    y: ArrayLike | GraphLike,
+    edge_index: EdgesLike | None = None,
     *,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
+    class_names: NameLike | None = None,
+    normalize: bool = False,
     n_bins: int = 15,
     binning: Kind = "width",
     norm: Norm = "l1",
@@ -57,18 +62,30 @@ def evaluate(
     probs
         Probabilities (N, C) with rows that sum to 1, not logits. The joint of an edge is then the product of the
         probabilities of its ends. Or a `Posterior`, which has its own joints, or an object with ``posterior()``, such
-        as a fitted model.
+        as a fitted model. Like all arrays here, a tensor, a NumPy array, lists, or a pandas table or column.
     y
-        True labels (N,). Labels outside the mask may be -1 for unknown.
+        True labels (N,), as column indices of ``probs``. Labels outside the mask may be -1 for unknown. Or a graph with
+        labels and edges: a torch_geometric Data with ``y`` and ``edge_index`` or ``adj_t``, a DGL graph with node data
+        ``y`` or ``label``, or a networkx graph with a node attribute of that name.
     edge_index
         Edges (2, E). An edge listed in both directions counts once, parallel edges count separately, and self-loops are
-        ignored.
+        ignored. Also a list of tuples, a table with two columns, a sparse N x N adjacency of scipy or torch, or a
+        graph. The nodes of a networkx graph are numbered in the order of ``list(graph.nodes)``, whatever their names
+        are: row k of ``probs`` belongs to the k-th. By default the edges of the graph passed as ``y``. With labels
+        only, nodes are scored, and all edge views are empty.
     mask
-        Boolean mask (N,) of the scored nodes. By default all nodes are scored.
+        Mask (N,) of the scored nodes, booleans or numbers 0 and 1. By default all nodes are scored.
     edge_probs
         Joints (E, C, C), where row e belongs to ``edge_index[:, e]``. By default the product of the probabilities of
         the ends. If an edge is listed in both directions, the joint of the more frequent direction is scored, or that
         of (low, high) if both are equally frequent.
+    class_names
+        Class of each column of ``probs``, text or integers (C,), such as ``clf.classes_`` of a scikit-learn classifier.
+        Labels are looked up among them. Missing labels (None, NaN, "") are unknown. By default the columns of a pandas
+        ``probs``. Labels that are numbers are column indices if the names are text.
+    normalize
+        Divide probabilities by the sum of their row. Use it for values rounded to a few decimals, whose rows sum to 1
+        within 2%. Logits and percentages still raise ValueError.
     n_bins
         Number of confidence bins.
     binning
@@ -86,12 +103,13 @@ def evaluate(
         Also score the event "both ends have the same label". This reads all classes of every edge, unlike the sixteen
         scores of the views, and takes several times as long on 10^8 edges.
     node_sets
-        Also score M sets of k nodes, such as wedges or triangles, given as an index (k, M). A set counts as often as it
-        is listed, if all its nodes are in the mask. ``edge_choice`` "any" or "all" applies as for edges. A
-        `PairwisePosterior` has joints of sets that its edges connect. k is arbitrary for independent nodes, and at most
-        6 for other posteriors.
+        Also score M sets of k nodes, such as wedges or triangles, given as an index (k, M) or a list of tuples. A set
+        counts as often as it is listed, if all its nodes are in the mask. ``edge_choice`` "any" or "all" applies as for
+        edges. A `PairwisePosterior` has joints of sets that its edges connect. k is arbitrary for independent nodes,
+        and at most 6 for other posteriors.
     n_resamples
-        Number of resamples of the nodes for confidence intervals, or 0 for none. The intervals are corrected for the
+        Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
+        for 95%, the intervals are too narrow, and a warning says so. The intervals are corrected for the
         upward bias of the calibration error, so for a nearly calibrated model the interval can lie below the error
         itself. They are too wide, by at most a factor √3, if few edges share nodes. The correction is incomplete near
         zero: to test whether an error exceeds chance, compare it with errors for labels drawn from the probabilities.
@@ -122,7 +140,12 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
-    inputs = check_scoring_input(probs, y, edge_index, mask, edge_probs)
+    inputs = check_scoring_input(probs, y, edge_index, mask, edge_probs, class_names, normalize)
+    if mask is not None and len(inputs.y) and not bool(inputs.mask.any()):
+        warn(
+            f"The mask selects none of the {len(inputs.y)} nodes, so no node is scored and scores are NaN. Check how "
+            "the mask was made."
+        )
     sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
     task = prepare(inputs, edge_choice)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
@@ -143,6 +166,12 @@ def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confid
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
     check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)
+    if 0 < n_resamples * (1 - confidence_level) < 2 - 1e-9:
+        enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
+        warn(
+            f"{n_resamples} resamples are too few for intervals of level {confidence_level:g}, which are too narrow "
+            f"(with one resample, of width 0). Use n_resamples of at least {enough}, better ten times as many."
+        )
 
 
 def _check_scored_sets(node_sets: ArrayLike, inputs: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:
@@ -151,5 +180,4 @@ def _check_scored_sets(node_sets: ArrayLike, inputs: ScoringInput, has_edge_prob
             "Expected a posterior with joints of node sets, but edge_probs are joints of edges only. Omit node_sets, "
             "or build a posterior with ew.PairwisePosterior.from_joints."
         )
-    sets = as_tensor(node_sets, "node_sets").to(inputs.y.device)
-    return check_node_sets(sets, len(inputs.y), "node_sets")
+    return as_node_sets(node_sets, len(inputs.y), inputs.y.device, "node_sets")

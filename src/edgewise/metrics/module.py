@@ -7,6 +7,7 @@ import torch.distributed
 from torch import Tensor
 from torchmetrics import Metric
 
+from edgewise.conversion import EdgesLike, GraphLike
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.evaluation import Evaluation
@@ -94,8 +95,8 @@ class GraphCalibration(Metric):
     def update(
         self,
         probs: Belief,
-        y: ArrayLike,
-        edge_index: ArrayLike,
+        y: ArrayLike | GraphLike,
+        edge_index: EdgesLike | None = None,
         mask: ArrayLike | None = None,
         edge_probs: ArrayLike | None = None,
     ) -> None:

@@ -8,16 +8,28 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.conversion import (
+    EdgesLike,
+    GraphLike,
+    NameLike,
+    as_edges,
+    as_labels,
+    as_mask,
+    check_names,
+    column_names,
+    is_adjacency,
+    is_graph,
+    labels_of,
+    number_labels,
+)
 from edgewise.posterior import Belief, IndependentPosterior, Posterior, as_posterior
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
     check_distributions,
-    check_edges,
-    check_labels,
-    check_mask,
     check_option,
     check_whole_number,
+    normalize_distributions,
 )
 
 Kind = Literal["width", "mass"]
@@ -59,13 +71,15 @@ class ScoringInput(NamedTuple):
 
 def check_scoring_input(
     probs: Belief,
-    y: ArrayLike,
-    edge_index: ArrayLike,
+    y: ArrayLike | GraphLike,
+    edge_index: EdgesLike | None = None,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
+    class_names: NameLike | None = None,
+    normalize: bool = False,
 ) -> ScoringInput:
-    """Check all inputs and convert them to tensors on the device of the probabilities."""
-    posterior = as_posterior(probs)
+    """Check the arguments of `evaluate`, and convert them to tensors on the device of the probabilities."""
+    posterior = as_posterior(probs, normalize=normalize)
     is_product = isinstance(posterior, IndependentPosterior)
     if edge_probs is not None and not is_product:
         raise ValueError("Expected joints from the posterior or from edge_probs, but got both. Omit edge_probs.")
@@ -73,14 +87,19 @@ def check_scoring_input(
     nodes, classes = p.shape
     selected = torch.ones(nodes, dtype=torch.bool, device=p.device)
     if mask is not None:
-        selected = check_mask(_to_device(mask, "mask", p.device), nodes, "mask")
-    labels = _check_scored_labels(_to_device(y, "y", p.device), selected, classes)
-    edges = check_edges(_to_device(edge_index, "edge_index", p.device), nodes)
+        selected = as_mask(mask, nodes, p.device)
+    if is_graph(y):
+        y, edge_index = labels_of(y), y if edge_index is None else edge_index
+    argument, names = ("probs.columns", column_names(probs)) if class_names is None else ("class_names", class_names)
+    if names is not None:
+        y = number_labels(y, check_names(names, classes, argument, "column of probs"), selected, argument)
+    labels = _check_scored_labels(as_labels(y, nodes, "rows of probs", p.device), selected, classes)
+    edges = as_edges([] if edge_index is None else edge_index, nodes, p.device)
     joints = None
     if edge_probs is not None:
-        joints = _joints_from_list(
-            _check_joints(_to_device(edge_probs, "edge_probs", p.device), edges.shape[1], classes)
-        )
+        _check_order(edge_index)
+        listed = as_tensor(edge_probs, "edge_probs").to(p.device)
+        joints = _joints_from_list(_check_joints(listed, edges.shape[1], classes, normalize))
     elif not is_product:
         joints = _joints_from_posterior(posterior)
     return ScoringInput(p, labels, edges, selected, joints)
@@ -97,34 +116,43 @@ def _joints_from_posterior(posterior: Posterior) -> Joints:
     return lambda ends, positions: detached.marginal(ends)
 
 
-def _to_device(array: ArrayLike, name: str, device: torch.device) -> Tensor:
-    return as_tensor(array, name).to(device)
-
-
 def _check_scored_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
     """Check that labels are at most C - 1, and that labels in the mask are known."""
-    y = check_labels(y, len(mask), "rows of probs")
     if bool((y >= num_classes).any()):
-        i = int((y >= num_classes).nonzero()[0])
+        i, known = int((y >= num_classes).nonzero()[0]), y[y >= 0]
+        hint = ""
+        if (int(known.min()), int(known.max())) == (1, num_classes):
+            hint = " If classes are numbered from 1, pass np.maximum(np.asarray(y), 0) - 1."
         raise ValueError(
             f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
-            f"label outside the mask, but node {i} has label {int(y[i])}."
+            f"label outside the mask, but node {i} has label {int(y[i])}.{hint}"
         )
     unknown = mask & (y < 0)
     if bool(unknown.any()):
         raise ValueError(
             f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
-            "Exclude such nodes with mask=(y >= 0)."
+            f"Exclude such nodes with mask=np.isin(y, range({num_classes}))."
         )
     return y
 
 
-def _check_joints(edge_probs: Tensor, num_edges: int, num_classes: int) -> Tensor:
+def _check_order(edge_index: EdgesLike | None) -> None:
+    """Raise ValueError for edges without an order, which rows of edge_probs cannot be matched with."""
+    if is_adjacency(edge_index) or (is_graph(edge_index) and getattr(edge_index, "adj_t", None) is not None):
+        raise ValueError(
+            "Expected edge_index of shape (2, edges), because row e of edge_probs belongs to edge_index[:, e], but got "
+            "an adjacency. Pass the edges in the order of edge_probs."
+        )
+
+
+def _check_joints(edge_probs: Tensor, num_edges: int, num_classes: int, normalize: bool) -> Tensor:
     expected = (num_edges, num_classes, num_classes)
     if edge_probs.shape != expected:
         raise ValueError(
             f"Expected edge_probs of shape (edges, classes, classes) = {expected}, one joint for each column of "
             f"edge_index, but got shape {tuple(edge_probs.shape)}."
         )
+    if normalize:
+        return normalize_distributions(edge_probs, "edge_probs", "edge")
     check_distributions(edge_probs, "edge_probs", "edge")
     return edge_probs

@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from edgewise.conversion import as_edges, as_labels, as_mask, edges_of
 from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency, undirected_edges
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import SparseMatrix
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
-    check_edges,
-    check_labels,
-    check_mask,
     check_option,
     check_whole_number,
 )
 
+CPU = torch.device("cpu")
 MIN_DENSE_FRACTION = 0.3  # of non-zeros, above which a dense product is faster
 
 Features = Any  # a scipy csr_array, which has no type stubs, or a dense tensor
@@ -179,7 +178,7 @@ def prepare_task(
     check_option("directed", directed, DIRECTED)
     checked_device = _check_device(device)
     x, dtype = check_features(data.x)
-    labels = check_labels(as_tensor(data.y, "y").cpu(), x.shape[0], "rows of x").long()
+    labels = as_labels(data.y, x.shape[0], "rows of x", CPU).long()
     train, val = (check_nodes(name, split, labels) for name in ("train", "val"))
     if bool((train & val).any()):
         node = int((train & val).nonzero()[0])
@@ -212,7 +211,7 @@ def prepare_graph(data: Any, *, directed: Directed, dtype: torch.dtype, device: 
 
 def _check_attributes(data: Any, names: tuple[str, ...]) -> None:
     for name in names:
-        if getattr(data, name, None) is None:
+        if (edges_of(data) if name == "edge_index" else getattr(data, name, None)) is None:
             raise ValueError(
                 f"Expected data with {', '.join(names[:-1])} and {names[-1]}, but {type(data).__name__} has no {name}. "
                 "Pass a torch_geometric Data or any object with these attributes."
@@ -225,7 +224,7 @@ def _check_attributes(data: Any, names: tuple[str, ...]) -> None:
 
 
 def _prepare_edges(data: Any, directed: Directed, num_nodes: int) -> Int[Tensor, "2 edges"]:
-    edges = check_edges(as_tensor(data.edge_index, "edge_index").cpu(), num_nodes).long()
+    edges = as_edges(edges_of(data), num_nodes, CPU).long()
     if directed == "refuse":
         _check_both_directions(edges[:, edges[0] != edges[1]], num_nodes)
     return undirected_edges(edges, num_nodes)
@@ -251,9 +250,9 @@ def check_nodes(name: str, split: LabeledNodes, labels: Int[Tensor, " nodes"]) -
     if mask is None:
         raise ValueError(
             f"Expected a split with the masks train and val, but a {type(split).__name__} has no {name}. Pass one of "
-            "ew.make_splits(y) or ew.Split(data.train_mask, data.val_mask, data.test_mask)."
+            "ew.make_splits(y) or ew.Split.from_data(data)."
         )
-    nodes = check_mask(as_tensor(mask, name).cpu(), len(labels), name)
+    nodes = as_mask(mask, len(labels), CPU, name)
     if not bool(nodes.any()):
         raise ValueError(
             f"Expected at least one {name} node, but the mask is empty. Training nodes are needed to fit a model, and "

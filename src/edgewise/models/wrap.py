@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from edgewise.posterior import IndependentPosterior
+from edgewise.posterior import IndependentPosterior, as_posterior
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import SUM_TOLERANCE, ArrayLike, as_tensor, first_bad_row
 
 Classifier = Callable[[Tensor, Tensor], Tensor]
 
 
-def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> IndependentPosterior:
+@suggest_keywords
+def wrap(
+    module_or_probabilities: Classifier | ArrayLike, data: Any = None, *, normalize: bool = False
+) -> IndependentPosterior:
     """Return the posterior of a trained module that maps (x, edge_index) to logits, or of probabilities (N, C).
 
     A module is called once, in evaluation mode and on its own device. Its mode is restored afterwards.
@@ -25,6 +28,8 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
         sum to 1. A ValueError is raised if a module returns probabilities instead of logits.
     data
         A torch_geometric Data, or anything with ``x`` and ``edge_index``. Only a module needs it.
+    normalize
+        Divide probabilities by the sum of their row, which must be 1 within 2%: for rounded values.
 
     Examples
     --------
@@ -32,17 +37,11 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     >>> data = Data(x=torch.zeros(3, 5), edge_index=torch.tensor([[0, 1], [1, 0]]))
     >>> wrap(lambda x, edge_index: x[:, :2], data).node.tolist()
     [[0.5, 0.5], [0.5, 0.5], [0.5, 0.5]]
-    >>> wrap(torch.tensor([[0.9, 0.1]]))
+    >>> wrap([[0.9, 0.1]])
     IndependentPosterior(nodes=1, classes=2)
     """
-    if isinstance(module_or_probabilities, Tensor | np.ndarray):
-        return _from_probabilities(module_or_probabilities, data)
     if not callable(module_or_probabilities):
-        fix = "Call its posterior() instead." if hasattr(module_or_probabilities, "posterior") else ""
-        raise ValueError(
-            "Expected a trained module, or probabilities as a tensor or an array, but got "
-            f"{type(module_or_probabilities).__name__}. {fix}".rstrip()
-        )
+        return _from_probabilities(module_or_probabilities, data, normalize)
     if getattr(data, "x", None) is None or getattr(data, "edge_index", None) is None:
         raise ValueError(
             f"Expected data with x and edge_index as input of the module, but got {type(data).__name__}. Call "
@@ -60,21 +59,18 @@ def wrap(module_or_probabilities: Classifier | ArrayLike, data: Any = None) -> I
     return IndependentPosterior(logits.softmax(-1))
 
 
-def _from_probabilities(probabilities: ArrayLike, data: Any) -> IndependentPosterior:
-    if probabilities.ndim != 2:
-        fix = {
-            1: "If they are probabilities p of class 1, pass both columns: np.column_stack([1 - p, p]).",
-            3: "If they are several samples, use ew.MixturePosterior(samples).",
-        }
+def _from_probabilities(probabilities: ArrayLike, data: Any, normalize: bool) -> IndependentPosterior:
+    if hasattr(probabilities, "posterior"):
         raise ValueError(
-            f"Expected probabilities of shape (nodes, classes), but got shape {tuple(probabilities.shape)}. "
-            f"{fix.get(probabilities.ndim, '')}".rstrip()
+            f"Expected a trained module or probabilities, but got {type(probabilities).__name__}. Call its posterior() "
+            "instead."
         )
-    if getattr(data, "num_nodes", None) not in (None, len(probabilities)):
+    posterior = as_posterior(probabilities, normalize=normalize)
+    if getattr(data, "num_nodes", None) not in (None, posterior.num_nodes):
         raise ValueError(
-            f"Expected probabilities for {data.num_nodes} nodes, but got shape {tuple(probabilities.shape)}."
+            f"Expected probabilities for {data.num_nodes} nodes, but got shape {tuple(posterior.node.shape)}."
         )
-    return IndependentPosterior(probabilities)
+    return IndependentPosterior(posterior.node)
 
 
 def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:

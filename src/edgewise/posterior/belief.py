@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, as_edges, as_node_sets
 from edgewise.files.tensors import read_tensors, write_tensors
-from edgewise.validation import ArrayLike, as_tensor, check_edges, check_node_sets
+from edgewise.validation import ArrayLike
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ class Posterior(ABC):
         """Dimensions before the nodes: () for one posterior, (B,) for a batch on the same graph."""
         return tuple(self.node.shape[:-2])
 
-    def joint(self, edge_index: ArrayLike) -> Float[Tensor, "*batch edges classes classes"]:
+    def joint(self, edge_index: EdgesLike) -> Float[Tensor, "*batch edges classes classes"]:
         """Return P(y_i = l, y_j = m) of each pair (i, j). For i = j it is diagonal, with the marginal of node i."""
-        pairs = check_edges(as_tensor(edge_index, "edge_index").to(self.node.device), self.num_nodes).long()
+        pairs = as_edges(edge_index, self.num_nodes, self.node.device).long()
         is_loop = pairs[0] == pairs[1]
         if not bool(is_loop.any()):
             return self._compute_joints(pairs)
@@ -154,9 +155,7 @@ class Posterior(ABC):
         >>> coins.marginal(torch.tensor([[0], [1], [3]])).shape
         torch.Size([1, 2, 2, 2])
         """
-        return self._compute_joints(
-            check_node_sets(as_tensor(nodes, "nodes").to(self.node.device), self.num_nodes, "nodes")
-        )
+        return self._compute_joints(as_node_sets(nodes, self.num_nodes, self.node.device))
 
     def _compute_joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*shape"]:
         (size, num_sets), entries = nodes.shape, self.num_classes ** nodes.shape[0]

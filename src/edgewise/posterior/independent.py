@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
-from edgewise.validation import ArrayLike, check_distributions, dense_tensor
+from edgewise.validation import ArrayLike, check_distributions, dense_tensor, normalize_distributions
 
 
 class HasPosterior(Protocol):
@@ -58,10 +58,11 @@ class IndependentPosterior(Posterior):
         return joint
 
 
-def as_posterior(belief: Belief) -> Posterior:
+def as_posterior(belief: Belief, *, normalize: bool = False) -> Posterior:
     """Convert probabilities (nodes, classes), or an object with ``posterior()``, to a `Posterior`.
 
     A `Posterior` is returned as is. Logits raise ValueError. All functions that accept predictions use this conversion.
+    With ``normalize``, rows that sum to 1 within 2% are divided by their sum.
 
     Examples
     --------
@@ -76,10 +77,21 @@ def as_posterior(belief: Belief) -> Posterior:
     if not isinstance(belief, Posterior):
         probs = dense_tensor(belief, "probs")  # type: ignore[arg-type]
         if probs.ndim != 2:
-            raise ValueError(f"Expected probs of shape (nodes, classes), but got shape {tuple(probs.shape)}.")
-        return IndependentPosterior(probs)
+            raise ValueError(
+                f"Expected probs of shape (nodes, classes), but got shape {tuple(probs.shape)}."
+                f"{_shape_hint(probs.ndim, probs.is_floating_point())}"
+            )
+        return IndependentPosterior(normalize_distributions(probs, "probs", "row") if normalize else probs)
     if belief.batch_shape:
         raise ValueError(
             f"Expected one posterior, but got a batch of shape {belief.batch_shape}. Select one: posterior[b]."
         )
     return belief
+
+
+def _shape_hint(ndim: int, is_floating_point: bool) -> str:
+    if ndim == 1 and is_floating_point:
+        return " For probabilities of class 1 pass both columns: np.column_stack([1 - p, p])."
+    if ndim == 1:
+        return " Instead of predicted labels pass their probabilities, such as model.predict_proba(x)."
+    return " For several samples pass ew.MixturePosterior(samples)." if ndim == 3 else ""

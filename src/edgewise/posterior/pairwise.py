@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from edgewise.conversion import EdgesLike, as_edges
 from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
 from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
-from edgewise.validation import ArrayLike, as_tensor, check_distributions, check_edges, dense_tensor
+from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
 
@@ -55,7 +56,7 @@ class PairwisePosterior(Posterior):
     def __init__(
         self,
         log_node: ArrayLike,
-        edge_index: ArrayLike,
+        edge_index: EdgesLike,
         messages: ArrayLike,
         pairwise: ArrayLike,
         edge_scale: ArrayLike | None = None,
@@ -66,7 +67,7 @@ class PairwisePosterior(Posterior):
         self._log_node = dense_tensor(log_node, "log_node")
         check_node_shape(self._log_node, "log_node")
         *batch, nodes, classes = self._log_node.shape
-        self._edge_index = check_edges(as_tensor(edge_index, "edge_index").to(self._log_node.device), nodes).long()
+        self._edge_index = as_edges(edge_index, nodes, self._log_node.device).long()
         edges = self._edge_index.shape[1]
         self._messages, self._pairwise = dense_tensor(messages, "messages"), dense_tensor(pairwise, "pairwise")
         _check_shape("messages", self._messages, (*batch, 2, edges, classes))
@@ -86,7 +87,7 @@ class PairwisePosterior(Posterior):
             )
 
     @classmethod
-    def from_joints(cls, node: ArrayLike, edge_index: ArrayLike, joints: ArrayLike) -> "PairwisePosterior":
+    def from_joints(cls, node: ArrayLike, edge_index: EdgesLike, joints: ArrayLike) -> "PairwisePosterior":
         """Build the posterior from given marginals and edge joints.
 
         The joint of more than two nodes is then Π_edges b_ij Π_nodes b_i^(1 - degree), normalized.
@@ -103,7 +104,7 @@ class PairwisePosterior(Posterior):
         marginals, pairs = dense_tensor(node, "node"), dense_tensor(joints, "joints")
         check_node_shape(marginals, "node")
         check_distributions(marginals.flatten(0, -2), "node", "row")
-        edges = check_edges(as_tensor(edge_index, "edge_index"), marginals.shape[-2]).long()
+        edges = as_edges(edge_index, marginals.shape[-2]).long()
         *batch, _, classes = marginals.shape
         _check_shape("joints", pairs, (*batch, edges.shape[1], classes, classes))
         check_distributions(pairs.flatten(0, -3), "joints", "edge")

@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.conversion import as_mask
 from edgewise.inference import PairwiseMRF, exact_marginals
 from edgewise.inference.exact import TooManyLabelings
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelDistribution, observed_labels
 from edgewise.simulation.gibbs import EXACT, TruthReport, expected_class_weights, gibbs_marginals
-from edgewise.validation import ArrayLike, as_tensor, check_mask, check_seed, check_whole_number
+from edgewise.validation import ArrayLike, check_seed, check_whole_number
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -156,7 +157,7 @@ class SyntheticGraph:
     def _condition(self, evidence: ArrayLike | None) -> LabelDistribution:
         if evidence is None:
             return self.field
-        mask = check_mask(as_tensor(evidence, "evidence").cpu(), self.field.num_nodes, "evidence")
+        mask = as_mask(evidence, self.field.num_nodes, torch.device("cpu"), "evidence")
         return self.field.condition(observed_labels(mask, self.data.y))
 
     def _starts(self, chains: int, seed: int) -> Int[Tensor, "chains nodes"]:
