@@ -72,7 +72,7 @@ def test_node_probabilities_are_mapped_per_class_and_normalized(case):
         (torch.tensor([1.5]), torch.tensor([True]), "but got 1.5."),
         (torch.tensor([0.2, -0.5]), torch.tensor([True, True]), "but got -0.5."),
         (torch.tensor([float("nan")]), torch.tensor([True]), "but got nan."),
-        ([0.5], torch.tensor([True]), "Expected probability to be a tensor or a NumPy array, but got list."),
+        ({0.5}, torch.tensor([True]), "Expected probability to be an array"),
     ],
 )
 def test_invalid_observations_raise(probability, happened, match):

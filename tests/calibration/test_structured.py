@@ -184,7 +184,7 @@ def test_sparse_and_dense_features_give_the_same_bits(case):
             torch.full((60, 2), math.nan),
             "those of node 0",
         ),
-        ([[1.0]] * 60, "Expected x to be a tensor or a NumPy array, but got list."),
+        ([[1.0]] * 59 + [[]], "x as nested lists of one length"),
     ],
 )
 def test_invalid_features_raise(case, x, match):

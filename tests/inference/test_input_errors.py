@@ -28,7 +28,7 @@ IMPOSSIBLE = zeros_except((1, 1), -torch.inf)
 
 INVALID_INPUTS = [
     # unary
-    ({"unary": [[0.0, 1.0]]}, "but got list"),
+    ({"unary": [[0.0, 1.0], [0.0]]}, "nested lists of one length"),
     ({"unary": torch.zeros(3)}, "(batch, nodes, classes), but got shape (3,)"),
     ({"unary": torch.zeros(1, 1, 3, 2)}, "but got shape (1, 1, 3, 2)"),
     ({"unary": torch.zeros(3, 0)}, "but got shape (3, 0)"),
@@ -42,7 +42,7 @@ INVALID_INPUTS = [
     ({"unary": zeros_except((1, 2), -torch.inf, (2, 3, 2))}, "node 2 of batch item 1 has no possible label"),
     ({"unary": zeros_except((1, 0, 1), torch.nan, (2, 3, 2))}, "node 0 of batch item 1 holds NaN or +inf"),
     # edge_index
-    ({"edge_index": [[0], [1]]}, "but got list"),
+    ({"edge_index": [[0, 1], [1, 2], [2, 0]]}, "edge_index = np.array(edge_index)"),
     ({"edge_index": torch.zeros(3, 2, dtype=torch.long)}, "but got shape (3, 2). Pass edge_index.T"),
     ({"edge_index": EDGES.float()}, "but got dtype torch.float32"),
     ({"edge_index": EDGES + 1}, "from 0 to 2, but edge 1 is [2, 3]"),

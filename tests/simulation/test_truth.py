@@ -143,9 +143,9 @@ def test_gibbs_chains_replace_exact_inference_only_if_there_are_too_many_labelin
     ("evidence", "fact"),
     [
         (torch.ones(5, dtype=torch.bool), r"\(6,\).*but got \(5,\)"),
-        (torch.ones(6), "booleans"),
-        (np.array([0, 1]), "booleans.*index_to_mask"),
-        ([True] * 6, "tensor"),
+        (torch.full((6,), 0.5), "boolean"),
+        (np.array([0, 1]), "np.isin"),
+        ({0, 1}, "array"),
     ],
 )
 def test_evidence_that_is_not_a_mask_raises(evidence, fact):
