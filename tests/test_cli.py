@@ -263,7 +263,7 @@ def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -
     document = json.loads(out.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     assert document.pop("version") == ew.__version__
     assert document.pop("files") == {**{name: str(file) for name, file in saved.items()}, "edge_probs": None}
-    assert document.pop("settings") == {"edge_choice": "any", "n_resamples": 3, "confidence_level": 0.5, "seed": 7}
+    assert document.pop("settings") == {"edge_choice": "any", "n_resamples": 40, "confidence_level": 0.5, "seed": 7}
     assert document == strict(evaluation.to_dict())
     assert result.stdout == f"{evaluation}\n"
 
@@ -415,7 +415,7 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
     ({"probs": LOGITS}, "pass --logits instead of --probs", lambda new: {"logits": new.pop("probs"), **new}),
     ({"logits": PROBS[:4]}, "Pass --probs instead of --logits", lambda new: {"probs": new.pop("logits"), **new}),
     ({"probs": 1.01 * PROBS[:4]}, "add --normalize", lambda new: {**new, "normalize": True}),
-    ({"probs": 100 * PROBS[:4]}, "save p / 100", lambda new: {**new, "probs": new["probs"] / 100}),
+    ({"probs": 100 * PROBS[:4]}, "save np.asarray(p) / 100", lambda new: {**new, "probs": new["probs"] / 100}),
     (
         {"probs": PROBS[:4, 1:]},
         "save both columns: np.column_stack([1 - p, p])",
