@@ -25,12 +25,15 @@ from .decisions import threshold_for_believed_fdr as threshold_for_believed_fdr
 from .decisions import threshold_for_cost as threshold_for_cost
 from .decisions import threshold_for_fdr as threshold_for_fdr
 from .decisions import threshold_for_precision as threshold_for_precision
+from .inference import ExactPosterior as ExactPosterior
 from .inference import PairwiseMRF as PairwiseMRF
 from .inference import bethe_free_energy as bethe_free_energy
 from .inference import exact_marginals as exact_marginals
 from .inference import max_product as max_product
 from .inference import mean_field as mean_field
+from .inference import read_uai as read_uai
 from .inference import sum_product as sum_product
+from .inference import write_uai as write_uai
 from .metrics import METRICS as METRICS
 from .metrics import VIEWS as VIEWS
 from .metrics import Evaluation as Evaluation

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 
 from edgewise.inference import PairwiseMRF, exact_marginals, sum_product
-from edgewise.inference.exact import TooManyLabelings
+from edgewise.inference.junction_tree import TooLargeForExact
 from edgewise.posterior import MixturePosterior, PairwisePosterior
 from helpers.random_fields import (
     KINDS,
@@ -168,7 +168,7 @@ def test_large_graph_with_loops_raises():
     right = torch.stack([grid[:, :-1].flatten(), grid[:, 1:].flatten()])
     down = torch.stack([grid[:-1].flatten(), grid[1:].flatten()])
     mrf = PairwiseMRF(torch.zeros(100, 3), torch.cat([right, down], dim=1), torch.eye(3))
-    with pytest.raises(TooManyLabelings, match=r"100 nodes and 3 classes.*Use sum_product"):
+    with pytest.raises(TooLargeForExact, match=r"100 nodes and 3 classes.*Use sum_product"):
         exact_marginals(mrf)
 
 

@@ -1,4 +1,4 @@
-"""Exact inference on forests of any size and on small graphs with loops."""
+"""Exact inference: on forests of any size, and on graphs with loops by enumeration or variable elimination."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_components
 from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach_implicit_gradient
+from edgewise.inference.junction_tree import eliminate
 from edgewise.inference.messages import Messages, log_sum, node_totals, posterior_from_messages, sweep, zero_messages
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.posterior import Convergence, MixturePosterior, Posterior
@@ -20,24 +21,28 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 MAX_MIXTURE_ELEMENTS = 1 << 24  # of the mixture that enumeration allocates
-
-
-class TooManyLabelings(ValueError):
-    """Raised if a graph with loops is too large to enumerate."""
+MIN_ELIMINATION_ELEMENTS = 1 << 18  # for a larger mixture, elimination takes less time
 
 
 def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
-    """Compute exact marginals of a forest of any size or of a small graph with loops.
+    """Compute exact marginals of a forest of any size, or of a graph with loops whose elimination width is small.
 
-    A forest takes two passes of sum-product. Nodes with a single possible label cut the graph: loops through such a
-    node do not count. On a graph with loops, all C^k labelings of a vertex cover of k nodes are enumerated. Given the
-    labels of the cover, all other nodes are independent. The posterior is then a mixture, which has the joint of any
-    set of nodes.
+    Nodes with a single possible label cut the graph: loops through such a node do not count. There are three methods:
+
+    - A forest takes two passes of sum-product.
+    - On a small graph with loops, all C^k labelings of a vertex cover of k nodes are enumerated. Given the labels of
+      the cover, all other nodes are independent. The posterior is then a mixture.
+    - On other graphs, nodes are eliminated one after the other (a junction tree), in the cheaper of the min-fill and
+      the reverse Cuthill-McKee order. The cost is exponential in the width of the order, not in the number of nodes.
+      Messages up to 4 GiB are possible: about width 24 with two labels.
+
+    The posterior has the joint of any set of up to six nodes, and ``log_partition``. Gradients are available for the
+    first two methods.
 
     Raises
     ------
     ValueError
-        If a graph with loops is too large to enumerate.
+        If a graph with loops takes too much memory or time. The message states the width and the memory.
 
     Examples
     --------
@@ -49,7 +54,11 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     check_mrf(mrf)
     decided = mrf.decided
     if not _is_forest(mrf, decided):
-        return _enumerate(mrf, decided), EXACT
+        cover = _vertex_cover(mrf, decided)
+        limit = MAX_MIXTURE_ELEMENTS if mrf.requires_grad else MIN_ELIMINATION_ELEMENTS
+        if mrf.num_classes ** len(cover) * mrf.unary.numel() <= limit:
+            return _enumerate(mrf, decided, cover), EXACT
+        return eliminate(mrf), EXACT
     with torch.no_grad():
         messages = _forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
@@ -137,9 +146,8 @@ def _root_forest(num_nodes: int, edge_index: Array, edge_ids: Array) -> "RootedF
     return RootedForest(order, parent, edge, from_start)
 
 
-def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> MixturePosterior:
+def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"], cover: list[int]) -> MixturePosterior:
     """Compute the posterior as a mixture over all labelings of a vertex cover and the decided nodes."""
-    cover = _vertex_cover(mrf, decided)
     num_samples = mrf.num_classes ** len(cover)
     ranges = [torch.arange(mrf.num_classes, device=mrf.unary.device)] * len(cover)
     choices = torch.cartesian_prod(*ranges).reshape(num_samples, len(cover)).T
@@ -158,11 +166,7 @@ def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int
         node = int(torch.bincount(uncovered.flatten()).argmax())
         cover.append(node)
         if mrf.num_classes ** len(cover) * mrf.unary.numel() > MAX_MIXTURE_ELEMENTS:
-            raise TooManyLabelings(
-                f"Expected a forest or a small graph with loops, but exact inference on this graph of {mrf.num_nodes} "
-                f"nodes and {mrf.num_classes} classes would enumerate all labelings of {len(cover)} or more nodes. "
-                "Use sum_product."
-            )
+            return cover  # too many labelings already
         uncovered = uncovered[:, (uncovered != node).all(0)]
     return cover
 

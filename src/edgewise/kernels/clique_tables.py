@@ -131,9 +131,7 @@ def _add_fast_inputs(pool: Array, buckets: Buckets, b: int) -> Array:
 
 
 @compiled
-def _start_at(
-    buckets: Buckets, b: int, inputs: tuple[int, int], slow_axes: int, entry: int
-) -> tuple[Array, Array]:
+def _start_at(buckets: Buckets, b: int, inputs: tuple[int, int], slow_axes: int, entry: int) -> tuple[Array, Array]:
     """Return the labels of the slow dimensions at an entry of their table, and the position of each input there."""
     axis = buckets.first_axis[b]
     digits = np.empty(slow_axes, np.int64)

@@ -94,6 +94,8 @@ class Posterior(ABC):
     (4, torch.Size([2, 2, 2]))
     """
 
+    log_partition: Tensor | None = None
+
     def __init__(self, convergence: Convergence | None):
         if convergence is not None and not isinstance(convergence, Convergence):
             raise ValueError(f"Expected a Convergence from a solver, but got {type(convergence).__name__}.")
