@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.edges import connected_components
+from edgewise.inference.bethe import free_energy_from_messages
 from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach_implicit_gradient
 from edgewise.inference.junction_tree import eliminate
 from edgewise.inference.messages import Messages, log_sum, node_totals, posterior_from_messages, sweep, zero_messages
@@ -65,7 +66,9 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
         # On a forest the adjoint converges in as many sweeps as the longest path has edges, for any couplings.
         max_sweeps = max(MAX_ADJOINT_SWEEPS, mrf.num_nodes)
         messages = attach_implicit_gradient(lambda old: sweep(mrf, old, log_sum), messages, max_sweeps=max_sweeps)
-    return posterior_from_messages(mrf, messages, EXACT), EXACT
+    posterior = posterior_from_messages(mrf, messages, EXACT)
+    posterior.log_partition = -free_energy_from_messages(mrf, messages)
+    return posterior, EXACT
 
 
 def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
@@ -199,4 +202,6 @@ def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_s
             conditionals.append(node_logits.softmax(-1))
     samples = torch.stack(conditionals, dim=-2)
     weights = log_weight.softmax(-1)
-    return MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=EXACT)
+    posterior = MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=EXACT)
+    posterior.log_partition = log_weight.logsumexp(-1)
+    return posterior

@@ -273,26 +273,24 @@ class JunctionTree:
         buckets = Buckets(*(np.asarray(parts[name], np.int64) for name in Buckets._fields))
         return buckets, np.concatenate(tables) if tables else np.empty(0)
 
-    def messages(self, maximum: bool = False) -> Array:
-        """Return the pool of potentials and messages after the pass up."""
+    def messages(self, maximum: bool = False) -> tuple[Array, Array]:
+        """Return the pool of potentials and messages after the pass up, and the shift of each message.
+
+        The sum of the shifts is log Z, or with ``maximum`` the largest score of a labeling.
+        """
         from edgewise.kernels.clique_tables import pass_up
 
-        pool = np.empty(self._pool_size)
+        pool = np.empty(len(self._tables) + int(self.buckets.size.sum()))
         pool[: len(self._tables)] = self._tables
-        pass_up(pool, self.buckets, maximum)
-        return pool
+        return pool, pass_up(pool, self.buckets, maximum)
 
-    def log_partition(self, pool: Array) -> float:
-        """Return log Z, the sum of the messages of the roots, or the largest score of a labeling for a maximum."""
-        roots = self.buckets.first_axis[1:] == self.buckets.first_axis[:-1]
-        return float(pool[self.buckets.message[roots]].sum())
-
-    def marginals(self, pool: Array) -> tuple[Array, Array]:
-        """Return the marginals of nodes (N, C) and of edges (E, C, C). The messages in ``pool`` are overwritten."""
+    def marginals(self) -> tuple[Array, Array, float]:
+        """Return the marginals of nodes (N, C) and of edges (E, C, C), and log Z."""
         from edgewise.kernels.clique_tables import pass_down
 
+        pool, shifts = self.messages()
         sums = np.zeros(len(self._tables))
-        pass_down(pool, self.buckets, sums)
+        pass_down(pool, self.buckets, shifts, sums)
         num_nodes, num_classes = self.mrf.num_nodes, self.mrf.num_classes
         node, joint = np.zeros((num_nodes, num_classes)), np.zeros((self.mrf.num_edges, num_classes, num_classes))
         place = 0
@@ -305,7 +303,7 @@ class JunctionTree:
             table = sums[place : place + math.prod(shape)].reshape(shape)
             place += math.prod(shape)
             joint[e][np.ix_(self.labels[i], self.labels[j])] = table.T if first == i else table
-        return node, joint
+        return node, joint, math.fsum(shifts)
 
     def joint_of_last(self, pool: Array, number: int) -> Array:
         """Return the joint (C, …, C) of the nodes that are eliminated last, in the order of elimination."""
@@ -426,7 +424,7 @@ class ExactPosterior(Posterior):
         tables = []
         for item in _items(self._mrf):
             tree = JunctionTree(item, order)
-            tables.append(tree.joint_of_last(tree.messages(), len(nodes)))
+            tables.append(tree.joint_of_last(tree.messages()[0], len(nodes)))
         return torch.from_numpy(np.stack(tables)).to(self._node).reshape(*self.batch_shape, -1)
 
 
@@ -439,21 +437,15 @@ def eliminate(mrf: PairwiseMRF) -> ExactPosterior:
             "Expected potentials without gradients, because variable elimination does not provide them. Pass detached "
             "potentials, or use sum_product."
         )
-    results = [_marginals(JunctionTree(item, order)) for item in _items(constant)]
+    results = [JunctionTree(item, order).marginals() for item in _items(constant)]
     node, joints, log_partition = (
-        torch.from_numpy(np.stack(parts)).to(constant.unary).reshape((*mrf.batch_shape, *parts[0].shape))
+        torch.from_numpy(np.stack(parts)).to(constant.unary).reshape((*mrf.batch_shape, *np.shape(parts[0])))
         for parts in zip(*results, strict=True)
     )
     scale = constant.edge_scale
     return ExactPosterior(
         constant.unary, constant.edge_index, constant.pairwise, node, joints, log_partition, edge_scale=scale
     )
-
-
-def _marginals(tree: JunctionTree) -> tuple[Array, Array, Array]:
-    pool = tree.messages()
-    log_partition = tree.log_partition(pool)
-    return *tree.marginals(pool), np.array(log_partition)
 
 
 def affordable_order(mrf: PairwiseMRF) -> EliminationOrder:
@@ -465,11 +457,14 @@ def affordable_order(mrf: PairwiseMRF) -> EliminationOrder:
 
 def _check_cost(order: EliminationOrder) -> None:
     if 8 * order.total > MAX_MESSAGE_BYTES or order.work > MAX_CLIQUE_ENTRIES:
-        at_least = "" if order.is_complete else "at least "
+        cost = (
+            f"width {order.width}: {format_bytes(8 * order.total)} of messages and {order.work:.1g} label combinations"
+        )
+        if not order.is_complete:
+            cost = f"at least width {order.width}: more than {format_bytes(8 * MAX_REPORTED_ENTRIES)} of messages"
         raise TooLargeForExact(
-            f"Expected a graph of small width, but exact inference needs {at_least}width {order.width}: "
-            f"{format_bytes(8 * order.total)} of messages, and {order.work:.1g} label combinations. The limits are "
-            f"{format_bytes(MAX_MESSAGE_BYTES)} and {MAX_CLIQUE_ENTRIES:.1g}. Use sum_product or tree_reweighted."
+            f"Expected a graph of small width, but exact inference needs {cost}. The limits are "
+            f"{format_bytes(MAX_MESSAGE_BYTES)} and {MAX_CLIQUE_ENTRIES:.1g}. Use sum_product."
         )
 
 

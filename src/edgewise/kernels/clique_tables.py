@@ -5,8 +5,12 @@ connected to when it is eliminated. Its inputs are the potentials of v, those of
 separator, and the messages of earlier buckets whose separator ends in v. All tables hold log-potentials, and they are
 slices of one array, the pool. The label of v is their last dimension, so labels of v are contiguous in every input.
 
-    up:    m_b(s) = log Σ_v exp( Σ_k input_k(v, s) ), or the maximum over v
-    down:  P_b(v, s) = exp( Σ_k input_k(v, s) - m_b(s) ) P(s), where P(s) is a marginal of the bucket that m_b enters
+    up:    m_b(s) = log Σ_v exp( Σ_k input_k(v, s) ) - shift_b, or the maximum over v in place of log Σ exp
+    down:  P_b(v, s) = exp( Σ_k input_k(v, s) - m_b(s) - shift_b ) P(s), where P(s) is a marginal of the bucket that m_b
+           enters
+
+The shift makes the largest entry of a message 0. So log Z is the sum of all shifts, and messages stay accurate on
+graphs of any size.
 
 The dimensions of a separator are divided into slow and fast ones. Inputs that depend on slow dimensions only are added
 once for all entries of the fast dimensions, and inputs that depend on fast dimensions only are added to one small table
@@ -48,21 +52,35 @@ class Buckets(NamedTuple):
     size: Array  # (B,) entries of the message
 
 
-def pass_up(pool: Array, buckets: Buckets, maximum: bool) -> None:
-    """Fill in the messages of all buckets, in the order of elimination."""
-    start = 0
+def pass_up(pool: Array, buckets: Buckets, maximum: bool) -> Array:
+    """Fill in the messages of all buckets, in the order of elimination, and return their shifts."""
+    start, shifts = 0, np.empty(len(buckets.size))
     for b in np.flatnonzero(buckets.size >= MIN_THREADED_SIZE).tolist():
-        _pass_up(pool, buckets, start, b, maximum)
+        _pass_up(pool, buckets, start, b, maximum, shifts)
         num_slow = int(_num_entries(buckets, b, 0, buckets.num_slow[b]))
         map_slices(partial(_fill_message, pool, buckets, b, maximum), num_slow)
+        shifts[b] = _shift_to_zero(pool, buckets.message[b], buckets.size[b])
         start = b + 1
-    _pass_up(pool, buckets, start, len(buckets.size), maximum)
+    _pass_up(pool, buckets, start, len(buckets.size), maximum, shifts)
+    return shifts
 
 
 @compiled
-def _pass_up(pool: Array, buckets: Buckets, start: int, stop: int, maximum: bool) -> None:
+def _pass_up(pool: Array, buckets: Buckets, start: int, stop: int, maximum: bool, shifts: Array) -> None:
     for b in range(start, stop):
         _fill_message(pool, buckets, b, maximum, 0, _num_entries(buckets, b, 0, buckets.num_slow[b]))
+        shifts[b] = _shift_to_zero(pool, buckets.message[b], buckets.size[b])
+
+
+@compiled
+def _shift_to_zero(pool: Array, start: int, size: int) -> float:
+    """Subtract the largest entry of a message, and return it."""
+    highest = -np.inf
+    for place in range(start, start + size):
+        highest = max(highest, pool[place])
+    for place in range(start, start + size):
+        pool[place] -= highest
+    return highest
 
 
 @compiled
@@ -147,7 +165,7 @@ def _start_at(buckets: Buckets, b: int, inputs: tuple[int, int], slow_axes: int,
 
 @compiled
 def _advance(buckets: Buckets, b: int, first_input: int, first_axis: int, digits: Array, offsets: Array) -> None:
-    """Move inputs to the next entry of the dimensions from ``first_axis``. After the last entry, return to the first."""
+    """Move inputs to the next entry of the dimensions from ``first_axis``, after the last entry to the first."""
     for a in range(len(digits) - 1, -1, -1):
         step = 1
         digits[a] += 1
@@ -161,22 +179,20 @@ def _advance(buckets: Buckets, b: int, first_input: int, first_axis: int, digits
 
 
 @compiled
-def pass_down(pool: Array, buckets: Buckets, marginals: Array) -> None:
+def pass_down(pool: Array, buckets: Buckets, shifts: Array, marginals: Array) -> None:
     """Add the marginal of each potential's variables to ``marginals``, at the positions of the potentials.
 
     Buckets are processed from the last to the first. When the bucket that a message m(s) enters has been processed, the
-    message is replaced by log P(s) - m(s).
+    message is replaced by log P(s) - m(s). The message of a root is 0, and so is log P of its empty separator.
     """
     for b in range(len(buckets.size) - 1, -1, -1):
         first, last = buckets.first_input[b], buckets.first_input[b + 1]
-        if buckets.first_axis[b] == buckets.first_axis[b + 1]:  # a root: its message is log Z of its component
-            pool[buckets.message[b]] = -pool[buckets.message[b]]
         first_sum = np.zeros(last - first + 1, np.int64)
         for k in range(last - first):
             c = buckets.child[first + k]
             first_sum[k + 1] = first_sum[k] + (buckets.size[c] if c >= 0 else 0)
         sums = np.zeros(first_sum[-1])
-        _add_marginals(pool, buckets, b, marginals, sums, first_sum)
+        _add_marginals(pool, buckets, b, shifts[b], marginals, sums, first_sum)
         for k in range(last - first):
             c = buckets.child[first + k]
             if c >= 0:
@@ -186,7 +202,9 @@ def pass_down(pool: Array, buckets: Buckets, marginals: Array) -> None:
 
 
 @compiled
-def _add_marginals(pool: Array, buckets: Buckets, b: int, marginals: Array, sums: Array, first_sum: Array) -> None:
+def _add_marginals(
+    pool: Array, buckets: Buckets, b: int, shift: float, marginals: Array, sums: Array, first_sum: Array
+) -> None:
     """Add P_b(v, s) to the marginals of all inputs: of potentials in ``marginals``, of messages in ``sums``."""
     num_labels, slow_axes = buckets.num_labels[b], buckets.num_slow[b]
     axes = buckets.first_axis[b + 1] - buckets.first_axis[b]
@@ -207,7 +225,7 @@ def _add_marginals(pool: Array, buckets: Buckets, b: int, marginals: Array, sums
             for k in range(len(slow_offsets)):
                 base[label] += pool[slow_offsets[k] + label]
         for entry in range(fast_size):
-            log_ratio = pool[place]
+            log_ratio = pool[place] - shift
             place += 1
             if log_ratio > -np.inf:
                 for label in range(num_labels):

@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -74,6 +75,13 @@ MAX_SET = 6  # nodes per set in `Posterior.marginal`
 MAX_ENTRIES = 1 << 20  # entries of the joint of one set
 CHUNK_ELEMENTS = 1 << 21
 FORMAT = "edgewise posterior 1"
+# Where the class of a saved posterior is defined. It is imported when a file is read.
+MODULES = {
+    "IndependentPosterior": "edgewise.posterior",
+    "MixturePosterior": "edgewise.posterior",
+    "PairwisePosterior": "edgewise.posterior",
+    "ExactPosterior": "edgewise.inference",
+}
 
 
 class Posterior(ABC):
@@ -85,6 +93,8 @@ class Posterior(ABC):
     ----------
     convergence
         Convergence of the solver that computed the posterior, or None without a solver. It is saved with the posterior.
+    log_partition
+        log Z of the MRF, from `exact_marginals`, otherwise None.
 
     Examples
     --------
@@ -185,19 +195,15 @@ class Posterior(ABC):
     @staticmethod
     def load(path: Path | str) -> "Posterior":
         """Read a file that `save` wrote."""
-        from edgewise.posterior import IndependentPosterior, MixturePosterior, PairwisePosterior
-
-        kinds: dict[str, Callable[..., Posterior]] = {
-            kind.__name__: kind for kind in (IndependentPosterior, MixturePosterior, PairwisePosterior)
-        }
-        expected = {"format": [FORMAT], "kind": list(kinds)}
+        expected = {"format": [FORMAT], "kind": list(MODULES)}
         tensors, metadata = read_tensors(path, "posterior", "Posterior.save", expected)
         convergence = Convergence.from_json(metadata["convergence"]) if "convergence" in metadata else None
+        kind: Callable[..., Posterior] = getattr(import_module(MODULES[metadata["kind"]]), metadata["kind"])
         try:
-            return kinds[metadata["kind"]](**tensors, convergence=convergence)
+            return kind(**tensors, convergence=convergence)
         except TypeError as error:  # missing or unexpected tensors
-            kind, names = metadata["kind"], ", ".join(sorted(tensors))
-            raise ValueError(f"Expected the tensors of a {kind} in {path}, but got {names}.") from error
+            names = ", ".join(sorted(tensors))
+            raise ValueError(f"Expected the tensors of a {metadata['kind']} in {path}, but got {names}.") from error
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
         """Return the posterior on another device or in another dtype."""
