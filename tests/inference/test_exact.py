@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 
 from edgewise.inference import PairwiseMRF, exact_marginals, sum_product
-from edgewise.inference.junction_tree import TooLargeForExact
 from edgewise.posterior import MixturePosterior, PairwisePosterior
 from helpers.random_fields import (
     KINDS,

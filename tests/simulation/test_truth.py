@@ -128,7 +128,8 @@ def test_chains_that_do_not_mix_are_reported():
 def test_gibbs_chains_replace_exact_inference_only_if_there_are_too_many_labelings(monkeypatch):
     """Other errors of exact inference are raised."""
     loop = tiny_graph("mrf", "regular", 0)
-    monkeypatch.setattr("edgewise.inference.exact.MAX_MIXTURE_ELEMENTS", 1)
+    monkeypatch.setattr("edgewise.inference.exact.MIN_ELIMINATION_ELEMENTS", 1)
+    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 1)
     assert str(loop.truth(sweeps=10, burn_in=0)[1]) != "exact"
 
     def broken(mrf):

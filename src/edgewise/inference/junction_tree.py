@@ -323,7 +323,8 @@ class JunctionTree:
                 log_joint += as_strided(table, log_joint.shape, [8 * stride for stride in strides])
         joint = np.zeros([self.mrf.num_classes] * number)
         joint[np.ix_(*labels)] = np.exp(log_joint - log_joint.max())
-        return joint / joint.sum()
+        normalized: Array = joint / joint.sum()
+        return normalized
 
     def draw(self, pool: Array, uniform: Array | None = None, num_samples: int = 1) -> Array:
         """Draw labels (samples, N) from the messages in ``pool``, or decode the best labeling without ``uniform``."""
@@ -340,19 +341,25 @@ class JunctionTree:
 class ExactPosterior(Posterior):
     """Exact posterior of an MRF with loops, by variable elimination. Returned by `exact_marginals`.
 
-    Marginals of nodes and joints of edges are stored. The joint of another set of nodes takes an elimination of its own,
-    in which the nodes of the set come last.
+    Marginals of nodes and joints of edges are stored. The joint of another set takes an elimination of its own, in
+    which the nodes of the set come last.
 
     Parameters
     ----------
-    unary, edge_index, pairwise, edge_scale
-        The MRF, as in `PairwiseMRF`.
+    unary
+        Unary potentials of the MRF, as in `PairwiseMRF`.
+    edge_index
+        Edges (2, E), each undirected edge once.
+    pairwise
+        Pairwise potentials.
     node
         Marginals (N, C). With a batch, (B, N, C).
     joints
         Joints of edges (E, C, C). With a batch, (B, E, C, C).
     log_partition
         log Z, or (B,) with a batch.
+    edge_scale
+        Factors of the pairwise potentials, 1 by default.
     convergence
         `EXACT`, after a file was read.
     """
@@ -372,7 +379,7 @@ class ExactPosterior(Posterior):
         super().__init__(convergence)
         self._mrf = PairwiseMRF(unary, edge_index, pairwise, edge_scale=edge_scale)
         self._node, self._edge_joints = dense_tensor(node, "node"), dense_tensor(joints, "joints")
-        self.log_partition = dense_tensor(log_partition, "log_partition")
+        self.log_partition: Tensor = dense_tensor(log_partition, "log_partition")
         check_distributions(self._node.flatten(0, -2), "node", "row")
         check_distributions(self._edge_joints.flatten(0, -3), "joints", "edge")
 

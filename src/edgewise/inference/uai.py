@@ -1,9 +1,9 @@
 """Reading and writing of pairwise MRFs in the UAI format of the inference competitions.
 
-A model file holds the word MARKOV or BAYES, the number of variables, their numbers of labels, the number of factors, the
-scope of each factor, and the table of each factor in row-major order. Tables hold potentials, not their logarithms. An
-evidence file holds the number of observed variables and pairs of variable and label. In files of older competitions the
-number of evidence sets comes first.
+A model file holds the word MARKOV or BAYES, the number of variables, their numbers of labels, the number of factors,
+the scope of each factor, and the table of each factor in row-major order. Tables hold potentials, not their logarithms.
+An evidence file holds the number of observed variables and pairs of variable and label. In files of older competitions
+the number of evidence sets comes first.
 """
 
 from collections.abc import Mapping
@@ -156,8 +156,8 @@ def _read_scope(numbers: _Numbers, factor: int, num_nodes: int) -> list[int]:
     size = numbers.integer(f"the number of variables of factor {factor}", 0)
     if size > 2:
         raise FileError(
-            f"Expected factors of at most two variables in {numbers.path}, but factor {factor} has {size}. Convert it to "
-            "pairwise factors with an auxiliary variable that has one label for each entry of its table."
+            f"Expected factors of at most two variables in {numbers.path}, but factor {factor} has {size}. Convert it "
+            "to pairwise factors with an auxiliary variable that has one label for each entry of its table."
         )
     scope = [numbers.integer(f"a variable of factor {factor}", 0, num_nodes) for _ in range(size)]
     if len(set(scope)) < size:

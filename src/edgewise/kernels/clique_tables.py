@@ -284,7 +284,7 @@ def draw_labels(pool: Array, buckets: Buckets, uniform: Array, labels: Array) ->
                     place += label * buckets.strides[buckets.first_stride[k] + a]
                 for label in range(len(terms)):
                     terms[label] += pool[place + label]
-            chosen = np.argmax(terms)
+            chosen = int(np.argmax(terms))
             if len(uniform):
                 probs = np.exp(terms - terms[chosen])
                 rest = uniform[sample, b] * probs.sum()
