@@ -313,3 +313,17 @@ def test_evaluate_selective_computes_the_area_under_the_risk_coverage_curve(tmp_
     assert f"{expected:.4f}" in result.output
     refused = evaluated(*files, "--selective", "--edge-choice", "any")
     assert refused.exit_code == 2 and "Omit --selective" in refused.stderr
+
+
+@pytest.mark.parametrize(("count", "num_lines"), [(12, 1), (120, 0)])
+def test_selection_by_few_pairs_is_stated_on_stderr(count, num_lines, tmp_path):
+    nodes = np.arange(count)
+    arrays = {"probs": np.tile([0.8, 0.2], (count, 1)), "edges": np.array([nodes, (nodes + 1) % count])}
+    arrays |= {"labels": np.zeros(count, np.int64), "val": np.ones(count, np.bool_)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    options = [word for name in arrays for word in (f"--{name}", tmp_path / f"{name}.npy")]
+    result = run(*options, "--select", "same", "--precision", 0.9)
+    assert result.exit_code == 0, result.stderr
+    assert len(result.stderr.splitlines()) == num_lines
+    assert ("12 labeled pairs" in result.stderr) == bool(num_lines)

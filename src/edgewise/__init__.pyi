@@ -58,4 +58,5 @@ from .posterior import PairwisePosterior as PairwisePosterior
 from .posterior import Posterior as Posterior
 from .simulation import SyntheticGraph as SyntheticGraph
 from .simulation import synthetic as synthetic
+from .small_samples import SmallSampleWarning as SmallSampleWarning
 from .version import __version__ as __version__

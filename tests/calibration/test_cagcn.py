@@ -15,6 +15,8 @@ from edgewise.calibration.graph_networks import _CalibrationGCN, margin_loss
 from edgewise.data.splits import Split
 from edgewise.kernels.dropout import NO_DROPOUT
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)

@@ -17,6 +17,8 @@ from edgewise.calibration.calibrator import defined_calibrators
 from edgewise.posterior import IndependentPosterior
 from helpers.calibrators import assert_same_bits, every_calibrator
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 GRAPH_CALIBRATORS = [ew.LocalScaling(), ew.CaGCN(epochs=4), ew.GATS(epochs=4), ew.StructuredCalibrator()]
 OTHER_CALIBRATORS = [
     ew.TemperatureScaling(),

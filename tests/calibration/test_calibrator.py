@@ -27,6 +27,8 @@ from edgewise.models.training import minimize_lbfgs
 from edgewise.posterior import IndependentPosterior, MixturePosterior
 from helpers.calibrators import CALIBRATOR_CLASSES, assert_same_bits, every_calibrator, parametrize_calibrators
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 # The choice of early-stopping nodes depends on the order of nodes, and the initial weights of CaGCN on that of classes.
 order_invariant = parametrize_calibrators(lambda calibrator: "epochs" not in repr(calibrator))
 class_order_invariant = parametrize_calibrators(lambda calibrator: not isinstance(calibrator, CaGCN))

@@ -14,6 +14,8 @@ from edgewise.calibration import known_calibrators
 from edgewise.cli.calibrate import MAX_PRINTED_VALUES
 from test_cli import run
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 MASKS = ("train", "val")
 
 
@@ -182,3 +184,12 @@ def test_labels_of_other_nodes_are_not_used(case, saved, tmp_path):
         assert calibrate(saved, "logits", "--out", tmp_path / "out.safetensors").exit_code == 0
         joints.append(ew.Posterior.load(tmp_path / "out.safetensors").joint(case.data.edge_index))
     assert torch.equal(*joints)
+
+
+def test_few_labels_are_stated_on_stderr(saved, tmp_path):
+    """The graph has 15 validation nodes."""
+    result = calibrate(saved, "logits", "--calibrator", "local", "--out", tmp_path / "out.npy")
+    assert result.exit_code == 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("edgewise: Warning: LocalScaling rests on 15 validation nodes")
+    assert "Warning" not in result.stdout

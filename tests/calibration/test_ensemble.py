@@ -11,6 +11,8 @@ from edgewise import EnsembleTemperatureScaling, TemperatureScaling
 from edgewise.calibration.calibration_input import nll, pseudo_count
 from edgewise.calibration.scaling import fit_mixture_weights
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def minimize_on_simplex(label_probs):
     """Minimize -mean log w·p over weights w, for p (components, nodes)."""

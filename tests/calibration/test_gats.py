@@ -12,6 +12,8 @@ from edgewise import GATS, TemperatureScaling
 from edgewise.calibration.calibration_input import predictions_on
 from edgewise.calibration.graph_networks import _Neighborhoods
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def temperatures_loop(case, weights):
     """Compute T_i = max(0.01, T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j)), j = i and its neighbors."""

@@ -11,6 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from edgewise import IsotonicCalibration, isotonic_map
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def sklearn_map(p, happened):
     """Fit with scikit-learn, and clip the values at the knots to [1 / (n + 2), 1 - 1 / (n + 2)]."""

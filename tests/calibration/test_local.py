@@ -9,6 +9,8 @@ from scipy.optimize import minimize_scalar
 
 from edgewise import LocalScaling
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def covariates_loop(case):
     """Log spread and log(1 + degree) of each node, minus their means."""

@@ -23,6 +23,8 @@ from edgewise.metrics import evaluate
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 from edgewise.simulation import synthetic
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 NODES = [LocalScaling(), TemperatureScaling(), VectorScaling(), EnsembleTemperatureScaling(), IsotonicCalibration()]
 
 

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 from edgewise import TemperatureScaling
 from edgewise.calibration.scaling import MAX_TEMPERATURE, fit_temperature
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def random_logits_and_labels(seed, num_nodes=200, num_classes=4, true_temperature=2.0):
     """Draw logits z, and labels from softmax(z / T)."""

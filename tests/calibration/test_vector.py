@@ -8,6 +8,8 @@ from scipy.special import log_softmax
 
 from edgewise import TemperatureScaling, VectorScaling
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 
 def reference(case, temperature, prior):
     """Minimize the NLL of a ∘ z / T + b, with a penalty unless the prior is None, by conjugate gradients."""

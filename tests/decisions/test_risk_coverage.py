@@ -12,6 +12,8 @@ from hypothesis.extra import numpy as arrays
 import edgewise as ew
 from edgewise.decisions import risk_coverage, selective
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny samples, on purpose
+
 GRID = st.integers(0, 6).map(lambda k: k / 6)  # few values, so that ties are common
 SCORED = st.lists(st.tuples(GRID, st.booleans()), min_size=1, max_size=30)
 

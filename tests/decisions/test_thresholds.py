@@ -18,6 +18,8 @@ from edgewise.decisions import (
     threshold_for_precision,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny samples, on purpose
+
 GRID = st.integers(0, 8).map(lambda k: k / 8)
 PAIRS = st.lists(st.tuples(GRID, st.booleans()), min_size=1, max_size=40)
 

@@ -66,8 +66,8 @@ def test_long_curve_is_thinned_and_keeps_its_area():
 
 def test_all_curves_are_in_one_axes():
     g = np.random.default_rng(1)
-    probs, edges = g.dirichlet([1, 1, 1], size=40), g.integers(0, 40, size=(2, 60))
-    curves = selective(probs, g.integers(0, 3, 40), edges)
+    probs, edges = g.dirichlet([1, 1, 1], size=150), g.integers(0, 150, size=(2, 160))
+    curves = selective(probs, g.integers(0, 3, 150), edges)
     fig, ax = plot_risk_coverage(curves, title="A title")
     assert [text.get_text().split(":")[0] for text in ax.get_legend().get_texts()] == ["nodes", "edges", "same", "best"]
     assert ax.get_title(loc="left") == "A title"
@@ -78,7 +78,7 @@ def test_all_curves_are_in_one_axes():
 
 
 def test_single_curve_and_empty_curve():
-    _, ax = plot_risk_coverage(random_curve(10))
+    _, ax = plot_risk_coverage(random_curve(100))
     assert ax.get_legend().get_texts()[0].get_text().startswith("all: AURC")
     _, ax = plot_risk_coverage({"edges": risk_coverage(np.empty(0), np.empty(0, bool))})
     assert ax.get_legend().get_texts()[0].get_text() == "edges: none"
@@ -88,4 +88,4 @@ def test_invalid_curves_raise_value_error():
     with pytest.raises(ValueError, match="got dict"):
         plot_risk_coverage({"nodes": 0.5})
     with pytest.raises(ValueError, match="got list"):
-        plot_risk_coverage([random_curve(3)])
+        plot_risk_coverage([random_curve(100)])

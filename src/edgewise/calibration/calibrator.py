@@ -25,10 +25,13 @@ from edgewise.calibration.calibration_input import (
 )
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
+from edgewise.small_samples import MIN_SAMPLE, check_sample
 
 Parameters = Mapping[str, float | Tensor]  # by name
 Learned = Mapping[str, Tensor]  # parameters as tensors; numbers are float64 scalars
 FORMAT = "edgewise calibrated 1"
+MIN_NODES_FOR_TEMPERATURE = 50  # validation nodes: the standard error of the temperature is then about 20%
+MIN_NODES_PER_CLASS = 10  # validation nodes, for calibrators that learn parameters of each class
 
 
 class Calibrator(ABC):
@@ -74,6 +77,11 @@ class Calibrator(ABC):
         Calibrated
             The calibrated ``posterior()``, and the parameters, which can be applied to other logits.
 
+        Warns
+        -----
+        SmallSampleWarning
+            If there are few validation nodes, see `min_val_nodes`, or few labeled edges for `StructuredCalibrator`.
+
         Raises
         ------
         ValueError
@@ -81,8 +89,20 @@ class Calibrator(ABC):
         """
         with torch.inference_mode(False), torch.enable_grad():
             inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
+            self._check_sample(inputs)
             learned = as_tensors(self.learn_parameters(inputs))
             return Calibrated(self, learned, self.calibrate(learned, inputs.predictions))
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return the number of validation nodes below which `fit` warns that the result rests on few labels."""
+        return MIN_SAMPLE
+
+    def _check_sample(self, inputs: CalibrationInput) -> None:
+        least, count = self.min_val_nodes(inputs.val_logits.shape[1]), len(inputs.val_labels)
+        advice = f"Label more, if possible {least:,} or more"
+        if count >= MIN_NODES_FOR_TEMPERATURE:
+            advice += ", or use ew.TemperatureScaling(), which has one parameter"
+        check_sample(type(self).__name__, count, "validation nodes", f"{advice}.", least)
 
     @abstractmethod
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:

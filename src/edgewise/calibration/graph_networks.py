@@ -18,10 +18,12 @@ from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.sparse import SparseMatrix, sparse_matmul
 from edgewise.models.seeds import dropout_key, generator, glorot
 from edgewise.models.training import copy_weights
+from edgewise.small_samples import MIN_SAMPLE
 from edgewise.validation import check_number, check_seed, check_whole_number
 
 MAX_EPOCHS = 1 << 20
 STOPPING_STRIDE = 3  # one in three validation nodes is used for early stopping
+MIN_VAL_NODES = STOPPING_STRIDE * MIN_SAMPLE  # so that early stopping does not rest on few nodes
 
 Logits = Float[Tensor, "val classes"]
 Labels = Int[Tensor, " val"]
@@ -116,7 +118,7 @@ class CaGCN(NodeCalibrator):
     --------
     >>> import edgewise as ew
     >>> data = ew.load_dataset("cora")
-    >>> split = ew.make_splits(data.y)[0]
+    >>> split = ew.make_splits(data.y, labeled=0.4)[0]
     >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
     >>> CaGCN().fit(logits, data, split).posterior()
     IndependentPosterior(nodes=2708, classes=7)
@@ -132,6 +134,10 @@ class CaGCN(NodeCalibrator):
     seed: int = 0
 
     name = "cagcn"
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 300: one in three is used for early stopping only."""
+        return MIN_VAL_NODES
 
     def __post_init__(self) -> None:
         check_whole_number("hidden", self.hidden, 1, MAX_HIDDEN)
@@ -248,7 +254,7 @@ class GATS(NodeCalibrator):
     --------
     >>> import edgewise as ew
     >>> data = ew.load_dataset("cora")
-    >>> split = ew.make_splits(data.y)[0]
+    >>> split = ew.make_splits(data.y, labeled=0.4)[0]
     >>> logits = ew.GCN(max_epochs=5).fit(data, split, seed=0).logits
     >>> GATS().fit(logits, data, split).posterior()
     IndependentPosterior(nodes=2708, classes=7)
@@ -262,6 +268,10 @@ class GATS(NodeCalibrator):
     seed: int = 0
 
     name = "gats"
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 300: one in three is used for early stopping only."""
+        return MIN_VAL_NODES
 
     def __post_init__(self) -> None:
         check_whole_number("heads", self.heads, 1, MAX_HEADS)

@@ -8,7 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
-from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
+from edgewise.calibration.calibrator import MIN_NODES_PER_CLASS, Learned, NodeCalibrator, Parameters
+from edgewise.small_samples import MIN_SAMPLE, check_sample
 from edgewise.validation import ArrayLike, as_tensor
 
 PROBABILITY_TOLERANCE = 1e-4  # for rounding: a sum of float32 probabilities can exceed 1
@@ -47,15 +48,25 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
     IsotonicMap
         A function of probabilities.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If there are fewer than 100 observations.
+
     Examples
     --------
-    >>> calibrated = isotonic_map(torch.tensor([0.1, 0.4, 0.6, 0.9]), torch.tensor([False, True, False, True]))
-    >>> calibrated(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
-    [0.166..., 0.5, 0.833...]
+    >>> p, happened = np.repeat([0.1, 0.4, 0.6, 0.9], 25), np.repeat([False, True, False, True], 25)
+    >>> isotonic_map(p, happened)(np.array([0.05, 0.5, 0.95])).tolist()
+    [0.009..., 0.5, 0.990...]
     """
+    p, outcomes = _check_observations(probability, happened)
+    check_sample("The isotonic map", len(p), "observations", f"Use {MIN_SAMPLE} or more, or calibrate nodes instead.")
+    return _fit_isotonic(p, outcomes)
+
+
+def _fit_isotonic(p: Float[Tensor, " observations"], outcomes: Bool[Tensor, " observations"]) -> IsotonicMap:
     from scipy.optimize import isotonic_regression
 
-    p, outcomes = _check_observations(probability, happened)
     knots, position = np.unique(p.cpu().double().numpy(), return_inverse=True)
     count = np.bincount(position)
     frequency = np.bincount(position, weights=outcomes.cpu().double().numpy()) / count
@@ -83,11 +94,15 @@ class IsotonicCalibration(NodeCalibrator):
 
     name = "isotonic"
 
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 100, or ten per class, because each class has its own map."""
+        return max(MIN_SAMPLE, MIN_NODES_PER_CLASS * num_classes)
+
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit one map per class."""
         learned: dict[str, float | Tensor] = {}
         for label, p in enumerate(inputs.val_logits.softmax(-1).unbind(1)):
-            fitted = isotonic_map(p, inputs.val_labels == label)
+            fitted = _fit_isotonic(p, inputs.val_labels == label)
             learned |= {f"knots_{label}": fitted.knots, f"values_{label}": fitted.values}
         return learned
 

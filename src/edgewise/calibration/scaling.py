@@ -10,8 +10,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.calibration.calibration_input import LBFGS_TOLERANCE, CalibrationInput, Predictions, nll, pseudo_count
-from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
+from edgewise.calibration.calibrator import (
+    MIN_NODES_FOR_TEMPERATURE,
+    MIN_NODES_PER_CLASS,
+    Learned,
+    NodeCalibrator,
+    Parameters,
+)
 from edgewise.models.training import minimize_lbfgs
+from edgewise.small_samples import MIN_SAMPLE
 from edgewise.validation import check_number
 
 MAX_TEMPERATURE = 1e4  # the minimum is its inverse
@@ -38,6 +45,10 @@ class TemperatureScaling(NodeCalibrator):
     """
 
     name = "temperature"
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 50. The standard error of one parameter is then about 20%."""
+        return MIN_NODES_FOR_TEMPERATURE
 
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit T."""
@@ -101,6 +112,10 @@ class VectorScaling(NodeCalibrator):
     prior: float = 1.0
 
     name = "vector"
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 100, or ten per class, because each class has two parameters, which are shrunk."""
+        return max(MIN_SAMPLE, MIN_NODES_PER_CLASS * num_classes)
 
     def __post_init__(self) -> None:
         check_number("prior", self.prior, above=0)

@@ -23,6 +23,7 @@ from edgewise.calibration.scaling import LocalScaling
 from edgewise.inference.coupled_marginals import pointwise_mutual_information, sinkhorn_messages
 from edgewise.models.training import minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
+from edgewise.small_samples import check_sample
 from edgewise.validation import as_tensor, check_number
 
 MIN_PRIOR_STANDARD_DEVIATION = 0.25  # nats, of the normal prior of the coupling
@@ -91,15 +92,19 @@ class StructuredCalibrator(Calibrator):
             )
         check_number("ridge", self.ridge, above=0)
 
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return that of the node calibrator."""
+        return self.nodes.min_val_nodes(num_classes)
+
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit the node calibrator, then J and w."""
         node_parameters = as_tensors(self.nodes.learn_parameters(inputs))
         log_p = self.nodes.log_marginals(node_parameters, inputs.predictions)
         edges = _labeled_edges(inputs)
         log_odds_ratio = _log_odds_ratio(inputs, edges)
-        coupling = (
-            _fit_coupling(*self._likelihood_terms(inputs, log_p, edges), log_odds_ratio) if edges.numel() else 0.0
-        )
+        terms = self._likelihood_terms(inputs, log_p, edges)
+        _check_num_edges(inputs, terms[1].shape[1])
+        coupling = _fit_coupling(*terms, log_odds_ratio) if edges.numel() else 0.0
         return {
             **{f"nodes/{name}": value for name, value in node_parameters.items()},
             "coupling": coupling,
@@ -165,6 +170,13 @@ def _check_features(inputs: CalibrationInput) -> Float[Tensor, "nodes features"]
         node = int(bad.nonzero()[0])
         raise ValueError(f"Expected finite features x, but those of node {node} contain NaN or infinity. {fix}")
     return x
+
+
+def _check_num_edges(inputs: CalibrationInput, num_edges: int) -> None:
+    advice = "Label neighbors of labeled nodes, or calibrate nodes only: ew.LocalScaling()."
+    if inputs.raw_features is None:
+        advice = "Pass features, data.x or --features on the command line, to use edges of training nodes too."
+    check_sample("The coupling of StructuredCalibrator", num_edges, "edges between labeled nodes", advice)
 
 
 def _labeled_edges(inputs: CalibrationInput) -> Int[Tensor, "2 labeled"]:

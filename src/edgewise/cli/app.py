@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from edgewise.small_samples import SmallSampleWarning
 from edgewise.suggestions import did_you_mean
 from edgewise.version import versions
 
@@ -50,6 +51,7 @@ class _Commands(TyperGroup):
         try:
             with signals, warnings.catch_warnings():
                 warnings.showwarning = _print_warning
+                warnings.simplefilter("always", SmallSampleWarning)
                 try:
                     code = super().main(*args, **{**extra, "standalone_mode": False}) or 0
                 except SystemExit as end:
@@ -173,6 +175,10 @@ ADVICE = {
     rf"Pass the graph of the logits: .*?{END}": "Pass --edges.",
     rf": pass one of ew\.make_splits.*?{END}": ": add some to --val.",
     r", or \(name, label pairs\)": "",
+    r"ew\.TemperatureScaling\(\)": "--calibrator temperature",
+    r"ew\.LocalScaling\(\)": "--calibrator local",
+    r": threshold\.check\(p, happened\)": " with --test",
+    r"Pass features, data\.x or --features on the command line,": "Pass --features",
     r"(a class out of 0, .*, but got '[^']*[^'\d][^']*'\.)": r"\1 For names of classes pass --classes FILE.",
 }
 

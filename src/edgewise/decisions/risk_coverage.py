@@ -15,6 +15,7 @@ from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, chec
 from edgewise.files.tables import data_frame
 from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, as_posterior
+from edgewise.small_samples import check_sample
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ class RiskCoverage:
 
     Examples
     --------
-    >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
-    >>> curve.risk_at(0.5), curve.coverage_at(0.4)  # the two at 0.8 enter together
+    >>> curve = risk_coverage(np.repeat([0.9, 0.8, 0.8, 0.6], 25), np.repeat([True, True, False, False], 25))
+    >>> curve.risk_at(0.5), curve.coverage_at(0.4)  # all at 0.8 enter together
     (0.333..., 0.75)
     """
 
@@ -139,15 +140,33 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     RiskCoverage
         The curve, with its areas.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If there are fewer than 100 elements.
+
     Examples
     --------
-    >>> curve = risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
+    >>> curve = risk_coverage(np.repeat([0.9, 0.8, 0.8, 0.6], 25), np.repeat([True, True, False, False], 25))
     >>> curve.coverage.tolist(), curve.aurc  # (0 + 1/3 + 1/3 + 1/2) / 4
     ([0.25, 0.75, 1.0], 0.2916...)
     """
+    curve = _curve(confidence, correct)
+    _warn_if_few(curve, "elements")
+    return curve
+
+
+def _curve(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     scores, is_correct = check_scores(confidence, correct, "confidence", "correct")
     threshold, selected, errors = counts_by_threshold(scores, ~is_correct)
     return RiskCoverage(threshold, selected, errors)
+
+
+def _warn_if_few(curve: RiskCoverage, elements: str) -> None:
+    """Warn if a curve rests on few elements. Without any there is no curve, and its risks are NaN."""
+    if curve.count:
+        advice = "At a lower coverage the risk rests on even fewer. Use more labeled nodes."
+        check_sample("The risk-coverage curve", curve.count, f"labeled {elements}", advice)
 
 
 def counts_by_threshold(
@@ -240,14 +259,20 @@ def selective(
     Selective
         A `RiskCoverage` for ``nodes``, for ``edges``, and for each event by name.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If a curve rests on fewer than 100 nodes or edges.
+
     Examples
     --------
-    >>> probs = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]])
-    >>> print(selective(probs, np.array([0, 0, 1, 0]), np.array([[0, 1, 2], [1, 2, 3]])))
+    >>> probs = np.tile([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.4, 0.6]], (50, 1))
+    >>> path = np.array([np.arange(199), np.arange(1, 200)])
+    >>> print(selective(probs, np.tile([0, 0, 1, 0], 50), path))
                           count  full risk       aurc       best     excess
-    nodes                     4     0.2500     0.0625     0.0625     0.0000
-    edges                     3     0.3333     0.1111     0.1111     0.0000
-    same                      3     0.3333     0.1111     0.1111     0.0000
+    nodes                   200     0.2500     0.0625     0.0349     0.0276
+    edges                   199     0.4975     0.2060     0.1529     0.0530
+    same                    199     0.4975     0.2060     0.1529     0.0530
     """
     belief = as_posterior(posterior)
     inputs = check_scoring_input(belief, y, edge_index, mask)
@@ -261,9 +286,11 @@ def selective(
     curves = {}
     for event, probability in zip(checked_events, event_probability, strict=True):
         correct = (probability >= 0.5) == event.outcomes(labels, predicted_ends).cpu().numpy()
-        curves[event.name] = risk_coverage(np.maximum(probability, 1.0 - probability), correct)
-    nodes = risk_coverage(inputs.probs.amax(1)[inputs.mask], (predicted == inputs.y)[inputs.mask])
-    edges = risk_coverage(both_correct, BOTH_CORRECT.outcomes(labels, predicted_ends))
+        curves[event.name] = _curve(np.maximum(probability, 1.0 - probability), correct)
+    nodes = _curve(inputs.probs.amax(1)[inputs.mask], (predicted == inputs.y)[inputs.mask])
+    edges = _curve(both_correct, BOTH_CORRECT.outcomes(labels, predicted_ends))
+    _warn_if_few(nodes, "nodes")
+    _warn_if_few(edges, "edges")  # the events are events of these edges
     return Selective(nodes, edges, curves)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from edgewise.decisions.risk_coverage import check_scores, counts_by_threshold
+from edgewise.small_samples import MIN_SAMPLE, fraction_interval, warn_small_sample
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
 Probabilities = Float[np.ndarray, " pairs"]
@@ -47,6 +48,14 @@ class ThresholdOutcome:
     def precision(self) -> float:
         """The fraction of true positives among the selected; NaN if nothing is selected."""
         return self.hits / self.selected if self.selected else math.nan
+
+    @property
+    def precision_interval(self) -> tuple[float, float]:
+        """The 95% interval of the precision, as if pairs were independent; (0, 1) if nothing is selected.
+
+        It is the Wilson score interval. For the pairs by which a threshold was chosen it is optimistic.
+        """
+        return fraction_interval(self.hits, self.selected)
 
     @property
     def false_discoveries(self) -> float:
@@ -165,6 +174,24 @@ def check_fraction(name: str, fraction: float) -> None:
     check_number(name, fraction, above=0, most=1, hint="Divide percentages by 100.")
 
 
+MIN_SELECTED = 10  # pairs: among fewer, a precision of 0.9 allows no error
+
+
+def _warn_if_few(threshold: Threshold, min_selected: int = 0) -> Threshold:
+    """Return the threshold, and warn if it was chosen on few labeled pairs or if it selects few of them."""
+    on = threshold.validation
+    if on is None or (on.count >= MIN_SAMPLE and not 0 < on.selected < min_selected):
+        return threshold
+    low, high = on.precision_interval
+    warn_small_sample(
+        f"The threshold was chosen on {on.count:,} labeled pairs, of which it selects {on.selected:,}"
+        + (f" with precision {on.precision:.2f}" if on.selected else "")
+        + f". The 95% interval of its precision is {low:.2f} to {high:.2f}. Label more pairs, if possible "
+        f"{MIN_SAMPLE} or more, and check the threshold on test pairs: threshold.check(p, happened)."
+    )
+    return threshold
+
+
 SIZE_GROWTH_FACTOR = 1.25  # between the numbers of selected pairs at which a guaranteed precision is tested
 
 
@@ -195,17 +222,22 @@ def threshold_for_precision(
     Threshold
         Infinite, so that nothing is selected, if no threshold qualifies.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If there are fewer than 100 pairs.
+
     Examples
     --------
-    >>> p, happened = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, True, False, True])
+    >>> p, happened = np.repeat([0.9, 0.8, 0.7, 0.6], 25), np.repeat([True, True, False, True], 25)
     >>> threshold_for_precision(p, happened, 0.75).value
     0.6
     """
     check_fraction("precision", precision)
     p, outcomes = check_outcomes(probability, happened)
     if confidence is None:
-        return _choose_by_observed_precision(p, outcomes, precision)
-    return _choose_by_guaranteed_precision(p, outcomes, precision, confidence)
+        return _warn_if_few(_choose_by_observed_precision(p, outcomes, precision), MIN_SELECTED)
+    return _warn_if_few(_choose_by_guaranteed_precision(p, outcomes, precision, confidence))
 
 
 def _choose_by_observed_precision(p: np.ndarray, outcomes: np.ndarray, precision: float) -> Threshold:
@@ -274,9 +306,14 @@ def threshold_for_cost(
     false_negative
         The cost of a pair that is not selected although the event occurs.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If there are fewer than 100 pairs.
+
     Examples
     --------
-    >>> p, happened = np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, True, False])
+    >>> p, happened = np.repeat([0.9, 0.8, 0.7, 0.6], 25), np.repeat([True, False, True, False], 25)
     >>> print(threshold_for_cost(p, happened, false_positive=1, false_negative=4))
     P ≥ 0.7, the lowest cost at 1 per false positive and 4 per false negative
     """
@@ -288,7 +325,7 @@ def threshold_for_cost(
     best = int(np.argmin(total))
     chosen = math.inf if best == 0 else float(value[best - 1])
     rule = f"the lowest cost at {_describe_costs(costs)}"
-    return Threshold(chosen, rule, count_selected(chosen, p, outcomes, costs), costs)
+    return _warn_if_few(Threshold(chosen, rule, count_selected(chosen, p, outcomes, costs), costs))
 
 
 def bayes_threshold(*, false_positive: float, false_negative: float) -> Threshold:
@@ -342,9 +379,14 @@ def threshold_for_fdr(
     Threshold
         Infinite, so that nothing is selected, if no threshold qualifies.
 
+    Warns
+    -----
+    SmallSampleWarning
+        If there are fewer than 100 pairs.
+
     Examples
     --------
-    >>> p, happened = np.linspace(0.99, 0.01, 50), np.arange(50) < 25
+    >>> p, happened = np.linspace(0.99, 0.01, 100), np.arange(100) < 50
     >>> threshold_for_fdr(p, happened, 0.2, among=np.array([0.97, 0.95, 0.6, 0.1])).value
     0.6
     """
@@ -356,7 +398,8 @@ def threshold_for_fdr(
     above = len(negatives) - np.searchsorted(negatives, value)
     passed = np.flatnonzero((1 + above) * len(candidates) <= fdr * (len(p) + 1) * selected)
     chosen = float(value[passed[-1]]) if len(passed) else math.inf
-    return Threshold(chosen, _fdr_rule("a false discovery rate", fdr, chosen), count_selected(chosen, p, outcomes))
+    rule = _fdr_rule("a false discovery rate", fdr, chosen)
+    return _warn_if_few(Threshold(chosen, rule, count_selected(chosen, p, outcomes)))
 
 
 def threshold_for_believed_fdr(probability: ArrayLike, fdr: float) -> Threshold:

@@ -47,10 +47,10 @@ def plot_risk_coverage(
     Examples
     --------
     >>> from edgewise.decisions import risk_coverage
-    >>> curve = risk_coverage(np.array([0.9, 0.8, 0.6]), np.array([True, True, False]))
+    >>> curve = risk_coverage(np.repeat([0.9, 0.8, 0.6], 40), np.repeat([True, True, False], 40))
     >>> fig, ax = plot_risk_coverage({"nodes": curve})
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
-    ['nodes: AURC 0.111, best 0.111', 'best: all errors last']
+    ['nodes: AURC 0.111, best 0.064', 'best: all errors last']
     """
     named = _named(curves)
     is_new = ax is None

@@ -1,9 +1,12 @@
 """Interface of workers, and outcomes of jobs."""
 
 import traceback
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from edgewise.small_samples import SmallSampleWarning
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -47,11 +50,13 @@ class Workers(Protocol):
 
 
 def attempt(function: Callable[[Job], Result], job: Job) -> JobOutcome[Job, Result]:
-    """Run a job in this process."""
+    """Run a job in this process, without warnings about small samples, which would be the same for each job."""
     import torch
 
     torch.set_num_threads(1)  # one core per job
-    try:
-        return Finished(job, function(job))
-    except Exception:
-        return Failure(job, traceback.format_exc())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallSampleWarning)
+        try:
+            return Finished(job, function(job))
+        except Exception:
+            return Failure(job, traceback.format_exc())
