@@ -58,9 +58,9 @@ def test_frame_of_pairs_equals_the_columns():
 
 
 def test_frame_of_a_curve_has_a_row_per_threshold():
-    curve = ew.risk_coverage(np.array([0.9, 0.8, 0.8, 0.6]), np.array([True, True, False, False]))
+    curve = ew.risk_coverage(np.repeat([0.9, 0.8, 0.8, 0.6], 25), np.repeat([True, True, False, False], 25))
     frame = curve.to_frame()
-    assert frame["selected"].tolist() == [1, 3, 4]
+    assert frame["selected"].tolist() == [25, 75, 100]
     assert frame["risk"].tolist() == pytest.approx([0, 1 / 3, 1 / 2])
 
 

@@ -35,11 +35,11 @@ def test_area_under_the_drawn_steps_is_aurc():
 
 
 def test_part_of_the_curve_on_few_elements_is_faint():
-    curve = random_curve(40)
+    curve = random_curve(120)
     _, ax = plot_risk_coverage(curve)
     line, few, *_ = ax.get_lines()
-    np.testing.assert_allclose(few.get_xdata() * 40, range(1, MIN_BIN_COUNT))
-    np.testing.assert_allclose(line.get_xdata() * 40, range(MIN_BIN_COUNT, 41))
+    np.testing.assert_allclose(few.get_xdata() * 120, range(1, MIN_BIN_COUNT))
+    np.testing.assert_allclose(line.get_xdata() * 120, range(MIN_BIN_COUNT, 121))
     assert few.get_alpha() < 0.5 and line.get_alpha() is None
 
 

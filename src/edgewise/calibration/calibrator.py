@@ -89,9 +89,10 @@ class Calibrator(ABC):
         """
         with torch.inference_mode(False), torch.enable_grad():
             inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
-            self._check_sample(inputs)
             learned = as_tensors(self.learn_parameters(inputs))
-            return Calibrated(self, learned, self.calibrate(learned, inputs.predictions))
+            calibrated = Calibrated(self, learned, self.calibrate(learned, inputs.predictions))
+            self._check_sample(inputs)
+            return calibrated
 
     def min_val_nodes(self, num_classes: int) -> int:
         """Return the number of validation nodes below which `fit` warns that the result rests on few labels."""
