@@ -140,7 +140,7 @@ def _as_integers(array: NDArray[Any], path: Path, meaning: str, hint: str) -> ND
         return array
     fractions = np.ones(0)
     if is_table(path) and array.dtype.kind == "f":
-        fractions = array[~((array == np.floor(array)) & (np.abs(array) <= MAX_EXACT_FLOAT))]
+        fractions = array[~((array == np.floor(array)) & (np.abs(array) < MAX_EXACT_FLOAT))]
         if len(fractions) == 0:
             return array.astype(np.int64)
     got = f"but got {fractions[0]}" if len(fractions) else f"but got numbers of type {array.dtype}"
