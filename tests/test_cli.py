@@ -415,7 +415,7 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
     ({"probs": LOGITS}, "pass --logits instead of --probs", lambda new: {"logits": new.pop("probs"), **new}),
     ({"logits": PROBS[:4]}, "Pass --probs instead of --logits", lambda new: {"probs": new.pop("logits"), **new}),
     ({"probs": 1.01 * PROBS[:4]}, "add --normalize", lambda new: {**new, "normalize": True}),
-    ({"probs": 100 * PROBS[:4]}, "save np.asarray(p) / 100", lambda new: {**new, "probs": new["probs"] / 100}),
+    ({"probs": 100 * PROBS[:4]}, "For percentages save", lambda new: {**new, "probs": new["probs"] / 100}),
     (
         {"probs": PROBS[:4, 1:]},
         "save both columns: np.column_stack([1 - p, p])",
@@ -428,7 +428,7 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
     ),
     (
         {"labels": np.array([0, -1, 1, 1])},
-        "--mask: np.save('FILE.npy', y >= 0)",
+        "--mask: np.save('FILE.npy', ",
         lambda new: {**new, "mask": new["labels"] >= 0},
     ),
     (
@@ -437,6 +437,16 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
         lambda new: {**new, "labels": np.maximum(new["labels"], -1)},
     ),
     ({"labels": np.eye(2)[LABELS[:4]]}, "save y.argmax(1)", lambda new: {**new, "labels": new["labels"].argmax(1)}),
+    (
+        {"labels": LABELS[:4].astype(float)},
+        "save them with .astype(int)",
+        lambda new: {**new, "labels": new["labels"].astype(int)},
+    ),
+    (
+        {"edges": EDGES[:, :4].astype(float)},
+        "save them with .astype(int)",
+        lambda new: {**new, "edges": new["edges"].astype(int)},
+    ),
     ({"edges": EDGES[:, :4] + 1}, "save edge_index - 1", lambda new: {**new, "edges": new["edges"] - 1}),
     (
         {"edges": np.array([[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]])},

@@ -36,9 +36,9 @@ TABLE_HINT = "Separate columns by commas, write classes and nodes as 0, 1, 2, �
 CLASSES_HINT = "For names of classes pass --classes FILE, with the names in the order of the columns of probabilities."
 IDS_HINT = "For ids of nodes pass --ids FILE, with the ids in the order of the rows of probabilities."
 LABELS_MEANING = "one label per node (for one-hot labels save y.argmax(1))"
-MASK_HINT = (
-    "For a list of ids pass --ids FILE. Convert a list of nodes to a mask: mask = np.zeros(num_nodes, bool); "
-    "mask[nodes] = True. Convert a column such as train, test, … with np.asarray(column) == 'test'."
+MASK_HINT = "Convert a list of nodes to a mask: mask = np.zeros(num_nodes, bool); mask[nodes] = True."
+MASK_TEXT_HINT = (
+    "For a list of ids pass --ids FILE. Convert a column such as train, test, … with np.asarray(column) == 'test'."
 )
 
 
@@ -76,7 +76,12 @@ def read_labels(path: Path, classes: "Names | None" = None, num_nodes: int = 0) 
     labels = _as_column(read_array(path, hint, missing=-1), path, LABELS_MEANING)
     if is_table(path) and labels.dtype.kind == "f":
         labels = np.nan_to_num(labels, nan=-1)
-    return _as_integers(labels, path, "labels", "Write classes as 0, 1, 2, … and an unknown label as -1.")
+    return _as_integers(
+        labels,
+        path,
+        "labels",
+        "Write classes as 0, 1, 2, … and an unknown label as -1, and save them with .astype(int).",
+    )
 
 
 def read_edges(path: Path, ids: "Names | None" = None) -> Int[np.ndarray, "2 edges"]:
@@ -99,7 +104,7 @@ def read_edges(path: Path, ids: "Names | None" = None) -> Int[np.ndarray, "2 edg
 def read_mask(path: Path, ids: "Names | None" = None) -> Bool[np.ndarray, " nodes"]:
     """Read a mask: one boolean (or 0 or 1) per node, or a list of ``ids``."""
     try:
-        mask = _as_column(read_array(path, MASK_HINT), path, "one boolean per node")
+        mask = _as_column(read_array(path, MASK_TEXT_HINT), path, "one boolean per node")
         other = np.flatnonzero((mask != 0) & (mask != 1))
         if len(other):
             row = int(other[0])
@@ -170,7 +175,8 @@ def read_array(path: Path, text_hint: str = TABLE_HINT, missing: int | None = No
     suffix = suffix_of(path)
     if suffix not in READERS:
         hint = "Save an array with np.save('FILE.npy', array), or a tensor with torch.save(tensor, 'FILE.pt')."
-        hint = text_hint if suffix in NAME_SUFFIXES else hint
+        if suffix == ".txt":
+            hint = f"Rename it to .csv if commas separate columns, or to .tsv if tabs do. {text_hint}"
         raise FileError(f"Expected a file that ends in {SUFFIXES}, but got {path}. {hint}")
     with convert_read_errors(path, f"a valid {suffix} file of numbers"):
         try:
