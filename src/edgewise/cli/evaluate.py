@@ -108,14 +108,12 @@ def evaluate(
             "--edge-choice. Omit --selective, or pass a .safetensors posterior with joint distributions as "
             "--probs."
         )
-    import numpy as np
-
     from edgewise.files.inputs import read_edge_probs
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:
         belief, y = nodes.belief, nodes.labels(labels)
-        edge_index = nodes.edges(edges) if edges else np.empty((2, 0), np.int64)
+        edge_index = nodes.edges(edges) if edges else None
         node_mask = nodes.mask(mask) if mask else None
         joints = read_edge_probs(edge_probs) if edge_probs else None
         with name_files_in_errors(probs=nodes.source, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):

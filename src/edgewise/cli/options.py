@@ -135,12 +135,6 @@ file of edges may hold ids, and a file that selects nodes may list ids. With --c
 header has the names of the classes, --labels may hold names. An empty label is unknown, like -1.
 """
 
-PROBS_HINTS = {
-    1: "For probabilities p of class 1 save both columns: np.save('FILE.npy', np.column_stack([1 - p, p])).",
-    3: "For several samples save a mixture: ew.MixturePosterior(samples).save('FILE.safetensors').",
-}
-MAX_ROUNDING = 0.02  # of the sum of rounded probabilities
-
 ProbsOption = Annotated[
     Path | None,
     typer.Option("--probs", metavar="FILE", help="Probabilities (nodes, classes), or a .safetensors file."),
@@ -253,12 +247,9 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
     from edgewise.posterior import Posterior, as_posterior
 
     if path.suffix.lower() != ".safetensors":
-        probs = inputs.read_rows(path, "probabilities (nodes, classes)", PROBS_HINTS)
-        if normalize:
-            totals = probs.sum(1, keepdims=True, dtype="float64")
-            probs = probs / totals if (abs(totals - 1) <= MAX_ROUNDING).all() else probs
+        probs = inputs.read_probs(path)
         with name_files_in_errors(probs=path):
-            return as_posterior(probs)
+            return as_posterior(probs, normalize=normalize)
     with name_files_in_errors(probs=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Inference of")  # printed by `convergence_warnings`
         if (format_name := _format_name(path)).startswith("edgewise fitted"):

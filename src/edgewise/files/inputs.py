@@ -8,7 +8,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ from edgewise.suggestions import did_you_mean
 # Numbers
 
 TABLE_HINT = "Separate columns by commas, write classes and nodes as 0, 1, 2, …, and remove other columns."
+ROWS_HINT = "Remove columns that are not numbers, such as ids."
 CLASSES_HINT = "For names of classes pass --classes FILE, with the names in the order of the columns of probabilities."
 IDS_HINT = "For ids of nodes pass --ids FILE, with the ids in the order of the rows of probabilities."
 LABELS_MEANING = "one label per node (for one-hot labels save y.argmax(1))"
@@ -42,15 +43,16 @@ MASK_TEXT_HINT = (
 )
 
 
-def read_rows(path: Path, meaning: str, hints: Mapping[int, str] | None = None) -> Array:
-    """Read an array of two dimensions, one row per node.
+def read_probs(path: Path) -> Array:
+    """Read probabilities, of any shape."""
+    return _as_floats(read_array(path, ROWS_HINT), path)
 
-    ``meaning`` describes it in messages, and ``hints`` say what to do with other numbers of dimensions.
-    """
-    rows = read_array(path, "Remove columns that are not numbers, such as ids.")
+
+def read_rows(path: Path, meaning: str) -> Array:
+    """Read an array of two dimensions, one row per node. ``meaning`` describes it in messages."""
+    rows = read_array(path, ROWS_HINT)
     if rows.ndim != 2:
-        hint = (hints or {}).get(rows.ndim, "")
-        raise FileError(f"Expected {path} to hold {meaning}, but got shape {rows.shape}. {hint}".rstrip())
+        raise FileError(f"Expected {path} to hold {meaning}, but got shape {rows.shape}.")
     return _as_floats(rows, path)
 
 
