@@ -37,7 +37,7 @@ def test_frame_of_an_evaluation_has_a_row_per_view_with_its_scores():
 
 
 def test_frame_of_an_evaluation_has_intervals_if_they_were_computed():
-    ev = evaluation(same_label=True, n_resamples=20)
+    ev = evaluation(same_label=True, n_resamples=40)
     frame = ev.to_frame()
     assert frame.loc["nodewise", "nll_low"] == ev.intervals["nodewise"]["nll"].low
     assert frame.loc["agree", "ece_high"] == pytest.approx(ev.intervals["agree"]["ece"].high, nan_ok=True)

@@ -143,10 +143,10 @@ def test_parameters_are_numbers_and_tensors_by_name(case, calibrator):
 
 
 def test_repr_shows_calibrator_parameters_and_posterior(case):
-    calibrated = ew.VectorScaling().fit(case.logits, case.data, case.split)
+    calibrated = ew.VectorScaling(prior=2.0).fit(case.logits, case.data, case.split)
     t = calibrated.parameters["temperature"]
     assert repr(calibrated) == (
-        f"Calibrated(VectorScaling(prior=1.0), temperature={t:.4g}, factor=[3], shift=[3], "
+        f"Calibrated(VectorScaling(prior=2.0), temperature={t:.4g}, factor=[3], shift=[3], "
         "IndependentPosterior(nodes=60, classes=3))"
     )
 

@@ -25,6 +25,7 @@ from edgewise.calibration.calibration_input import (
 )
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
+from edgewise.representation import changed_options, shorten
 from edgewise.small_samples import MIN_SAMPLE, check_sample
 
 Parameters = Mapping[str, float | Tensor]  # by name
@@ -229,7 +230,7 @@ class Calibrated:
             f"{name}={list(value.shape)}" if isinstance(value, Tensor) else f"{name}={value:.4g}"
             for name, value in self.parameters.items()
         ]
-        return f"Calibrated({', '.join([repr(self.calibrator), *shown, repr(self._posterior)])})"
+        return shorten(f"Calibrated({', '.join([changed_options(self.calibrator), *shown, repr(self._posterior)])})")
 
 
 POSTERIORS: Mapping[str, type[Posterior]] = {kind.__name__: kind for kind in (IndependentPosterior, PairwisePosterior)}

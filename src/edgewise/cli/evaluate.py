@@ -41,6 +41,8 @@ Examples:
     --mask test.npy --resamples 200 --json scores.json --plot plot.png
   edgewise evaluate --logits logits.pt --labels labels.csv --edges links.tsv \\
     --classes classes.txt --ids ids.txt
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
+    --mask test.npy --html report.html --title "GCN on Cora"
 """
 
 
@@ -93,11 +95,15 @@ def evaluate(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Plot reliability diagrams: .png, .pdf, .svg.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page: verdict, scores, diagrams, what to do next.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page, such as the model.")] = None,
 ) -> None:
     """Read the files, score the predictions, write the requested outputs, and print the table."""
     files = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
     files |= {name: file for name, file in (("logits", logits), ("ids", ids), ("classes", classes)) if file}
-    check_outputs({"--json": json_file, "--plot": plot}, files)
+    check_outputs({"--json": json_file, "--plot": plot, "--html": html}, files)
     nodes = NodeFiles(probs, logits, normalize, ids, classes)
     nodes.check()
     if edge_probs and edges is None:
@@ -145,6 +151,10 @@ def evaluate(
             write_json(json_file, {"files": paths_as_text(files), "settings": settings, **ev.to_dict(), **extra})
         if plot:
             _draw(ev, plot)
+        if html:
+            from edgewise.pages.evaluation_page import write_evaluation_page
+
+            write_evaluation_page(ev, html, title, paths_as_text(files))
     finally:  # print the result even if writing failed
         parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(belief)]
         typer.echo("\n\n".join(parts))

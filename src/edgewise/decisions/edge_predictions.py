@@ -15,6 +15,7 @@ from edgewise.data.edges import select_one_direction
 from edgewise.decisions.events import Event
 from edgewise.files.tables import data_frame, write_table
 from edgewise.metrics.scoring_input import check_scoring_input
+from edgewise.representation import shorten
 from edgewise.suggestions import did_you_mean
 from edgewise.validation import ArrayLike
 
@@ -174,19 +175,25 @@ class EdgePredictions:
             yield batch.replace_schema_metadata(metadata)
 
     def __repr__(self) -> str:
-        return f"EdgePredictions(pairs={len(self)}, columns={list(self.table)})"
+        return shorten(f"EdgePredictions(pairs={len(self)}, columns={list(self.table)})")
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import edge_predictions_html
+
+        return edge_predictions_html(self)
 
     def __str__(self) -> str:
         shown = {name: column for name, column in self.table.items() if name != "convergence"}
         part = slice(0, MAX_PRINTED_ROWS)
-        cells = [[name, *(_cell(value) for value in column[part].tolist())] for name, column in shown.items()]
+        cells = [[name, *(format_cell(value) for value in column[part].tolist())] for name, column in shown.items()]
         widths = [max(map(len, column)) for column in cells]
         lines = ["  ".join(map(str.rjust, row, widths)).rstrip() for row in zip(*cells, strict=True)]
         more = [f"… and {len(self) - MAX_PRINTED_ROWS:,} more"] if len(self) > MAX_PRINTED_ROWS else []
         return "\n".join([*lines, *more, "", f"convergence: {self.convergence}", *([self.note] if self.note else [])])
 
 
-def _cell(value: object) -> str:
+def format_cell(value: object) -> str:
+    """Format a cell of a printed table: numbers with four decimals, and texts of at most 24 characters."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -15,6 +15,7 @@ from edgewise.decisions.events import BOTH_CORRECT, EventLike, PairBeliefs, chec
 from edgewise.files.tables import data_frame
 from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, as_posterior
+from edgewise.representation import shorten
 from edgewise.small_samples import check_sample
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
@@ -124,6 +125,11 @@ class RiskCoverage:
             f"excess_aurc={self.excess_aurc:.4f})"
         )
 
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import risk_coverage_html
+
+        return risk_coverage_html({"all": self})
+
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     """Compute the risk-coverage curve of predictions from their confidences and correctness.
@@ -199,7 +205,7 @@ def check_scores(
     return numbers.double().numpy(), booleans.numpy()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Selective:
     """Risk-coverage curves of nodes, edges and events. Returned by `selective`."""
 
@@ -215,6 +221,15 @@ class Selective:
     def to_dict(self) -> dict[str, dict[str, float]]:
         """Return the counts and areas of each curve."""
         return {name: curve.to_dict() for name, curve in self.curves.items()}
+
+    def __repr__(self) -> str:
+        areas = ", ".join(f"{name}={curve.aurc:.4f}" for name, curve in self.curves.items())
+        return shorten(f"Selective(aurc: {areas})")
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import risk_coverage_html
+
+        return risk_coverage_html(self.curves)
 
     def __str__(self) -> str:
         columns = ("count", "full risk", "aurc", "best", "excess")

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from edgewise.decisions.risk_coverage import check_scores, counts_by_threshold
+from edgewise.representation import shorten
 from edgewise.small_samples import MIN_SAMPLE, fraction_interval, warn_small_sample
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
@@ -94,7 +95,7 @@ class ThresholdOutcome:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Threshold:
     """A threshold that selects the pairs with P(event) ≥ ``value``.
 
@@ -137,6 +138,9 @@ class Threshold:
         """Return the outcome on other labeled pairs, such as those of test nodes."""
         p, outcomes = check_outcomes(probability, happened)
         return count_selected(self.value, p, outcomes, self.costs)
+
+    def __repr__(self) -> str:
+        return shorten(f"Threshold(value={self.value:.6g}, rule={self.rule!r})")
 
     def __str__(self) -> str:
         return f"P ≥ {self.value:.6g}, {self.rule}" if self.found else f"nothing, {self.rule}"

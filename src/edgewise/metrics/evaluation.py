@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -215,8 +216,27 @@ class Evaluation:
         options: dict[str, Any] = {} if views is None else {"views": views}
         return plot_reliability(self, ax=ax, title=title, **options)
 
+    def report(self, path: Path | str, *, title: str | None = None) -> None:
+        """Write a self-contained HTML page: the verdict in words, scores, reliability diagrams, and what to do next.
+
+        Parameters
+        ----------
+        path
+            The file to write, such as "report.html". An existing file is replaced.
+        title
+            The title of the page, such as the name of the model.
+        """
+        from edgewise.pages.evaluation_page import write_evaluation_page
+
+        write_evaluation_page(self, Path(path), title)
+
     def __repr__(self) -> str:
         return f"Evaluation(nodes={self.nodewise.count}, edges={self.edgewise.count})"
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import evaluation_html
+
+        return evaluation_html(self)
 
     def __str__(self) -> str:
         return "\n".join([*_score_lines(self), *_interval_lines(self), *_graph_lines(self)])

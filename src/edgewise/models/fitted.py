@@ -17,6 +17,7 @@ from edgewise.models.graph_pass import all_logits
 from edgewise.models.task import Directed, prepare_graph
 from edgewise.models.training import History, one_thread
 from edgewise.posterior import IndependentPosterior, Posterior
+from edgewise.representation import changed_options
 
 if TYPE_CHECKING:
     from edgewise.models.model import Model
@@ -80,7 +81,13 @@ class Fitted(ABC):
         return _rebuild(_find_model(metadata.get("model", ""), path), metadata, tensors, path)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model}, epochs={self.history.epochs}, seconds={self.history.seconds:.2f})"
+        curves = f"epochs={self.history.epochs}, seconds={self.history.seconds:.2f}"
+        return f"{type(self).__name__}({changed_options(self.model)}, {curves})"
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import fitted_html
+
+        return fitted_html(self)
 
 
 def _find_model(name: str, path: Path | str) -> "type[Model[Any]]":

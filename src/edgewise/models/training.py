@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 from edgewise.files.tables import data_frame
 from edgewise.kernels.adam import Adam, Weights
 from edgewise.models.graph_pass import Network
+from edgewise.representation import shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +62,7 @@ class Epoch(NamedTuple):
 OnEpoch = Callable[[Epoch], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class History:
     """Training curves of a fit, over the epochs of all its phases.
 
@@ -105,6 +106,17 @@ class History:
         epoch = range(1, self.epochs + 1)
         curves = {name: getattr(self, name) for name in ("loss", "val_loss", "val_accuracy")}
         return data_frame({"epoch": epoch, "phase": phase, **curves, "kept": [k == self.kept for k in epoch]})
+
+    def __repr__(self) -> str:
+        phases = ", ".join(f"{name} {epochs}" for name, epochs in self.phases)
+        return shorten(
+            f"History(epochs={self.epochs}, kept={self.kept}, seconds={self.seconds:.2f}, phases=[{phases}])"
+        )
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import history_html
+
+        return history_html(self)
 
 
 @dataclass

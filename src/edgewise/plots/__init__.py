@@ -1,6 +1,13 @@
-"""Plots of evaluations: reliability diagrams and risk-coverage curves."""
+"""Plots of evaluations: reliability diagrams and risk-coverage curves. Matplotlib is imported when one is drawn."""
 
-from edgewise.plots.reliability import plot_reliability
-from edgewise.plots.risk_coverage_plot import plot_risk_coverage
+from typing import TYPE_CHECKING
 
-__all__ = ["plot_reliability", "plot_risk_coverage"]
+import lazy_loader  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from edgewise.plots.reliability import plot_reliability as plot_reliability
+    from edgewise.plots.risk_coverage_plot import plot_risk_coverage as plot_risk_coverage
+
+__getattr__, __dir__, __all__ = lazy_loader.attach(
+    __name__, submod_attrs={"reliability": ["plot_reliability"], "risk_coverage_plot": ["plot_risk_coverage"]}
+)

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from edgewise.conversion import EdgesLike, as_edges, as_node_sets
 from edgewise.files.tensors import read_tensors, write_tensors
+from edgewise.representation import shorten
 from edgewise.validation import ArrayLike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Convergence:
     """Convergence of an iterative solver.
 
@@ -57,6 +58,16 @@ class Convergence:
 
     def __bool__(self) -> bool:
         return self.converged
+
+    def __repr__(self) -> str:
+        advice = f", advice={self.advice!r}" if self.advice else ""
+        numbers = f"converged={self.converged}, sweeps={self.sweeps}, residual={self.residual:.6g}"
+        return shorten(f"Convergence({numbers}{advice})")
+
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import convergence_html
+
+        return convergence_html(self)
 
     def to_json(self) -> str:
         """Return a JSON string, for the metadata of a file."""

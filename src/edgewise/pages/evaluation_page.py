@@ -1,0 +1,167 @@
+"""The HTML page of one evaluation: the verdict in words, all views, reliability diagrams, and what to do next."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy
+import torch
+
+from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.scores import Scores
+from edgewise.metrics.sums import VIEWS
+from edgewise.pages.diagrams import axis_names, elements_name, predicted_and_observed, reliability_diagram, view_name
+from edgewise.pages.html_page import page_part, render_page, write_page
+from edgewise.pages.verdict import Finding, explain_views, find, headline, next_steps, percent, sentence
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, prepare_reliability
+from edgewise.version import __version__
+
+TITLE = "Are the probabilities right?"
+NO_FILES: Mapping[str, str | None] = MappingProxyType({})
+
+
+def write_evaluation_page(
+    ev: Evaluation, path: Path, title: str | None = None, files: Mapping[str, str | None] = NO_FILES
+) -> None:
+    """Write the page atomically."""
+    write_page(path, evaluation_page(ev, title, files))
+
+
+def evaluation_page(ev: Evaluation, title: str | None = None, files: Mapping[str, str | None] = NO_FILES) -> str:
+    """Return the page as HTML.
+
+    Parameters
+    ----------
+    ev
+        The evaluation.
+    title
+        The title of the page, such as the name of the model.
+    files
+        Names of the input files by option ("probs", "labels", "edges", "mask"), for the commands of the page.
+    """
+    views = shown_views(ev)
+    findings = {view: find(ev, view) for view in views}
+    panels = prepare_reliability(ev, views)
+    judged = [view for view in ("nodewise", "edgewise", SAME_LABEL) if view in findings]
+    return render_page(
+        page_part("evaluation.html.j2"),
+        title=title or TITLE,
+        style=page_part("evaluation.css"),
+        script=page_part("evaluation.js"),
+        filters={"wrap_command": wrap_command},
+        headline=headline(ev),
+        verdicts=[(view_name(view), sentence(findings[view]), findings[view]) for view in judged],
+        comparisons=[_comparison(findings[view]) for view in judged if findings[view].count],
+        rows=[_row(ev, view, explanation, findings[view]) for view, explanation in explain_views(ev)],
+        diagrams=[_diagram(panel) for panel in panels],
+        bins=[row for panel in panels for row in _bin_rows(panel)],
+        steps=next_steps(ev, files),
+        has_edges=bool(ev.edgewise.count),
+        homophily=percent(ev.homophily, 1),
+        min_bin_count=MIN_BIN_COUNT,
+        options=", ".join(f"{name} {value}" for name, value in ev.options.items()),
+        norm=ev.options["norm"],
+        versions=f"edgewise {__version__}, torch {torch.__version__}, NumPy {numpy.__version__}",
+        version=__version__,
+    )
+
+
+def shown_views(ev: Evaluation) -> tuple[str, ...]:
+    """Return the four views, and "same_label" if it was scored."""
+    return VIEWS if ev.same_label is None else (*VIEWS, SAME_LABEL)
+
+
+def scores_of(ev: Evaluation, view: str) -> Scores:
+    """Return the scores of a view or of the event."""
+    return ev.same_label if view == SAME_LABEL and ev.same_label is not None else ev[view]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Format a score: a dash if it is undefined, ∞ if it is infinite."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.{digits}f}" if math.isfinite(value) else "∞"
+
+
+def signed_points(gap: float) -> str:
+    """Format observed minus predicted in points, with its sign.
+
+    >>> signed_points(0.052), signed_points(-0.0001), signed_points(float("nan"))
+    ('+5.2', '0.0', '–')
+    """
+    if math.isnan(gap):
+        return "–"
+    text = f"{100 * gap:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def wrap_command(command: str, width: int = 78) -> str:
+    r"""Break a command before options, so that lines have at most ``width`` characters where possible.
+
+    >>> print(wrap_command("edgewise evaluate --probs probs.npy --labels y.npy", 40))
+    edgewise evaluate --probs probs.npy \
+      --labels y.npy
+    """
+    lines = [""]
+    for n, part in enumerate(command.split(" --")):
+        option = f" --{part}" if n else part
+        if n and len(lines[-1]) + len(option) > width - 2:
+            lines.append(" ")
+        lines[-1] += option
+    return " \\\n".join(lines)
+
+
+def _comparison(finding: Finding) -> dict[str, object]:
+    name = {"nodewise": "A node is right", "edgewise": "Both ends are right", SAME_LABEL: "The ends share a label"}
+    said, true = percent(finding.predicted), percent(finding.observed)
+    label = f"predicted {said}, observed {true}"
+    picture = predicted_and_observed(finding.predicted, finding.observed, label)
+    return {"name": name[finding.view], "said": said, "true": true, "picture": picture}
+
+
+def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[str, object]:
+    scores = scores_of(ev, view)
+    intervals = ev.intervals.get(view, {})
+    return {
+        "name": view_name(view),
+        "explanation": explanation,
+        "count": f"{finding.count:,}",
+        "said": percent(finding.predicted, 1),
+        "true": percent(finding.observed, 1),
+        "gap": signed_points(-finding.gap),
+        "kind": "" if not finding.count or abs(finding.gap) < 0.0005 else "over" if finding.gap > 0 else "under",
+        "scores": [
+            (number(value, 3), f"{interval.low:.3f} to {interval.high:.3f}" if interval else "")
+            for value, interval in (
+                (scores.ece, intervals.get("ece")),
+                (scores.nll, intervals.get("nll")),
+                (scores.brier, intervals.get("brier")),
+            )
+        ],
+        "chance": number(finding.ece_by_chance, 3),
+        "k_index": percent(ev.k_index[view]) if view in VIEWS[1:] else "",
+    }
+
+
+def _diagram(panel: Panel) -> dict[str, object]:
+    count = int(panel.count.sum())
+    predicted, observed = axis_names(panel.view)
+    name, elements = view_name(panel.view), f"{count:,} {elements_name(panel.view, count)}"
+    return {
+        "name": name,
+        "remark": elements if panel.is_empty else f"{elements}, ECE {panel.ece[0]:.3f}",
+        "picture": reliability_diagram(panel, f"{name}: {observed} against {predicted}"),
+        "is_empty": panel.is_empty,
+    }
+
+
+def _bin_rows(panel: Panel) -> list[tuple[str, str, list[str]]]:
+    """Return the view, the limits, and the numbers of each filled bin: count, predicted, observed and gap."""
+    rows = []
+    for k in panel.count[0].nonzero()[0].tolist():
+        said, true = float(panel.confidence[0, k]), float(panel.accuracy[0, k])
+        limits = f"{panel.boundaries[k]:.3g} to {panel.boundaries[k + 1]:.3g}"
+        numbers = [f"{int(panel.count[0, k]):,}", number(said), number(true), signed_points(true - said)]
+        rows.append((view_name(panel.view), limits, numbers))
+    return rows

@@ -1,0 +1,170 @@
+"""What a notebook shows: a small table and diagrams of an evaluation, of pairs, of a curve, of a fit or of a solver.
+
+Colors are those of the notebook, light or dark. There is no script and no style sheet, and text is escaped.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from markupsafe import Markup
+
+from edgewise.decisions.edge_predictions import EdgePredictions, format_cell
+from edgewise.decisions.risk_coverage import RiskCoverage
+from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.sums import VIEWS
+from edgewise.models.fitted import Fitted
+from edgewise.models.training import History
+from edgewise.pages.diagrams import OVER, UNDER, Curve, histogram, line_chart, reliability_diagram, tag, view_name
+from edgewise.pages.evaluation_page import number, scores_of, shown_views, signed_points
+from edgewise.pages.verdict import find, headline, percent
+from edgewise.plots.reliability_panels import prepare_reliability
+from edgewise.posterior import Convergence
+from edgewise.representation import changed_options
+
+MAX_ROWS, MAX_COLUMNS = 10, 12
+NUM_BARS = 20  # of a histogram
+LEFT, RIGHT = "text-align:left", "text-align:right"
+SOFT = "opacity:0.75;font-size:90%"
+CURVE_COLORS = ("currentColor", OVER, UNDER, "#009E73", "#CC79A7")
+
+
+def evaluation_html(ev: Evaluation) -> str:
+    """Return the comparison in words, the scores of each view, and its reliability diagrams."""
+    views = shown_views(ev)
+    norm = "" if ev.options["norm"] == "l1" else f" ({ev.options['norm']})"
+    header = ("", "count", "predicted", "observed", "gap", f"ECE{norm}", "NLL", "Brier", "K")
+    rows = []
+    for view in views:
+        finding, scores = find(ev, view), scores_of(ev, view)
+        fractions = [percent(finding.predicted, 1), percent(finding.observed, 1), signed_points(-finding.gap)]
+        numbers = [number(value, 4) for value in (scores.ece, scores.nll, scores.brier)]
+        k_index = percent(ev.k_index[view]) if view in VIEWS[1:] else ""
+        rows.append([view_name(view), f"{finding.count:,}", *fractions, *numbers, k_index])
+    diagrams = [
+        (view_name(panel.view), reliability_diagram(panel, f"reliability diagram: {view_name(panel.view)}", 0.84))
+        for panel in prepare_reliability(ev, views)
+        if not panel.is_empty
+    ]
+    note = "Gap: observed − predicted, in points. " + (
+        "Point at a bin to see its numbers; ev.report('report.html') writes a page." if diagrams else ""
+    )
+    return _show(tag("strong", headline(ev)), _table(header, rows), _side_by_side(diagrams), _note(note))
+
+
+def edge_predictions_html(table: EdgePredictions) -> str:
+    """Return the first pairs, and a histogram of the probability of each event."""
+    names = [name for name in table.table if name != "convergence"]
+    shown, part = names[:MAX_COLUMNS], slice(0, MAX_ROWS)
+    cells = [[format_cell(value) for value in table.table[name][part].tolist()] for name in shown]
+    is_text = [table.table[name].names is not None for name in shown]
+    histograms = []
+    for event in table.events[:MAX_COLUMNS]:
+        name = f"P({event.name})"
+        bars = np.minimum((NUM_BARS * table[name]).astype(np.int64), NUM_BARS - 1)
+        histograms.append((name, histogram(np.bincount(bars, minlength=NUM_BARS).tolist(), f"histogram of {name}")))
+    title = tag("strong", f"{len(table):,} {'pair' if len(table) == 1 else 'pairs'}")
+    hidden = [
+        f"{len(table) - MAX_ROWS:,} more rows" if len(table) > MAX_ROWS else "",
+        f"{len(names) - len(shown)} more columns" if len(names) > len(shown) else "",
+        f"convergence: {table.convergence}",
+        table.note,
+    ]
+    note = "; ".join(text for text in hidden if text)
+    return _show(title, _table(shown, list(zip(*cells, strict=True)), is_text), _side_by_side(histograms), _note(note))
+
+
+def risk_coverage_html(curves: Mapping[str, RiskCoverage]) -> str:
+    """Return the areas and some risks of each curve, and a diagram of all."""
+    coverages = (0.5, 0.8, 0.9)
+    header = ("", "count", *(f"risk at {coverage:.0%}" for coverage in coverages), "full risk", "AURC", "excess AURC")
+    rows = [
+        [
+            name,
+            f"{curve.count:,}",
+            *(percent(curve.risk_at(coverage), 1) for coverage in coverages),
+            percent(curve.full_risk, 1),
+            number(curve.aurc, 4),
+            number(curve.excess_aurc, 4),
+        ]
+        for name, curve in curves.items()
+    ]
+    lines = [
+        Curve(name, curve.coverage, curve.risk, CURVE_COLORS[n % len(CURVE_COLORS)])
+        for n, (name, curve) in enumerate(curves.items())
+        if curve.count
+    ]
+    chart = line_chart(lines, "risk against coverage", "coverage", x_format=".0%", y_format=".0%")
+    note = "Risk: the error rate of the most confident elements. Coverage: their fraction."
+    return _show(_table(header, rows), _side_by_side([("Risk", chart)] if lines else []), _note(note))
+
+
+def history_html(history: History) -> str:
+    """Return the number of epochs, the scores of the kept one, and the training curves."""
+    return _show(*_training(history))
+
+
+def fitted_html(fitted: Fitted) -> str:
+    """Return the model with its changed options, its size, and the training curves."""
+    parameters = sum(weight.numel() for weight in fitted.weights.values())
+    title = tag("strong", changed_options(fitted.model, 300))
+    return _show(
+        title, _note(f"{parameters:,} parameters; other options have their defaults"), *_training(fitted.history)
+    )
+
+
+def _training(history: History) -> list[Markup]:
+    kept = history.kept - 1
+    header = ["epochs", "kept epoch", "validation loss", "validation accuracy", "seconds"]
+    has_kept = 0 <= kept < len(history.val_loss)
+    row = [
+        f"{history.epochs:,}",
+        f"{history.kept:,}",
+        number(history.val_loss[kept], 4) if has_kept else "–",
+        percent(history.val_accuracy[kept], 1) if has_kept else "–",
+        f"{history.seconds:.1f}",
+    ]
+    if len(history.phases) > 1:
+        header.append("phases")
+        row.append(", ".join(f"{name} {epochs}" for name, epochs in history.phases))
+    epoch = np.arange(1, history.epochs + 1, dtype=np.float64)
+    losses = [("training loss", history.loss, OVER), ("validation loss", history.val_loss, "currentColor")]
+    charts = [
+        ("Loss", [Curve(name, epoch, np.array(values), color) for name, values, color in losses], ".2g"),
+        ("Validation accuracy", [Curve("accuracy", epoch, np.array(history.val_accuracy))], ".0%"),
+    ]
+    pictures = [
+        (title, line_chart(curves, title, "epoch", y_format=form, marked=history.kept if has_kept else None))
+        for title, curves, form in charts
+        if history.epochs
+    ]
+    note = "The vertical line marks the kept epoch." if pictures else "No epochs."
+    return [_table(header, [row], [False] * len(header)), _side_by_side(pictures), _note(note)]
+
+
+def convergence_html(convergence: Convergence) -> str:
+    """Return whether a solver converged, and how to make it converge."""
+    row = ["yes" if convergence.converged else "no", f"{convergence.sweeps:,}", f"{convergence.residual:.3g}"]
+    table = _table(("converged", "sweeps", "residual"), [row], [False] * 3)
+    return _show(table, _note(convergence.advice)) if convergence.advice else _show(table)
+
+
+def _show(*parts: Markup) -> str:
+    """Return a plain string, because a notebook would call the HTML method of Markup again."""
+    return str(tag("div", *(tag("div", part, style="margin:4px 0") for part in parts if part)))
+
+
+def _note(text: str) -> Markup:
+    return tag("span", text, style=SOFT)
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], is_text: Sequence[bool] | None = None) -> Markup:
+    """Return a table. By default the first column is text, on the left, and the others are numbers, on the right."""
+    styles = [LEFT if text else RIGHT for text in is_text or [True, *[False] * (len(header) - 1)]]
+    head = tag("tr", *(tag("th", name, style=style) for name, style in zip(header, styles, strict=True)))
+    body = (tag("tr", *(tag("td", cell, style=style) for cell, style in zip(row, styles, strict=True))) for row in rows)
+    return tag("table", tag("thead", head), tag("tbody", *body), cellpadding=4)
+
+
+def _side_by_side(diagrams: Sequence[tuple[str, Markup]]) -> Markup:
+    figures = (tag("div", tag("div", title, style="font-weight:bold"), picture) for title, picture in diagrams)
+    return tag("div", *figures, style="display:flex;flex-wrap:wrap;gap:8px") if diagrams else Markup("")

@@ -1,0 +1,188 @@
+"""The sentences of a report: numbers against loops, the noise limits against draws, and advice that can be followed."""
+
+import math
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import edgewise as ew
+from edgewise.cli import app
+from edgewise.pages.verdict import Finding, find, headline, next_steps, percent, sentence
+from edgewise.small_samples import MIN_SAMPLE
+
+pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none")  # an empty mask is legal
+JUDGED = ("nodewise", "edgewise", "same_label")
+
+
+def random_graph(num_nodes: int, num_edges: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.random.Generator]:
+    rng = np.random.default_rng(seed)
+    return rng.dirichlet([1, 1, 1], num_nodes), rng.integers(0, num_nodes, (2, num_edges)), rng
+
+
+def draw_labels(probs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return (probs.cumsum(1) > rng.random((len(probs), 1))).argmax(1)
+
+
+def sharpen(probs: np.ndarray, power: float) -> np.ndarray:
+    return probs**power / (probs**power).sum(1, keepdims=True)
+
+
+def test_finding_has_the_means_of_a_loop():
+    probs, edges, rng = random_graph(40, 60, 0)
+    y = draw_labels(probs, rng)
+    pairs = sorted({(min(i, j), max(i, j)) for i, j in edges.T.tolist() if i != j})
+    ev = ew.evaluate(probs, y, np.array(pairs).T, same_label=True)
+    same = [float(probs[i] @ probs[j]) for i, j in pairs]
+    happened = [bool(y[i] == y[j]) for i, j in pairs]
+    finding = find(ev, "same_label")
+    assert finding.count == len(pairs)
+    assert finding.predicted == pytest.approx(np.mean(same)) and finding.observed == pytest.approx(np.mean(happened))
+    nodes = find(ev, "nodewise")
+    assert nodes.predicted == pytest.approx(probs.max(1).mean())
+    assert nodes.observed == pytest.approx((probs.argmax(1) == y).mean())
+    variance = sum(p * (1 - p) for p in probs.max(1)) / len(probs) ** 2
+    assert nodes.gap_by_chance == pytest.approx(2 * math.sqrt(variance), rel=0.05)  # bins round confidences
+
+
+@pytest.mark.parametrize(("num_edges", "seed"), [(500, 0), (3000, 1)])
+def test_labels_drawn_from_the_probabilities_are_within_chance(num_edges: int, seed: int) -> None:
+    probs, edges, rng = random_graph(1000, num_edges, seed)
+    kinds = {view: [] for view in JUDGED}
+    for _ in range(40):
+        ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
+        for view in JUDGED:
+            kinds[view].append(find(ev, view).kind)
+    for view in JUDGED:
+        assert kinds[view].count("calibrated") >= 33, view  # two tests at two standard errors each
+
+
+@pytest.mark.parametrize(("power", "kind"), [(2.0, "overconfident"), (0.5, "underconfident")])
+def test_sharpened_and_flattened_probabilities_are_found(power: float, kind: str) -> None:
+    probs, edges, rng = random_graph(1000, 2000, 0)
+    y = draw_labels(probs, rng)
+    finding = find(ew.evaluate(sharpen(probs, power), y, edges), "nodewise")
+    assert finding.kind == kind
+    assert f"{100 * abs(finding.gap):.1f} points" in sentence(finding) and kind in sentence(finding).lower()
+
+
+def test_errors_that_cancel_on_average_are_uneven():
+    confidence = np.repeat([0.6, 0.9], 500)
+    probs = np.stack((confidence, 1 - confidence), 1)
+    y = np.concatenate((np.arange(500) % 10 == 9, np.arange(500) % 10 >= 6)).astype(int)  # accuracy 0.9 and 0.6
+    finding = find(ew.evaluate(probs, y, np.empty((2, 0), int)), "nodewise")
+    assert finding.kind == "uneven" and finding.gap == pytest.approx(0)
+    assert "30.0 points" in sentence(finding)
+
+
+def test_headline_compares_predicted_and_observed_neighbors():
+    probs = np.array([[0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2]])
+    edges = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
+    said, y = 0.8 * 0.8 + 0.2 * 0.2, np.array([0, 0, 0, 0, 0, 1])
+    ev = ew.evaluate(probs, y, edges, same_label=True)
+    assert (f"{said:.0%} share a label" in headline(ev)) and "80% do" in headline(ev)
+    without = ew.evaluate(probs, y, edges, same_label=False)
+    assert "both ends" in headline(without) and "80%" in headline(without)
+    nodes_only = ew.evaluate(probs, y, np.empty((2, 0), int), same_label=True)
+    assert "nodes" in headline(nodes_only) and "83%" in headline(nodes_only)
+
+
+def test_equal_percentages_are_shown_with_a_decimal():
+    probs = np.full((1000, 2), 0.5) + np.array([0.301, -0.301])
+    y = (np.arange(1000) >= 804).astype(int)
+    assert "80.1%" in headline(ew.evaluate(probs, y, np.empty((2, 0), int)))
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.0, "0%"), (0.001, "under 1%"), (0.5, "50%"), (0.999, "over 99%"), (1.0, "100%")]
+)
+def test_percentages_are_not_rounded_to_never_or_always(fraction: float, text: str) -> None:
+    assert percent(fraction) == text
+    assert percent(math.nan) == "–"
+
+
+def test_empty_and_small_sets_get_no_verdict():
+    probs, edges, rng = random_graph(50, 30, 0)
+    y = draw_labels(probs, rng)
+    small = ew.evaluate(sharpen(probs, 9), y, edges, same_label=True)
+    assert find(small, "nodewise").kind == "few" and "50 nodes" in sentence(find(small, "nodewise"))
+    assert str(MIN_SAMPLE) in next_steps(small)[0].title
+    assert not any("alibrate" in step.title for step in next_steps(small))
+    nothing = ew.evaluate(probs, y, edges, mask=np.zeros(50, bool), same_label=True)
+    assert find(nothing, "edgewise").kind == "empty" and "no node" in headline(nothing)
+    (step,) = next_steps(nothing)
+    assert "mask" in step.reason
+
+
+def test_calibrated_predictions_are_not_sent_to_a_calibrator():
+    probs, edges, rng = random_graph(1000, 500, 3)
+    ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
+    assert {find(ev, view).kind for view in JUDGED} == {"calibrated"}
+    assert not any("calibrate " in step.command for step in next_steps(ev))
+    assert any("predict --probs probs.npy" in step.command for step in next_steps(ev))
+
+
+def test_zero_probabilities_are_reported():
+    probs = np.tile([1.0, 0.0], (200, 1))
+    y = (np.arange(200) % 2).astype(int)
+    step = next_steps(ew.evaluate(probs, y, np.empty((2, 0), int)))[0]
+    assert "100 nodes" in step.reason and "infinite" in step.reason
+
+
+def test_nodes_only_are_sent_to_a_node_calibrator_and_to_the_graph():
+    probs, _, rng = random_graph(1000, 0, 0)
+    y = draw_labels(probs, rng)
+    steps = next_steps(ew.evaluate(sharpen(probs, 3), y, np.empty((2, 0), int), same_label=True))
+    assert "TemperatureScaling" in steps[0].python and "pairs" in steps[-1].title
+
+
+def test_commands_of_the_report_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    truth, edges, rng = random_graph(900, 1800, 0)
+    y, probs, part = draw_labels(truth, rng), sharpen(truth, 3.0), rng.integers(0, 3, 900)
+    arrays = {"probs": probs, "labels": y, "edges": edges, "train": part == 0, "val": part == 1, "test": part == 2}
+    for name, array in arrays.items():
+        np.save(f"{name}.npy", array)
+    ev = ew.evaluate(probs, y, edges, mask=part == 2, same_label=True)
+    commands = [step.command for step in next_steps(ev)]
+    assert len(commands) == 3
+    for command in commands:
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, (command, result.output)
+    assert (tmp_path / "after.html").exists() and (tmp_path / "pairs.csv").exists()
+
+
+def test_commands_name_the_files_of_the_user():
+    probs, edges, rng = random_graph(1000, 500, 0)
+    ev = ew.evaluate(sharpen(probs, 3), draw_labels(probs, rng), edges)
+    files = {"probs": None, "logits": "my logits.npy", "labels": "y.csv", "edges": "e.csv", "mask": None}
+    calibrate, evaluate, predict = (shlex.split(step.command) for step in next_steps(ev, files))
+    assert "my logits.npy" in calibrate and "--probs" not in calibrate and "y.csv" in calibrate
+    assert "--mask" not in evaluate and "e.csv" in evaluate and "e.csv" in predict
+
+
+fractions = st.floats(0, 1)
+
+
+@given(
+    view=st.sampled_from(JUDGED), count=st.integers(0, 10**9), numbers=st.tuples(fractions, fractions, fractions),
+    limits=st.tuples(fractions, fractions),
+)  # fmt: skip
+def test_sentences_state_the_direction_and_the_numbers(view, count, numbers, limits):
+    finding = Finding(view, count, *numbers, *limits)
+    text = sentence(finding)
+    assert "nan" not in text
+    match finding.kind:
+        case "overconfident":
+            assert finding.predicted > finding.observed and ("Overconfident" in text or "too high" in text)
+        case "underconfident":
+            assert finding.predicted < finding.observed and ("Underconfident" in text or "too low" in text)
+        case "empty":
+            assert count == 0
+        case "few":
+            assert 0 < count < MIN_SAMPLE and str(count) in text
+        case "calibrated":
+            assert f"{count:,}" in text
