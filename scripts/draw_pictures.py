@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import edgewise as ew
+from edgewise.decisions import selective
 from edgewise.models.fitted import FittedClassifier
 
 Floats = Float[np.ndarray, "nodes classes"]
@@ -229,6 +230,16 @@ def draw_noise() -> Figure:
     return fig
 
 
+def draw_risk_coverage() -> Figure:
+    """Draw the curves of docs/decisions.md."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.4, 0.4, 0.4], size=6000)
+    labels = np.array([rng.choice(3, p=p) for p in probs])
+    edges = rng.integers(0, 6000, size=(2, 20_000))
+    test = np.arange(6000) >= 3000
+    return ew.plot_risk_coverage(selective(probs, labels, edges, mask=test, events=["same"]))[0]
+
+
 def _cora_gcn() -> tuple[Any, ew.Split, FittedClassifier]:
     data = ew.load_dataset("cora")
     split = ew.make_splits(data.y)[0]
@@ -242,6 +253,7 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
     "perfect_model.png": draw_perfect_model,
     "noise.png": draw_noise,
     "before_and_after.png": draw_before_and_after,
+    "risk_coverage.png": draw_risk_coverage,
 }
 
 

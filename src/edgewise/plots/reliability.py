@@ -67,7 +67,7 @@ def _draw_histogram(ax: Axes, panels: Sequence[Panel], strip: Strip, highest: fl
         for index, panel in enumerate(panels):
             if not panel.is_empty:
                 strip_ax.stairs(panel.fraction, panel.boundaries, color=overlay_color(ax, index), linewidth=1.0)
-    strip_ax.set(xlim=(0, 1), ylim=(0, 1.45 * highest))
+    strip_ax.set(xlim=(0, 1), ylim=(0, 1.6 * highest))
     tick = _round_down(0.8 * highest)  # below the top of the strip, where the panel has its tick 0
     strip_ax.set_yticks((0, tick))
     strip_ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if tick >= 0.01 else None))
