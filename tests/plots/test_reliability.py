@@ -194,7 +194,8 @@ def test_y_label_is_on_the_first_nonempty_panel() -> None:
 
 
 def test_only_empty_views_can_be_drawn() -> None:
-    empty = evaluation([0.9], [0], mask=torch.tensor([False]))
+    with pytest.warns(UserWarning, match="mask"):
+        empty = evaluation([0.9], [0], mask=torch.tensor([False]))
     fig, axes = plot_reliability([empty, empty])
     fig.canvas.draw()
     assert [texts(ax) for ax in axes] == [["no nodes"], ["no edges"], ["no edges"], ["no edges"]]
