@@ -4,10 +4,13 @@ The results are bit for bit those of `edgewise.metrics.elements` and `edgewise.m
 tensors: the terms are the same float64 expressions, and sums are exact. ``fields`` are the names of the fields of a
 node's record. ``unit`` and ``fraction_bits`` define how a number is rounded to fixed point, ``low_bits`` how it is
 split into limbs.
+
+Edges are processed in blocks. One loop computes the terms of a block into buffers that fit the second-level cache, and
+another one, the same for all kinds of elements, sums them.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +22,11 @@ from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
-EDGES_PER_BLOCK = 1024
+EDGES_PER_BLOCK = 1 << 13
+TERMS_PER_PARTIAL_SUM = 1 << 10
+ROWS_PER_FETCH = 128
+CLASSES_PER_CACHE_LINE = 16  # of float32
+ONE_AS_INTEGER = int(np.float64(1.0).view(np.int64))  # the bits of 1.0
 
 
 def _structured_view(records: Float[Tensor, "nodes fields"], fields: Sequence[str]) -> Array:
@@ -55,6 +62,27 @@ def _reduce_nodes(probs: Array, y: Array, out: Array, unit: float) -> None:
         out[i].code = 2 * y[i] + (prediction == y[i]) if y[i] >= 0 else -1
 
 
+class _Terms(NamedTuple):
+    """Buffers for the terms of a block of elements.
+
+    ``view`` is 0 for elements of the first table and 1 for those of the second. ``cell`` is view · n_bins + bin.
+    ``count`` holds 1 in its lower half and correctness in its upper half.
+    """
+
+    view: Array
+    cell: Array
+    count: Array
+    confidence: Array
+    nll: Array
+    brier: Array
+
+    @classmethod
+    def empty(cls, length: int) -> "_Terms":
+        """Allocate uninitialized buffers."""
+        integers, floats = np.empty((3, length), dtype=np.int64), np.empty((3, length))
+        return cls(*integers, *floats)
+
+
 def sum_elements(
     confidence: Float[Tensor, " elements"],
     correct: Bool[Tensor, " elements"],
@@ -67,108 +95,95 @@ def sum_elements(
     fraction_bits: int,
     low_bits: int,
 ) -> Int[Tensor, "groups rows 4"]:
-    """Sum elements into one table per group."""
-    columns = [column.numpy() for column in (group, bins, correct, confidence, nll, brier)]
+    """Sum elements into one table per group, at most two."""
+    integers = group, group * n_bins + bins, 1 + (correct.long() << 32)
+    terms = [column.contiguous().numpy() for column in (*integers, confidence, nll, brier)]
 
     def sum_slice(lo: int, hi: int) -> Array:
-        tables = np.zeros((n_groups, n_bins + 2, 4), dtype=np.int64)
-        _sum_elements(tables, 2.0**fraction_bits, low_bits, *(column[lo:hi] for column in columns))
-        return tables
+        tables = _Tables(n_bins, fraction_bits, low_bits)
+        tables.add(hi - lo, _Terms(*(column[lo:hi] for column in terms)))
+        return tables.sums
 
-    return torch.from_numpy(np.stack(map_slices(sum_slice, len(bins))).sum(0))
+    return torch.from_numpy(np.stack(map_slices(sum_slice, len(bins))).sum(0)[:n_groups])
+
+
+class _Tables:
+    """Two tables of sums, and the memory for partial sums."""
+
+    def __init__(self, n_bins: int, fraction_bits: int, low_bits: int):
+        self.sums = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
+        self._count, self._confidence = (np.empty(2 * n_bins, dtype=np.int64) for _ in range(2))
+        self._options = n_bins, 2.0**fraction_bits, low_bits
+
+    def add(self, num: int, terms: _Terms) -> None:
+        """Add the first ``num`` terms of a block."""
+        _sum_terms(num, *terms, *self._options, self._count, self._confidence, self.sums)
 
 
 @compiled
-def _sum_elements(
-    tables: Array,
+def _sum_terms(
+    num: int,
+    views: Array,
+    cells: Array,
+    counts: Array,
+    confidences: Array,
+    nlls: Array,
+    briers: Array,
+    n_bins: int,
     one: float,
     low_bits: int,
-    groups: Array,
-    rows: Array,
-    correct: Array,
+    count: Array,
     confidence: Array,
-    nll: Array,
-    brier: Array,
+    tables: Array,
 ) -> None:
-    for e in range(len(rows)):
-        _add(tables[groups[e]], one, low_bits, rows[e], correct[e], confidence[e], nll[e], brier[e])
+    """Add terms to the two tables (see `edgewise.metrics.sums`).
 
-
-def sum_nodes(
-    fields: Sequence[str],
-    records: Float[Tensor, "nodes fields"],
-    mask: Bool[Tensor, " nodes"],
-    n_bins: int,
-    right: bool,
-    fraction_bits: int,
-    low_bits: int,
-) -> Int[Tensor, "rows 4"]:
-    """Sum the nodes in the mask."""
-    nodes, inside = _structured_view(records, fields), mask.numpy()
-
-    def sum_slice(lo: int, hi: int) -> Array:
-        table = np.zeros((n_bins + 2, 4), dtype=np.int64)
-        _sum_nodes(table, 2.0**fraction_bits, low_bits, nodes[lo:hi], inside[lo:hi], right)
-        return table
-
-    return torch.from_numpy(np.stack(map_slices(sum_slice, len(nodes))).sum(0))
+    Partial sums of confidences and Brier scores do not overflow a fixed-point int64, so they are split into limbs once
+    per partial sum. Terms of the second table are also summed separately, with a mask instead of a branch, because the
+    view of an edge is unpredictable.
+    """
+    low_mask = (1 << low_bits) - 1
+    for first in range(0, num, TERMS_PER_PARTIAL_SUM):
+        count[:] = 0
+        confidence[:] = 0
+        nll_high = nll_low = brier = impossible = np.int64(0)
+        second_high = second_low = second_brier = second_impossible = np.int64(0)
+        for k in range(first, min(first + TERMS_PER_PARTIAL_SUM, num)):
+            mask = -views[k]
+            count[cells[k]] += counts[k]
+            confidence[cells[k]] += np.int64(np.rint(confidences[k] * one))
+            is_impossible = np.int64(nlls[k] == np.inf)
+            fixed = np.int64(np.rint((0.0 if is_impossible else nlls[k]) * one))
+            high, low = fixed >> low_bits, fixed & low_mask
+            fixed = np.int64(np.rint(briers[k] * one))
+            nll_high, nll_low, brier = nll_high + high, nll_low + low, brier + fixed
+            impossible += is_impossible
+            second_high, second_low = second_high + (high & mask), second_low + (low & mask)
+            second_brier, second_impossible = second_brier + (fixed & mask), second_impossible + (is_impossible & mask)
+        for view in range(2):
+            for row in range(n_bins):
+                cell = view * n_bins + row
+                tables[view, row, 0] += count[cell] & 0xFFFFFFFF
+                tables[view, row, 1] += count[cell] >> 32
+                tables[view, row, 2] += confidence[cell] >> low_bits
+                tables[view, row, 3] += confidence[cell] & low_mask
+        tables[0, n_bins, 0] += nll_high - second_high
+        tables[0, n_bins, 1] += nll_low - second_low
+        tables[0, n_bins, 2] += (brier - second_brier) >> low_bits
+        tables[0, n_bins, 3] += (brier - second_brier) & low_mask
+        tables[0, n_bins + 1, 0] += impossible - second_impossible
+        tables[1, n_bins, 0] += second_high
+        tables[1, n_bins, 1] += second_low
+        tables[1, n_bins, 2] += second_brier >> low_bits
+        tables[1, n_bins, 3] += second_brier & low_mask
+        tables[1, n_bins + 1, 0] += second_impossible
 
 
 @compiled
 def _bin_index(confidence: float, n_bins: int, right: bool) -> int:
     """Return the index of the equal-width bin, as `edgewise.metrics.sums.bin_index` does."""
-    index = int(np.ceil(confidence * n_bins)) - 1 if right else int(np.floor(confidence * n_bins))
-    return min(max(index, 0), n_bins - 1)
-
-
-@compiled
-def _sum_nodes(table: Array, one: float, low_bits: int, nodes: Array, inside: Array, right: bool) -> None:
-    n_bins = len(table) - 2
-    for i in range(len(nodes)):
-        if inside[i]:
-            node = nodes[i]
-            brier = 1.0 - 2.0 * node.p_true + node.square_sum
-            row = _bin_index(node.confidence, n_bins, right)
-            _add(table, one, low_bits, row, int(node.code) & 1, node.confidence, node.nll, brier)
-
-
-@compiled
-def _add(
-    table: Array, one: float, low_bits: int, row: int, correct: int, confidence: float, nll: float, brier: float
-) -> None:
-    """Add one element to a table (see `edgewise.metrics.sums`)."""
-    n_bins, low_mask, possible = len(table) - 2, (1 << low_bits) - 1, nll < np.inf
-    table[row, 0] += 1
-    table[row, 1] += correct
-    fixed = np.int64(np.rint(confidence * one))
-    table[row, 2] += fixed >> low_bits
-    table[row, 3] += fixed & low_mask
-    fixed = np.int64(np.rint((nll if possible else 0.0) * one))
-    table[n_bins, 0] += fixed >> low_bits
-    table[n_bins, 1] += fixed & low_mask
-    fixed = np.int64(np.rint(brier * one))
-    table[n_bins, 2] += fixed >> low_bits
-    table[n_bins, 3] += fixed & low_mask
-    table[n_bins + 1, 0] += not possible
-
-
-def row_products(
-    p: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"], unit: float
-) -> Float[Tensor, " edges"]:
-    """Compute Σ_c p_i(c) p_j(c) for each edge, with products rounded to multiples of 1 / ``unit``."""
-    out = np.empty(ends.shape[1])
-    rows, start, end = p.numpy(), ends[0].numpy(), ends[1].numpy()
-    map_slices(lambda lo, hi: _row_products(rows, start[lo:hi], end[lo:hi], out[lo:hi], unit), len(out))
-    return torch.from_numpy(out)
-
-
-@compiled
-def _row_products(p: Array, start: Array, end: Array, out: Array, unit: float) -> None:
-    for e in range(len(start)):
-        total = np.int64(0)
-        for c in range(p.shape[1]):
-            total += np.int64(np.rint(np.float64(p[start[e], c]) * np.float64(p[end[e], c]) * unit))
-        out[e] = np.float64(total) / unit
+    index = np.int64(np.ceil(confidence * n_bins)) - 1 if right else np.int64(np.floor(confidence * n_bins))
+    return min(max(index, np.int64(0)), n_bins - 1)
 
 
 def sum_independent_edges(
@@ -186,120 +201,173 @@ def sum_independent_edges(
 
     ``touched`` is updated in place: the nodes that have an edge of each view.
     """
-    nodes, start, end, kept = (
-        _structured_view(records, fields),
-        edge_index[0].numpy(),
-        edge_index[1].numpy(),
-        keep.numpy(),
-    )
-    one = 2.0**fraction_bits
+    nodes = _structured_view(records, fields)
+    flags = []
 
-    def sum_slice(lo: int, hi: int) -> tuple[Array, Array]:
-        table = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
+    def block_terms() -> Callable[..., int]:
         # Each thread has its own flags, to avoid false sharing of cache lines.
         seen = np.zeros((2, len(nodes)), dtype=np.bool_)
-        _sum_edges(nodes, start[lo:hi], end[lo:hi], kept[lo:hi], seen, n_bins, right, one, low_bits, table)
-        return table, seen
+        flags.append(torch.from_numpy(seen))
+        ends = np.empty((2, EDGES_PER_BLOCK), dtype=np.int64)
+        return lambda start, end, kept, terms: _edge_terms(nodes, start, end, kept, ends, seen, n_bins, right, *terms)
 
-    total = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
-    for table, seen in map_slices(sum_slice, start.shape[0]):
-        total += table
-        touched |= torch.from_numpy(seen)
-    return torch.from_numpy(total)
+    total = _sum_blocks(block_terms, edge_index, keep, n_bins, fraction_bits, low_bits)
+    for seen in flags:
+        touched |= seen
+    return total
+
+
+def _sum_blocks(
+    block_terms: Callable[[], Callable[..., int]],
+    edge_index: Int[Tensor, "2 edges"],
+    keep: Bool[Tensor, " edges"],
+    n_bins: int,
+    fraction_bits: int,
+    low_bits: int,
+) -> Int[Tensor, "2 rows 4"]:
+    """Sum the terms of blocks of edges. Each thread calls ``block_terms`` once for a function that computes them."""
+    arrays = edge_index[0].numpy(), edge_index[1].numpy(), keep.numpy()
+
+    def sum_slice(lo: int, hi: int) -> Array:
+        compute, terms, tables = block_terms(), _Terms.empty(EDGES_PER_BLOCK), _Tables(n_bins, fraction_bits, low_bits)
+        for first in range(lo, hi, EDGES_PER_BLOCK):
+            block = slice(first, min(first + EDGES_PER_BLOCK, hi))
+            tables.add(compute(*(array[block] for array in arrays), terms), terms)
+        return tables.sums
+
+    return torch.from_numpy(np.stack(map_slices(sum_slice, len(keep))).sum(0))
 
 
 @compiled
-def _sum_edges(
+def _edge_terms(
     nodes: Array,
     start: Array,
     end: Array,
     kept: Array,
+    ends: Array,
     seen: Array,
     n_bins: int,
     right: bool,
-    one: float,
-    low_bits: int,
-    table: Array,
-) -> None:
-    """Sum edges in blocks: find the kept edges, compute their terms, sum them, and flag their ends in ``seen``.
-
-    With several short loops instead of one long loop, the processor fetches many records at once, because no address
-    depends on the value of another record.
-    """
-    edges, views, cells, counts = np.empty((4, EDGES_PER_BLOCK), dtype=np.int64)
-    confidences, nlls, briers = np.empty((3, EDGES_PER_BLOCK), dtype=np.float64)
-    for first in range(0, start.shape[0], EDGES_PER_BLOCK):
-        num = 0
-        for e in range(first, min(first + EDGES_PER_BLOCK, start.shape[0])):
-            edges[num] = e
-            num += kept[e]
-        for k in range(num):
-            i, j = nodes[start[edges[k]]], nodes[end[edges[k]]]
-            code_i, code_j = np.int64(i.code), np.int64(j.code)
-            confidence, nll = i.confidence * j.confidence, i.nll + j.nll
-            p_true, square_sum = i.p_true * j.p_true, i.square_sum * j.square_sum
-            views[k] = (code_i >> 1) != (code_j >> 1)
-            cells[k] = views[k] * n_bins + _bin_index(confidence, n_bins, right)
-            counts[k] = 1 + ((code_i & code_j & 1) << 32)
-            confidences[k], nlls[k], briers[k] = confidence, nll, 1.0 - 2.0 * p_true + square_sum
-        _sum_block(num, views, cells, counts, confidences, nlls, briers, n_bins, one, low_bits, table)
-        for k in range(num):
-            seen[views[k], start[edges[k]]] = True
-            seen[views[k], end[edges[k]]] = True
-
-
-@compiled
-def _sum_block(
-    num: int,
     views: Array,
     cells: Array,
     counts: Array,
     confidences: Array,
     nlls: Array,
     briers: Array,
-    n_bins: int,
-    one: float,
-    low_bits: int,
-    table: Array,
-) -> None:
-    """Add a block to the tables of (agree, disagree).
+) -> int:
+    """Compute the terms of the kept edges, flag their ends in ``seen``, and return their number.
 
-    Within a block, sums of confidences and Brier scores do not overflow a fixed-point int64, so they are split into
-    limbs once per block. ``counts`` holds 1 in its lower half and correctness in its upper half. Terms of disagreeing
-    edges are also summed separately, with a mask instead of a branch, because the view of an edge is unpredictable.
+    With several short loops instead of one long loop, the processor fetches many records at once, because no address
+    depends on the value of another record.
     """
-    low_mask = (1 << low_bits) - 1
-    count, confidence = np.zeros((2, 2 * n_bins), dtype=np.int64)
-    nll_high = nll_low = brier = impossible = np.int64(0)
-    disagree_high = disagree_low = disagree_brier = disagree_impossible = np.int64(0)
+    num = np.int64(0)
+    for e in range(len(start)):
+        ends[0, num], ends[1, num] = start[e], end[e]
+        num += kept[e]
     for k in range(num):
-        mask = -views[k]
-        count[cells[k]] += counts[k]
-        confidence[cells[k]] += np.int64(np.rint(confidences[k] * one))
-        is_impossible = np.int64(nlls[k] == np.inf)
-        fixed = np.int64(np.rint((0.0 if is_impossible else nlls[k]) * one))
-        high, low = fixed >> low_bits, fixed & low_mask
-        fixed = np.int64(np.rint(briers[k] * one))
-        nll_high, nll_low, brier = nll_high + high, nll_low + low, brier + fixed
-        impossible += is_impossible
-        disagree_high, disagree_low = disagree_high + (high & mask), disagree_low + (low & mask)
-        disagree_brier, disagree_impossible = (
-            disagree_brier + (fixed & mask),
-            disagree_impossible + (is_impossible & mask),
-        )
-    for cell in range(2 * n_bins):
-        view, row = divmod(cell, n_bins)
-        table[view, row, 0] += count[cell] & 0xFFFFFFFF
-        table[view, row, 1] += count[cell] >> 32
-        table[view, row, 2] += confidence[cell] >> low_bits
-        table[view, row, 3] += confidence[cell] & low_mask
-    table[0, n_bins, 0] += nll_high - disagree_high
-    table[0, n_bins, 1] += nll_low - disagree_low
-    table[0, n_bins, 2] += (brier - disagree_brier) >> low_bits
-    table[0, n_bins, 3] += (brier - disagree_brier) & low_mask
-    table[0, n_bins + 1, 0] += impossible - disagree_impossible
-    table[1, n_bins, 0] += disagree_high
-    table[1, n_bins, 1] += disagree_low
-    table[1, n_bins, 2] += disagree_brier >> low_bits
-    table[1, n_bins, 3] += disagree_brier & low_mask
-    table[1, n_bins + 1, 0] += disagree_impossible
+        i, j = nodes[ends[0, k]], nodes[ends[1, k]]
+        code_i, code_j = np.int64(i.code), np.int64(j.code)
+        confidence = i.confidence * j.confidence
+        views[k] = (code_i >> 1) != (code_j >> 1)
+        cells[k] = views[k] * n_bins + _bin_index(confidence, n_bins, right)
+        counts[k] = 1 + ((code_i & code_j & 1) << 32)
+        confidences[k], nlls[k] = confidence, i.nll + j.nll
+        briers[k] = 1.0 - 2.0 * (i.p_true * j.p_true) + i.square_sum * j.square_sum
+    for k in range(num):
+        seen[views[k], ends[0, k]] = True
+        seen[views[k], ends[1, k]] = True
+    return num
+
+
+def sum_same_label(
+    probs: Float[Tensor, "nodes classes"],
+    y: Int[Tensor, " nodes"],
+    edge_index: Int[Tensor, "2 edges"],
+    keep: Bool[Tensor, " edges"],
+    product_bits: int,
+    small_bits: int,
+    n_bins: int,
+    right: bool,
+    fraction_bits: int,
+    low_bits: int,
+) -> Int[Tensor, "rows 4"]:
+    """Sum the event "both ends have the same label" over the kept edges of independent nodes.
+
+    ``product_bits`` and ``small_bits`` are the constants of `edgewise.metrics.elements.product_same_label_elements`.
+    """
+    rows, labels = probs.numpy(), y.int().numpy()
+    options = 0.5**product_bits, 0.5**small_bits, 2.0**small_bits, n_bins, right
+
+    def block_terms() -> Callable[..., int]:
+        ends = np.empty((2, EDGES_PER_BLOCK), dtype=np.int64)
+
+        def compute(start: Array, end: Array, kept: Array, terms: _Terms) -> int:
+            num, _ = _same_label_terms(rows, labels, start, end, kept, ends, *options, *terms)
+            torch.from_numpy(terms.nll[:num]).log_().neg_()  # the same logarithm as with tensors
+            return int(num)
+
+        return compute
+
+    return _sum_blocks(block_terms, edge_index, keep, n_bins, fraction_bits, low_bits).sum(0)
+
+
+@compiled
+def _same_label_terms(
+    probs: Array,
+    labels: Array,
+    start: Array,
+    end: Array,
+    kept: Array,
+    ends: Array,
+    unit: float,
+    small: float,
+    scale: float,
+    n_bins: int,
+    right: bool,
+    views: Array,
+    cells: Array,
+    counts: Array,
+    confidences: Array,
+    p_outcomes: Array,
+    briers: Array,
+) -> tuple[int, float]:
+    """Compute the terms of the kept edges, with the probability of the outcome instead of its NLL.
+
+    Return their number. Rows of probabilities are far apart in memory, so one loop first reads a number of each cache
+    line, many at once, and the next one finds them in the cache. The maximum of these numbers is returned, because the
+    compiler would drop a loop without a result.
+    """
+    num, classes, highest = np.int64(0), probs.shape[1], 0.0
+    for e in range(len(start)):
+        ends[0, num], ends[1, num] = start[e], end[e]
+        num += kept[e]
+    for first in range(0, num, ROWS_PER_FETCH):
+        last = min(first + ROWS_PER_FETCH, num)
+        for k in range(first, last):
+            i, j = ends[0, k], ends[1, k]
+            views[k] = labels[i] != labels[j]
+            if classes > CLASSES_PER_CACHE_LINE:
+                for c in range(0, classes, CLASSES_PER_CACHE_LINE):
+                    highest = max(highest, max(probs[i, c], probs[j, c]))
+        for k in range(first, last):
+            i, j, total = ends[0, k], ends[1, k], np.int64(0)
+            for c in range(classes):
+                total += np.float64(1.0 + np.float64(probs[i, c]) * np.float64(probs[j, c])).view(np.int64)
+            cells[k] = total - classes * ONE_AS_INTEGER
+    for k in range(num):
+        p_same = min(cells[k] * unit, 1.0)
+        p_outcome = 1.0 - p_same if views[k] else p_same
+        cells[k] = views[k] * n_bins + _bin_index(p_same, n_bins, right)
+        counts[k] = 1 + ((1 - views[k]) << 32)
+        confidences[k], p_outcomes[k] = p_same, p_outcome
+        briers[k] = 2.0 * ((1.0 - p_outcome) * (1.0 - p_outcome))
+    for k in range(num):
+        if p_outcomes[k] < small:
+            i, j, total = ends[0, k], ends[1, k], np.int64(0)
+            if not views[k]:
+                for c in range(classes):
+                    product = np.float64(probs[i, c]) * np.float64(probs[j, c]) * scale
+                    total += np.float64(1.0 + product).view(np.int64)
+                p_outcomes[k] = (total - classes * ONE_AS_INTEGER) * unit * small
+            p_outcomes[k] = max(p_outcomes[k], np.float64(probs[i, labels[i]]) * np.float64(probs[j, labels[j]]))
+    return num, highest

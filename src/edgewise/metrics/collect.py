@@ -14,6 +14,8 @@ from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.elements import (
     CHUNK_ELEMENTS,
     RECORD_COLUMNS,
+    SAME_LABEL_BITS,
+    SMALL_BITS,
     Elements,
     Records,
     concatenate,
@@ -80,10 +82,7 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
     """Compute the sums of all views with bins of equal width, in bounded memory."""
     n_bins, mask, boundaries = binning.n_bins, task.inputs.mask, bin_boundaries(binning)
     options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
-    if worth_compiling(task.records):
-        nodewise = kernels.score_sums.sum_nodes(RECORD_COLUMNS, task.records, mask, *options)
-    else:
-        nodewise = sum_elements(node_elements(task.records[mask]), binning).table
+    nodewise = _sum_chunks(_node_chunks(task), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
     has_edge = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
     if task.inputs.joints is None and worth_compiling(task.keep):
@@ -131,6 +130,15 @@ def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dic
 
 def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
     """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l)."""
+    (probs, y, edge_index, _, joints), n_bins = task.inputs, binning.n_bins
+    if joints is None and binning.kind == "width" and worth_compiling(probs) and worth_compiling(task.keep):
+        total = torch.zeros(n_bins + 2, 4, dtype=torch.long)
+        options = SAME_LABEL_BITS, SMALL_BITS, n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
+        for part in slices(len(task.keep), EDGES_PER_REPORT):
+            table = kernels.score_sums.sum_same_label(probs, y, edge_index[:, part], task.keep[part], *options)
+            total += carry_tables(table, n_bins)
+            _report(progress, part, task)
+        return Sums(carry_tables(total, n_bins), bin_boundaries(binning))
     return _sum_chunks(_same_label_chunks(task, progress), binning)
 
 
@@ -165,11 +173,14 @@ def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator
         yield ScoredEdges(ends, elements, decode_labels(start) == decode_labels(end))
 
 
+def _node_chunks(task: ScoringTask) -> Iterator[Elements]:
+    for part in slices(len(task.records), CHUNK_ELEMENTS // 10):
+        yield node_elements(task.records[part][task.inputs.mask[part]])
+
+
 def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator[Elements]:
     probs, y, joints = task.inputs.probs, task.inputs.y, task.inputs.joints
     per_edge = 2 * probs.shape[1] if joints is None else 2 * probs.shape[1] ** 2
-    if joints is None and worth_compiling(probs) and worth_compiling(task.keep):
-        per_edge = 10  # compiled loops allocate no (edges, C) and pay off on longer chunks
     for ends, positions in _scored_edge_chunks(task, per_edge, progress):
         labels = y[ends].long()
         if joints is None:

@@ -12,6 +12,10 @@ from edgewise.kernels.dispatch import worth_compiling
 CHUNK_ELEMENTS = 1 << 21  # 16 MiB of float64: about the size of the last-level cache
 PRODUCT_UNIT = 2.0**60
 
+# P(same label) is a sum of multiples of 2^-52, and of 2^-68 if it is the probability of the outcome and below 2^-16.
+SAME_LABEL_BITS, SMALL_BITS = 52, 16
+ONE_AS_INTEGER = 1023 << 52  # the bits of 1.0
+
 # Columns of the node records. The code is 2 · label + correct, or -1 for an unknown label.
 RECORD_COLUMNS = ("confidence", "nll", "p_true", "square_sum", "code")
 CONFIDENCE, NLL, P_TRUE, SQUARE_SUM, CODE = range(len(RECORD_COLUMNS))
@@ -99,12 +103,30 @@ def joint_elements(joint: Float[Tensor, "elements ..."], *ends: Records) -> Elem
 def product_same_label_elements(
     probs: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"], labels: Int[Tensor, "2 edges"]
 ) -> Elements:
-    """Compute the elements of the event "same label", P = Σ_l p_i(l) p_j(l), on edges with product joints."""
-    if worth_compiling(ends) and worth_compiling(probs):
-        p_same = kernels.score_sums.row_products(probs, ends, PRODUCT_UNIT)
-    else:
-        p_same = row_products(probs[ends[0]], probs[ends[1]])
-    return _event_elements(p_same, 1.0 - p_same, labels[0] == labels[1], probs[ends, labels].double().prod(0))
+    """Compute the elements of the event "same label", P = Σ_l p_i(l) p_j(l), on edges with product joints.
+
+    The probability of the outcome, P or 1 - P, has an absolute error of about 10^-16. If it is small, P is computed
+    with a smaller unit, and the probability of the outcome is at least that of the labels (see `_event_elements`).
+    """
+    products = probs.index_select(0, ends[0]).double().mul_(probs.index_select(0, ends[1]))
+    outcome: Tensor = labels[0] == labels[1]
+    p_same = _sum_products(products).clamp(max=1.0)
+    p_outcome = torch.where(outcome, p_same, 1.0 - p_same)
+    brier = 2.0 * (1.0 - p_outcome).square()
+    small = (p_outcome < 0.5**SMALL_BITS).nonzero().squeeze(1)
+    if len(small):
+        precise = _sum_products(products[small] * 2.0**SMALL_BITS) * 0.5**SMALL_BITS
+        p_labels = probs[ends[:, small], labels[:, small]].double().prod(0)
+        p_outcome[small] = torch.where(outcome[small], precise, p_outcome[small]).maximum(p_labels)
+    return Elements(p_same, outcome, -p_outcome.log(), brier)
+
+
+def _sum_products(products: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
+    """Return the sums of products from 0 to 1 as integer multiples of 2^-52, so that their order does not matter.
+
+    1 + x is rounded to a multiple of 2^-52, and its bits, read as an integer, count these multiples.
+    """
+    return ((1.0 + products).view(torch.long) - ONE_AS_INTEGER).sum(1).double() * 0.5**SAME_LABEL_BITS
 
 
 def joint_same_label_elements(
