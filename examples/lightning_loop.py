@@ -48,7 +48,7 @@ class Classifier(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Log the scores of all batches and processes, and reset the sums."""
         ev = self.epochs[self.current_epoch + 1] = self.calibration.compute()
-        self.log_dict(ev.scalars())  # sixteen numbers under names such as "edgewise/ece"
+        self.log_dict(ev.scalars())  # 21 numbers under names such as "edgewise/ece"
         self.calibration.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

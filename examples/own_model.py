@@ -52,7 +52,7 @@ def main() -> None:
     after = ew.StructuredCalibrator().fit(before, data, split).posterior()  # does not use labels of test nodes
 
     scores = {
-        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test, same_label=True)
+        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
         for name, posterior in (("before", before), ("after", after))
     }
     nodes, edges = scores["before"].nodewise, scores["before"].edgewise

@@ -186,7 +186,7 @@ def draw_before_and_after() -> Figure:
     calibrated = ew.StructuredCalibrator().fit(fitted, data, split)
     posteriors = {"GCN": fitted.posterior(), "calibrated": calibrated.posterior()}
     evaluations = {
-        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test, same_label=True)
+        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
         for name, posterior in posteriors.items()
     }
     return ew.plot_reliability(evaluations, views=("nodewise", "edgewise", "same_label"))[0]
@@ -197,7 +197,7 @@ def draw_perfect_model() -> Figure:
     rng = np.random.default_rng(0)
     probs = rng.dirichlet([0.5, 0.5, 0.5], size=100_000)
     edges = link_same_prediction(probs, 3, rng)
-    ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
+    ev = ew.evaluate(probs, draw_labels(probs, rng), edges)
     return ew.plot_reliability(ev, views=("edgewise", "same_label", "agree", "disagree"))[0]
 
 

@@ -122,7 +122,7 @@ def test_evaluate_gives_the_same_numbers_for_every_file_format(
 ) -> None:
     files = {name: save(tmp_path / name, array) for name, array in ARRAYS.items()}
     result = run("evaluate", *options(files))
-    expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, edge_probs=JOINTS, same_label=True)
+    expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, edge_probs=JOINTS)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == f"{expected}\n"
 
@@ -132,7 +132,7 @@ def test_posterior_is_scored_with_its_joint_distributions(saved: dict[str, Path]
     saved["probs"] = tmp_path / "belief.safetensors"
     belief.save(saved["probs"])
     result = run("evaluate", *options(saved))
-    assert result.stdout == f"{ew.evaluate(belief, LABELS, EDGES, mask=MASK, same_label=True)}\n", result.stderr
+    assert result.stdout == f"{ew.evaluate(belief, LABELS, EDGES, mask=MASK)}\n", result.stderr
     saved["probs"].write_bytes(b"not a safetensors file")
     assert_refused(run("evaluate", *options(saved)), "to be a safetensors file")
     saved["probs"].unlink()
@@ -144,7 +144,7 @@ def test_logits_are_scored_by_their_softmax(saved: dict[str, Path], tmp_path: Pa
     saved["logits"] = save_npy(tmp_path / "logits", logits)
     del saved["probs"]
     probs = torch.from_numpy(logits).double().softmax(-1)
-    expected = ew.evaluate(probs, LABELS, EDGES, mask=MASK, same_label=True)
+    expected = ew.evaluate(probs, LABELS, EDGES, mask=MASK)
     assert run("evaluate", *options(saved)).stdout == f"{expected}\n"
 
 
@@ -199,7 +199,7 @@ def test_header_of_probabilities_names_the_classes_of_text_labels(saved: dict[st
     assert run("evaluate", *options({**saved, "probs": header})).stdout == plain  # labels that are numbers
     header.write_text("\n".join(["Spam,Ham", *rows]))
     result = run("evaluate", *options({**saved, "probs": header, "labels": named["labels"]}))
-    assert result.stdout == f"{ew.evaluate(PROBS, 1 - LABELS, EDGES, mask=MASK, same_label=True)}\n"
+    assert result.stdout == f"{ew.evaluate(PROBS, 1 - LABELS, EDGES, mask=MASK)}\n"
     header.write_text("\n".join(["p0,p1", *rows]))
     args = options({**saved, "probs": header, "labels": named["labels"]})
     assert_refused(run("evaluate", *args), "pass --classes FILE")
@@ -221,7 +221,7 @@ def test_every_command_warns_if_inference_did_not_converge(saved: dict[str, Path
     posterior.save(saved["probs"])
     warning = f"convergence: {posterior.convergence.advice}"
     result = run("evaluate", *options(saved), "--json", tmp_path / "a.json")
-    assert result.stdout == f"{ew.evaluate(posterior, LABELS, EDGES, mask=MASK, same_label=True)}\n\n{warning}\n"
+    assert result.stdout == f"{ew.evaluate(posterior, LABELS, EDGES, mask=MASK)}\n\n{warning}\n"
     assert json.loads((tmp_path / "a.json").read_text())["convergence"]["converged"] is False
     masks = {"train": save_npy(tmp_path / "train", ~MASK), "val": saved.pop("mask")}
     result = run("calibrate", *options({**saved, **masks}), "--calibrator", "temperature", "--out", tmp_path / "a.npy")
@@ -259,6 +259,7 @@ def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -
         n_resamples=40,
         confidence_level=0.5,
         seed=7,
+        same_label=False,
     )
     document = json.loads(out.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     assert document.pop("version") == ew.__version__
@@ -511,7 +512,7 @@ def test_normalize_divides_rows_by_their_sums(saved: dict[str, Path], tmp_path: 
     np.save(saved["probs"], rounded)
     result = run("evaluate", *options(saved), "--normalize", "--json", tmp_path / "scores.json")
     exact = rounded / rounded.sum(1, keepdims=True)
-    assert result.stdout == f"{ew.evaluate(exact, LABELS, EDGES, mask=MASK, same_label=True)}\n"
+    assert result.stdout == f"{ew.evaluate(exact, LABELS, EDGES, mask=MASK)}\n"
     assert json.loads((tmp_path / "scores.json").read_text())["settings"]["normalize"] is True
     masks = options({"val": saved.pop("mask")})
     for command, more in (("calibrate", [*masks, "--out", tmp_path / "out.npy"]), ("predict", [])):

@@ -275,7 +275,7 @@ def test_without_training_nodes_coupling_is_fitted_to_validation_edges(case):
 def assert_all_labels_possible(posterior, data, mask):
     assert bool((posterior.node > 0).all())
     torch.testing.assert_close(posterior.node.sum(1), torch.ones(len(data.y), dtype=posterior.node.dtype))
-    ev = ew.evaluate(posterior, data.y, data.edge_index, mask=mask, same_label=True)
+    ev = ew.evaluate(posterior, data.y, data.edge_index, mask=mask)
     # In float64 the product of two probabilities of 1e-308, a term of P(same label), underflows.
     views = [ev.nodewise, ev.edgewise] + [ev.same_label] * (posterior.node.dtype == torch.float32)
     assert all(math.isfinite(view.nll) for view in views)

@@ -1,5 +1,6 @@
 """Compiled loops and tensor operations give the same bits."""
 
+import math
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.kernels import dispatch
+from edgewise.data.edges import scored_edges
+from edgewise.kernels import dispatch, score_sums
 from helpers.random_predictions import random_case
 
 
@@ -32,9 +34,7 @@ def test_same_bits(use_compiled, dtype, choice, closed, size):
         results = []
         for on in (True, False):
             use_compiled(on)
-            ev = ew.evaluate(
-                probs, y, edge_index, mask=mask, closed=closed, edge_choice=choice, n_bins=7, same_label=True
-            )
+            ev = ew.evaluate(probs, y, edge_index, mask=mask, closed=closed, edge_choice=choice, n_bins=7)
             results.append(ev.to_dict())
         np.testing.assert_equal(*results)
 
@@ -52,6 +52,37 @@ def test_same_bits_for_int32_edges_any_layout_and_any_number_of_threads(use_comp
                 np.testing.assert_equal(ew.evaluate(probs, y, layout, mask=mask).to_dict(), expected)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("num_classes", [1, 2, 7, 16, 40])
+def test_same_label_has_the_same_bits_and_matches_the_loop(use_compiled, monkeypatch, dtype, num_classes):
+    monkeypatch.setattr(score_sums, "EDGES_PER_BLOCK", 64)
+    probs, y, edge_index, mask = random_case(3, 60, 500, num_classes, dtype, sharpness=5.0)
+    results, threads = [], torch.get_num_threads()
+    try:
+        for on, num, edges in ((False, 1, edge_index), (True, 1, edge_index.int()), (True, 3, edge_index)):
+            use_compiled(on)
+            torch.set_num_threads(num)
+            results.append(ew.evaluate(probs, y, edges, mask=mask).same_label)
+    finally:
+        torch.set_num_threads(threads)
+    for same in results[1:]:
+        assert same.to_dict() == results[0].to_dict()
+    kept = scored_edges(edge_index, mask)
+    nll, brier, p_same = [], [], []
+    for i, j in edge_index[:, kept].T.tolist():
+        p = math.fsum(a * b for a, b in zip(probs[i].tolist(), probs[j].tolist(), strict=True))
+        p_labels = float(probs[i, y[i]].double() * probs[j, y[j]].double())
+        p_outcome = max(p if y[i] == y[j] else 1 - p, p_labels)
+        nll.append(-math.log(p_outcome) if p_outcome > 0 else math.inf)
+        brier.append(2 * (1 - p_outcome) ** 2)
+        p_same.append(p)
+    assert same.count == len(nll) > 100
+    assert same.frequency == (y[edge_index[0]] == y[edge_index[1]])[kept].double().mean()
+    assert same.probability == pytest.approx(sum(p_same) / len(p_same), abs=1e-12 if dtype != torch.float16 else 1e-3)
+    assert same.brier == pytest.approx(sum(brier) / len(brier), abs=1e-12 if dtype != torch.float16 else 1e-3)
+    assert same.nll == pytest.approx(sum(nll) / len(nll), rel=1e-9 if dtype != torch.float16 else 1e-2)
 
 
 def test_scores_of_two_million_edges_match_numpy_to_1e_9():
@@ -85,7 +116,7 @@ def test_short_inputs_do_not_import_numba():
     """The import takes a second, which pays off only for long inputs."""
     code = (
         "import sys, torch, edgewise as ew\n"
-        "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), same_label=True, n_resamples=40)\n"
+        "ew.evaluate(torch.eye(3), torch.arange(3), torch.tensor([[0, 1], [1, 2]]), n_resamples=40)\n"
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

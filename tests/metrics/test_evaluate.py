@@ -59,8 +59,8 @@ def test_explicit_products_match_the_factorized_computation(case):
     probs, y, edge_index, mask = case
     start, end = edge_index
     joints = probs[start].double()[:, :, None] * probs[end].double()[:, None, :]
-    factorized = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True)
-    explicit = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints, same_label=True)
+    factorized = ew.evaluate(probs, y, edge_index, mask=mask)
+    explicit = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=joints)
     for view in ew.VIEWS:
         for metric in ("accuracy", "brier", "ece"):
             assert factorized[view][metric] == pytest.approx(explicit[view][metric], abs=1e-12, nan_ok=True)
@@ -128,7 +128,7 @@ def test_scores_do_not_depend_on_class_order(case, seed):
 def test_scores_stay_in_their_ranges(case, n_bins, kind):
     probs, y, edge_index, mask = case
     l1, l2, largest = (
-        ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, binning=kind, norm=norm, same_label=True)
+        ew.evaluate(probs, y, edge_index, mask=mask, n_bins=n_bins, binning=kind, norm=norm)
         for norm in ("l1", "l2", "max")
     )
     for view in ew.VIEWS:
@@ -187,10 +187,10 @@ def test_unknown_labels_outside_the_mask():
 
 def test_scores_of_empty_sets_are_nan():
     probs, y, edge_index, _ = random_case(2)
-    nothing = ew.evaluate(probs, y, edge_index, mask=torch.zeros(len(y), dtype=torch.bool), same_label=True)
+    nothing = ew.evaluate(probs, y, edge_index, mask=torch.zeros(len(y), dtype=torch.bool))
     no_edges = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), n_resamples=40)
     no_graph = ew.evaluate(torch.empty(0, 3), torch.empty(0, dtype=torch.long), torch.empty(2, 0, dtype=torch.long))
-    by_mass = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), binning="mass", same_label=True)
+    by_mass = ew.evaluate(probs, y, torch.empty(2, 0, dtype=torch.long), binning="mass")
     for ev in (nothing, no_edges, no_graph, by_mass):
         assert ev.edgewise.count == 0 and math.isnan(ev.edgewise.ece) and math.isnan(ev.homophily)
         assert "nan" in str(ev)
@@ -200,7 +200,7 @@ def test_scores_of_empty_sets_are_nan():
 
 def test_true_label_of_probability_zero_makes_the_nll_infinite():
     probs = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
-    ev = ew.evaluate(probs, torch.tensor([1, 0]), torch.tensor([[0], [1]]), same_label=True)
+    ev = ew.evaluate(probs, torch.tensor([1, 0]), torch.tensor([[0], [1]]))
     assert ev.nodewise.nll == math.inf and ev.nodewise.zero_probability == 1
     assert ev.edgewise.nll == math.inf and ev.agree.count == 0 and math.isnan(ev.agree.nll)
     assert ev.same_label.nll == pytest.approx(math.log(2))
@@ -209,14 +209,14 @@ def test_true_label_of_probability_zero_makes_the_nll_infinite():
 def test_same_label_scores():
     probs = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], dtype=torch.float64)
     y = torch.tensor([0, 0, 1])
-    same = ew.evaluate(probs, y, torch.tensor([[0, 1], [1, 2]]), same_label=True, n_bins=1).same_label
+    same = ew.evaluate(probs, y, torch.tensor([[0, 1], [1, 2]]), n_bins=1).same_label
     p = [0.9 * 0.6 + 0.1 * 0.4, 0.6 * 0.2 + 0.4 * 0.8]
     assert same.count == 2 and same.frequency == 0.5
     assert same.probability == pytest.approx(sum(p) / 2)
     assert same.ece == pytest.approx(abs(0.5 - sum(p) / 2))
     assert same.nll == pytest.approx(-(math.log(p[0]) + math.log(1 - p[1])) / 2)
     assert same.brier == pytest.approx((2 * (1 - p[0]) ** 2 + 2 * p[1] ** 2) / 2)
-    assert ew.evaluate(probs, y, torch.tensor([[0], [1]])).same_label is None
+    assert ew.evaluate(probs, y, torch.tensor([[0], [1]]), same_label=False).same_label is None
 
 
 @given(case=cases())
@@ -224,7 +224,7 @@ def test_same_label_outcome_is_at_least_as_probable_as_the_labels(case):
     probs, y, edge_index, mask = case
     joints, _ = symmetric_joints(probs, edge_index)
     for edge_probs in (None, joints):
-        ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=edge_probs, same_label=True)
+        ev = ew.evaluate(probs, y, edge_index, mask=mask, edge_probs=edge_probs)
         if ev.edgewise.count:
             assert ev.same_label.nll <= ev.edgewise.nll + 1e-9
             assert ev.same_label.zero_probability <= ev.edgewise.zero_probability
@@ -242,7 +242,7 @@ def test_same_label_outcome_is_at_least_as_probable_as_the_labels(case):
 def test_small_probabilities_of_an_event_are_not_zero(start, end, y, p_outcome):
     probs = torch.tensor([start, end], dtype=torch.float64)
     probs /= probs.sum(1, keepdim=True)
-    same = ew.evaluate(probs, torch.tensor(y), torch.tensor([[0], [1]]), same_label=True).same_label
+    same = ew.evaluate(probs, torch.tensor(y), torch.tensor([[0], [1]])).same_label
     assert same.zero_probability == 0
     assert same.nll == pytest.approx(-math.log(p_outcome), abs=0.75)
 
@@ -250,7 +250,7 @@ def test_small_probabilities_of_an_event_are_not_zero(start, end, y, p_outcome):
 def test_same_label_in_bins_of_equal_mass():
     probs, y, edge_index, _ = random_case(0, num_nodes=40, num_edges=60)
     once = edge_index[:, edge_index[0] < edge_index[1]].unique(dim=1)
-    same = ew.evaluate(probs, y, once, same_label=True, binning="mass", n_bins=4).same_label
+    same = ew.evaluate(probs, y, once, binning="mass", n_bins=4).same_label
     p = (probs[once[0]] * probs[once[1]]).sum(1)
     outcome = (y[once[0]] == y[once[1]]).double()
     order = p.argsort()
@@ -266,14 +266,14 @@ def test_true_model_is_calibrated_on_edges_but_not_given_agreement():
     shared_logits = 1.5 * torch.randn(n // 2, 3, generator=g, dtype=torch.float64).repeat(2, 1)
     probs = (shared_logits + 0.3 * torch.randn(n, 3, generator=g, dtype=torch.float64)).softmax(-1)
     y = torch.multinomial(probs, 1, generator=g).squeeze(1)
-    ev = ew.evaluate(probs, y, torch.arange(n).view(2, -1), same_label=True)
+    ev = ew.evaluate(probs, y, torch.arange(n).view(2, -1))
     assert ev.nodewise.ece < 0.005 and ev.edgewise.ece < 0.005 and ev.same_label.ece < 0.01
     assert ev.agree.ece > 0.05 and ev.disagree.ece > 0.05
 
 
 def test_printed_table_and_lookup_by_name():
     probs, y, edge_index, mask = random_case(3)
-    ev = ew.evaluate(probs, y, edge_index, mask=mask, same_label=True, n_resamples=40)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=40)
     text = str(ev)
     for word in (*ew.VIEWS, *ew.METRICS, "count", "homophily", "K index", "same label", "interval"):
         assert word in text
@@ -296,7 +296,7 @@ def test_sum_of_evaluations_equals_evaluation_of_all_parts():
     added = ew.evaluate(first_probs, first_y, first_edges) + ew.evaluate(probs, y, edges)
     assert added.to_dict() == together.to_dict()
     assert sum([ew.evaluate(probs, y, edges)] * 2).edgewise.count == 2 * ew.evaluate(probs, y, edges).edgewise.count
-    for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edge_choice": "all"}, {"same_label": True}):
+    for other in ({"n_bins": 3}, {"norm": "l2"}, {"closed": "left"}, {"edge_choice": "all"}, {"same_label": False}):
         with pytest.raises(ValueError, match="same options"):
             ew.evaluate(probs, y, edges, **other) + ew.evaluate(probs, y, edges)
     with pytest.raises(TypeError):
@@ -306,8 +306,16 @@ def test_sum_of_evaluations_equals_evaluation_of_all_parts():
         by_mass + by_mass
 
 
-def test_progress_reports_processed_edges():
+@pytest.mark.parametrize(("same_label", "passes"), [(False, 1), (True, 2)])
+def test_progress_reports_processed_edges(same_label, passes):
     probs, y, edge_index, mask = random_case(6)
     calls = []
-    ew.evaluate(probs, y, edge_index, mask=mask, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(edge_index.shape[1], edge_index.shape[1])]
+    ew.evaluate(
+        probs,
+        y,
+        edge_index,
+        mask=mask,
+        same_label=same_label,
+        progress=lambda done, total: calls.append((done, total)),
+    )
+    assert calls == [(edge_index.shape[1], edge_index.shape[1])] * passes

@@ -4,6 +4,7 @@ import copy
 import pickle
 import time
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
@@ -39,11 +40,11 @@ def evaluate_merged(parts, **options):
 @given(st.permutations(range(6)), st.integers(0, 6))
 def test_batches_in_any_order_give_the_same_bits_as_one_graph(order, cut):
     parts = batches(6)
-    metric = ew.GraphCalibration(same_label=True)
+    metric = ew.GraphCalibration()
     for group in (order[:cut], order[cut:]):
         if group:
             metric.update(*merge_graphs([parts[k] for k in group]))
-    assert metric.compute().to_dict() == evaluate_merged(parts, same_label=True)
+    assert metric.compute().to_dict() == evaluate_merged(parts)
 
 
 def test_update_uses_the_joints_of_a_posterior():
@@ -80,18 +81,18 @@ def test_forward_returns_the_batch_scores_and_accumulates():
 
 def test_dtype_copy_pickle_and_state_dict_keep_the_sums():
     parts = batches(2)
-    metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
+    metric = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any")
     metric.update(*parts[0])
     metric = metric.to("cpu").set_dtype(torch.float16).half().double()
     metric = pickle.loads(pickle.dumps(copy.deepcopy(metric)))
     metric.persistent(True)
-    fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
+    fresh = ew.GraphCalibration(n_bins=9, norm="l2", closed="left", edge_choice="any")
     fresh.persistent(True)
     fresh.load_state_dict(metric.state_dict())
     for module in (metric, fresh):
         module.update(*parts[1])
         assert module.tables.dtype == torch.int64
-    expected = evaluate_merged(parts, n_bins=9, norm="l2", closed="left", edge_choice="any", same_label=True)
+    expected = evaluate_merged(parts, n_bins=9, norm="l2", closed="left", edge_choice="any")
     assert metric.compute().to_dict() == expected
     # torchmetrics does not save whether a metric was updated, so the sums are compared instead of compute().
     assert torch.equal(fresh.tables, metric.tables)
@@ -114,7 +115,7 @@ def test_modules_with_different_options_do_not_share_state():
         "all": {"edge_choice": "all"},
         "left": {"closed": "left"},
         "l2": {"norm": "l2"},
-        "event": {"same_label": True},
+        "event": {"same_label": False},
     }
     collection = MetricCollection({name: ew.GraphCalibration(**chosen) for name, chosen in options.items()})
     collection.update(probs, y, edge_index)
@@ -127,7 +128,7 @@ def test_modules_with_different_options_do_not_share_state():
         assert together[name].to_dict() == alone.compute().to_dict(), name
 
 
-@pytest.mark.parametrize("other", [{"edge_choice": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": True}])
+@pytest.mark.parametrize("other", [{"edge_choice": "all"}, {"closed": "left"}, {"n_bins": 7}, {"same_label": False}])
 def test_sums_with_other_options_are_neither_merged_nor_loaded(other):
     ours, theirs = ew.GraphCalibration(), ew.GraphCalibration(**other)
     for metric in (ours, theirs):
@@ -149,9 +150,72 @@ def test_invalid_batch_keeps_the_sums():
     assert metric.compute().to_dict() == expected
 
 
+def test_scalars_have_every_view_and_the_event():
+    metric = ew.GraphCalibration()
+    ev = metric(*random_case(0))
+    scalars = metric.compute().scalars()
+    assert {name.partition("/")[0] for name in scalars} == {*ew.VIEWS, "same_label"}
+    assert scalars["edgewise/ece"] == ev.edgewise.ece
+    assert scalars["same_label/probability"] == ev.same_label.probability
+    assert all(isinstance(number, float) for number in scalars.values())
+    without = ew.GraphCalibration(same_label=False)
+    assert len(without(*random_case(0)).scalars()) == 4 * len(ew.METRICS)
+
+
+def test_plot_draws_the_views_of_all_batches_or_of_one():
+    metric = ew.GraphCalibration()
+    first = metric(*random_case(0))
+    metric.update(*random_case(1))
+    for val, expected in ((None, metric.compute()), (first, first)):
+        figure, axes = metric.plot(val)
+        assert len(axes.flat) == len(ew.VIEWS)
+        np.testing.assert_equal(_drawn_lines(axes), _drawn_lines(expected.plot()[1]))
+        plt.close("all")
+    collection = MetricCollection([ew.GraphCalibration()])
+    collection.update(*random_case(0))
+    ((figure, _),) = collection.plot()
+    assert figure.axes
+    plt.close("all")
+
+
+def _drawn_lines(axes):
+    return [line.get_xydata().tolist() for panel in axes.flat for line in panel.lines]
+
+
+def test_empty_masks_and_no_batches_have_nan_scores():
+    probs, y, edge_index, _ = random_case(0)
+    metric = ew.GraphCalibration()
+    metric.update(probs, y, edge_index, torch.zeros(len(y), dtype=torch.bool))
+    assert metric.compute().nodewise.count == 0
+    with pytest.warns(UserWarning, match="before the ``update`` method"):
+        ev = ew.GraphCalibration().compute()
+    assert ev.same_label.count == 0 and np.isnan(ev.scalars()["same_label/ece"])
+
+
+@pytest.mark.parametrize(
+    ("misuse", "fact"),
+    [
+        (lambda metric, p, y, e: metric.update(y, p, e), "probs of shape"),
+        (lambda metric, p, y, e: metric.update(10 * p - 1, y, e), "softmax"),
+        (lambda metric, p, y, e: metric + metric, "first.merge_state"),
+        (lambda metric, p, y, e: metric.merge_state(3), "but got int"),
+        (lambda metric, p, y, e: ew.GraphCalibration(binning="mass"), "ew.evaluate"),
+    ],
+)
+def test_misuse_raises_value_error(misuse, fact):
+    with pytest.raises(ValueError, match=fact):
+        misuse(ew.GraphCalibration(), *random_case(0)[:3])
+
+
+@pytest.mark.parametrize("call", [ew.GraphCalibration.update, ew.GraphCalibration.forward])
+def test_list_of_batches_raises_type_error_with_the_missing_argument(call):
+    with pytest.raises(TypeError, match="'y'"):
+        call(ew.GraphCalibration(), [random_case(0), random_case(1)])
+
+
 def _worker(rank, world_size, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world_size)
-    metric = ew.GraphCalibration(same_label=True)
+    metric = ew.GraphCalibration()
     for part in batches(7)[rank::world_size]:
         metric.update(*part)
     reductions, all_reduce = [], dist.all_reduce
@@ -173,7 +237,7 @@ def test_several_processes_give_the_same_bits_as_one(world_size, tmp_path):
     _wait_for(processes, timeout_seconds=600)
     result, local_count = pickle.loads((tmp_path / "result").read_bytes())
     parts = batches(7)
-    assert result == evaluate_merged(parts, same_label=True)
+    assert result == evaluate_merged(parts)
     assert local_count < result["nodewise"]["count"]  # the sums are distributed over the processes
 
 

@@ -41,9 +41,9 @@ def make_posteriors(dtype=torch.float64):
 def test_posteriors_match_explicit_joints(kind, dtype, options):
     posteriors, y, edge_index, mask = make_posteriors(dtype)
     posterior = posteriors[kind]
-    ev = ew.evaluate(posterior, y, edge_index, mask=mask, same_label=True, **options)
+    ev = ew.evaluate(posterior, y, edge_index, mask=mask, **options)
     joints = posterior.joint(edge_index)
-    explicit = ew.evaluate(posterior.node, y, edge_index, mask=mask, edge_probs=joints, same_label=True, **options)
+    explicit = ew.evaluate(posterior.node, y, edge_index, mask=mask, edge_probs=joints, **options)
     assert ev.edgewise.count == explicit.edgewise.count > 0
     for name, value in explicit.scalars().items():
         assert ev.scalars()[name] == pytest.approx(value, abs=1e-6, nan_ok=True), name

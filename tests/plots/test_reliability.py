@@ -369,7 +369,7 @@ def test_each_model_keeps_its_own_equal_mass_bins() -> None:
 
 
 def test_same_label_panel_has_its_own_axis_labels() -> None:
-    ev = random_evaluation(same_label=True)
+    ev = random_evaluation()
     assert ev.same_label is not None
     _, axes = plot_reliability(ev, views=(*ew.VIEWS, "same_label"))
     assert len(axes) == 5
@@ -381,8 +381,8 @@ def test_same_label_panel_has_its_own_axis_labels() -> None:
 
 
 def test_missing_same_label_scores_raise_value_error() -> None:
-    with pytest.raises(ValueError, match="same_label=True"):
-        plot_reliability(random_evaluation(), views="same_label")
+    with pytest.raises(ValueError, match="same_label=False"):
+        plot_reliability(random_evaluation(same_label=False), views="same_label")
 
 
 # --- figures and axes ---
@@ -473,7 +473,7 @@ LONG_TITLE = "Citations among papers on machine learning, test nodes of the firs
     ("font_size", "views"), [(10, "edgewise"), (7, ew.VIEWS), (18, ew.VIEWS), (10, (*ew.VIEWS, "same_label"))]
 )
 def test_texts_of_a_new_figure_do_not_overlap(font_size: int, views: str | tuple[str, ...]) -> None:
-    one, two = random_evaluation(same_label=True), random_evaluation(1, same_label=True)
+    one, two = random_evaluation(), random_evaluation(1)
     several: tuple[Any, ...] = (one, {"GCN": one, LONG_NAME: [one, two]})
     for evaluations in several:
         with plt.rc_context({"font.size": font_size}):

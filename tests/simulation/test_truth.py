@@ -109,7 +109,7 @@ def test_labels_are_calibrated_under_their_true_posterior(options):
     graph = synthetic(1000, 3, feature_noise=1.2, seed=7, **options)
     observed = torch.rand(1000, generator=torch.Generator().manual_seed(0)) < 0.1
     posterior, report = graph.truth(observed, burn_in=100, sweeps=250)
-    ev = evaluate(posterior, graph.data.y, graph.data.edge_index, mask=~observed, same_label=True, n_bins=5)
+    ev = evaluate(posterior, graph.data.y, graph.data.edge_index, mask=~observed, n_bins=5)
     assert report.converged
     assert max(ev.edgewise.ece, ev.nodewise.ece, ev.same_label.ece) < 0.045
     joints = posterior.joint(graph.edge_index[:, ~observed[graph.edge_index].any(0)])

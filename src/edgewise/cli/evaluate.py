@@ -80,7 +80,7 @@ def evaluate(
         Literal["both", "any", "all"],
         typer.Option(help="Score edges with both ends in the mask, any end in it, or all edges."),
     ] = "both",
-    same_label: Annotated[bool, typer.Option(help='Also score the event "same label"; slow on 10^8 edges.')] = True,
+    same_label: Annotated[bool, typer.Option(help='Also score the event "same label".')] = True,
     selective: Annotated[
         bool, typer.Option("--selective", help="Also compute risk-coverage curves and their area (AURC).")
     ] = False,

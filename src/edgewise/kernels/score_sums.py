@@ -66,12 +66,12 @@ class _Terms(NamedTuple):
     """Buffers for the terms of a block of elements.
 
     ``view`` is 0 for elements of the first table and 1 for those of the second. ``cell`` is view · n_bins + bin.
-    ``count`` holds 1 in its lower half and correctness in its upper half.
+    ``counts`` holds 1 in its lower half and correctness in its upper half.
     """
 
     view: Array
     cell: Array
-    count: Array
+    counts: Array
     confidence: Array
     nll: Array
     brier: Array
@@ -182,8 +182,8 @@ def _sum_terms(
 @compiled
 def _bin_index(confidence: float, n_bins: int, right: bool) -> int:
     """Return the index of the equal-width bin, as `edgewise.metrics.sums.bin_index` does."""
-    index = np.int64(np.ceil(confidence * n_bins)) - 1 if right else np.int64(np.floor(confidence * n_bins))
-    return min(max(index, np.int64(0)), n_bins - 1)
+    index = int(np.ceil(confidence * n_bins)) - 1 if right else int(np.floor(confidence * n_bins))
+    return min(max(index, 0), n_bins - 1)
 
 
 def sum_independent_edges(
@@ -260,7 +260,7 @@ def _edge_terms(
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
     """
-    num = np.int64(0)
+    num = 0
     for e in range(len(start)):
         ends[0, num], ends[1, num] = start[e], end[e]
         num += kept[e]
@@ -337,7 +337,7 @@ def _same_label_terms(
     line, many at once, and the next one finds them in the cache. The maximum of these numbers is returned, because the
     compiler would drop a loop without a result.
     """
-    num, classes, highest = np.int64(0), probs.shape[1], 0.0
+    num, classes, highest = 0, probs.shape[1], 0.0
     for e in range(len(start)):
         ends[0, num], ends[1, num] = start[e], end[e]
         num += kept[e]

@@ -9,7 +9,7 @@ import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
-from edgewise.metrics.scores import METRICS, EventScores, Norm, Scores, ViewScores
+from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
 
@@ -79,7 +79,7 @@ class Evaluation:
     disagree
         Scores of edges whose ends have different true labels.
     same_label
-        Scores of P(same label) = Σ_l q(l, l) on the scored edges, or None without ``same_label=True``.
+        Scores of P(same label) = Σ_l q(l, l) on the scored edges, or None with ``same_label=False``.
     node_sets
         Scores of the node sets, or None without ``node_sets``.
     intervals
@@ -167,9 +167,12 @@ class Evaluation:
         return self if other == 0 else NotImplemented
 
     def scalars(self) -> dict[str, float]:
-        """Return the scores of views and node sets by flat names such as "edgewise/ece", for loggers."""
+        """Return the scores by flat names such as "edgewise/ece" and "same_label/ece", for loggers."""
         views = {view: self[view] for view in VIEWS} | ({"node_sets": self.node_sets} if self.node_sets else {})
-        return {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
+        scalars = {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
+        if self.same_label is not None:
+            scalars |= {f"same_label/{metric}": getattr(self.same_label, metric) for metric in EVENT_METRICS}
+        return scalars
 
     def to_dict(self) -> dict[str, object]:
         """Return all results as plain dicts, lists and numbers."""

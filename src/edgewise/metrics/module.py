@@ -1,6 +1,6 @@
 """Torchmetrics module for training loops and distributed evaluation."""
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import torch
 import torch.distributed
@@ -17,6 +17,11 @@ from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.posterior import Belief
 from edgewise.validation import ArrayLike, check_option
 
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
 
 def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
     """Add the tables of all processes in one all-reduce. Integer sums have the same bits in any order."""
@@ -30,7 +35,7 @@ class GraphCalibration(Metric):
 
     The state is one int64 tensor of exact sums. So the result is the same to the last bit for any number and order of
     batches and processes, and a change of the module's dtype does not round it. ``compute`` returns an `Evaluation`.
-    Its ``scalars()`` are a flat dict for a logger.
+    Its ``scalars()`` are a flat dict for a logger, in Lightning ``self.log_dict(metric.compute().scalars())``.
 
     Batches are disjoint graphs or disjoint parts of a graph. A node or an edge in two batches counts twice, and an edge
     between two batches is not scored.
@@ -46,7 +51,7 @@ class GraphCalibration(Metric):
     edge_choice
         Score edges with "both" ends in the mask, with "any" end in the mask, or "all" edges.
     same_label
-        Also score the event "both ends have the same label".
+        Also score the event "both ends have the same label". Pass False to leave it out.
     **kwargs
         Options of `torchmetrics.Metric`, such as ``sync_on_compute``.
 
@@ -68,9 +73,14 @@ class GraphCalibration(Metric):
         norm: Norm = "l1",
         closed: Closed = "right",
         edge_choice: EdgeChoice = "both",
-        same_label: bool = False,
+        same_label: bool = True,
         **kwargs: Any,
     ):
+        if "binning" in kwargs:
+            raise ValueError(
+                f"Expected no option binning, but got {kwargs['binning']!r}. Bins have equal width here, because bins "
+                "of equal mass depend on all batches. Score all batches at once with ew.evaluate(..., binning='mass')."
+            )
         # One state, one collective. A dist_sync_fn of the caller takes precedence.
         super().__init__(**{"dist_sync_fn": all_reduce_sum, **kwargs})
         check_option("norm", norm, get_args(Norm))
@@ -111,17 +121,27 @@ class GraphCalibration(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the scores of the batch."""
-        check_scoring_input(*args, **kwargs)  # torchmetrics would lose all sums if `update` raised an error
+        batch = self._update_signature.bind(*args, **kwargs)
+        check_scoring_input(*batch.args, **batch.kwargs)  # torchmetrics would lose all sums if `update` raised an error
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
         """Add the sums of another module with the same options, or its ``metric_state``."""
         state = incoming_state.metric_state if isinstance(incoming_state, Metric) else incoming_state
+        if not isinstance(state, dict):
+            raise ValueError(f"Expected a GraphCalibration or its metric_state, but got {type(state).__name__}.")
         if list(state) != [self.state_name]:
             raise ValueError(
                 f"Expected sums with the same options, {self.state_name}, but got {', '.join(state) or 'none'}."
             )
         super().merge_state(incoming_state)
+
+    def __add__(self, other: object) -> NoReturn:
+        """Raise: torchmetrics would try to add the results as tensors."""
+        raise ValueError(
+            "Expected results or sums to add, but got modules. Add the results, first.compute() + second.compute(), or "
+            "the sums, first.merge_state(second)."
+        )
 
     def set_dtype(self, dst_type: str | torch.dtype) -> "GraphCalibration":
         """Do nothing: the sums are integers, and conversion to floating point would round them."""
@@ -133,3 +153,7 @@ class GraphCalibration(Metric):
         boundaries = bin_boundaries(self.binning)
         sums = {view: Sums(table, boundaries) for view, table in zip(self.views, tables, strict=True)}
         return Evaluation(sums, self.binning, self.norm, self.edge_choice)
+
+    def plot(self, val: Evaluation | None = None, ax: Any = None) -> "tuple[Figure, NDArray[np.object_]]":
+        """Plot reliability diagrams of all batches, or of ``val``, the result of ``compute`` or of one batch."""
+        return (self.compute() if val is None else val).plot(ax=ax)

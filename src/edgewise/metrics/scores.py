@@ -13,6 +13,9 @@ from edgewise.metrics.sums import from_fixed_point
 METRICS = ("accuracy", "nll", "brier", "ece")
 """Metrics of each view, in the order of the columns of tables."""
 
+EVENT_METRICS = ("probability", "frequency", "nll", "brier", "ece")
+"""Metrics of the event "same label": its mean predicted probability, how often it occurred, and its scores."""
+
 Norm = Literal["l1", "l2", "max"]
 
 

@@ -290,7 +290,7 @@ def plot_reliability(
         Axes to draw in, one per view, with the histogram of confidences inside them. By default a new figure, scaled
         to the font size in use.
     views
-        One or more views. "same_label" requires evaluations with ``same_label=True``.
+        One or more views. "same_label" is missing in evaluations with ``same_label=False``.
     title
         The title of the new figure, or of the first of the given axes.
 

@@ -150,7 +150,7 @@ def _scores(run: Evaluation, view: str) -> Scores:
         return run[view]
     if run.same_label is None:
         raise ValueError(
-            "Expected evaluations with same_label scores, but got one without. Call evaluate(..., same_label=True)."
+            "Expected evaluations with same_label scores, but got one with same_label=False. Call evaluate without it."
         )
     return run.same_label
 
