@@ -186,8 +186,7 @@ def draw_before_and_after() -> Figure:
     calibrated = ew.StructuredCalibrator().fit(fitted, data, split)
     posteriors = {"GCN": fitted.posterior(), "calibrated": calibrated.posterior()}
     evaluations = {
-        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test)
-        for name, posterior in posteriors.items()
+        name: ew.evaluate(posterior, data.y, data.edge_index, mask=split.test) for name, posterior in posteriors.items()
     }
     return ew.plot_reliability(evaluations, views=("nodewise", "edgewise", "same_label"))[0]
 
