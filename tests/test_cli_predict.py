@@ -153,6 +153,14 @@ def test_selection_by_class_names_and_lists_of_ids(calibrated, tmp_path):
     assert result.stdout.splitlines()[-3:] == plain.stdout.splitlines()[-3:]
 
 
+def test_pairs_of_nodes_numbered_from_1_are_refused_with_a_way_out(saved, tmp_path):
+    np.save(tmp_path / "pairs.npy", EDGES[:, :6] + 1)
+    result = run("--probs", saved["probs"], "--pairs", tmp_path / "pairs.npy")
+    assert result.exit_code == 2 and "save pairs - 1" in result.stderr
+    np.save(tmp_path / "pairs.npy", np.load(tmp_path / "pairs.npy") - 1)
+    assert run("--probs", saved["probs"], "--pairs", tmp_path / "pairs.npy").exit_code == 0
+
+
 def test_posterior_file(saved, tmp_path):
     samples = torch.from_numpy(np.stack([PROBS, PROBS[::-1]]))
     ew.MixturePosterior(samples).save(tmp_path / "mixture.safetensors")

@@ -93,6 +93,15 @@ def test_ids_and_class_names_give_the_same_result_as_numbers(case, saved, tmp_pa
     np.testing.assert_array_equal(np.load(out), np.load(plain))
 
 
+def test_labels_numbered_from_1_are_refused_with_a_way_out(case, saved, tmp_path):
+    options = ("--calibrator", "temperature", "--out", tmp_path / "out.npy")
+    np.save(saved["labels"], y := case.data.y.numpy() + 1)
+    result = calibrate(saved, "logits", *options)
+    assert result.exit_code == 2 and "save np.maximum(np.asarray(y), 0) - 1" in result.stderr
+    np.save(saved["labels"], np.maximum(np.asarray(y), 0) - 1)
+    assert calibrate(saved, "logits", *options).exit_code == 0
+
+
 def test_evaluate_accepts_saved_calibrator(case, saved, tmp_path):
     calibrated = ew.TemperatureScaling().fit(case.logits, case.data, case.split)
     calibrated.save(tmp_path / "calibrated.safetensors")

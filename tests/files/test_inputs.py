@@ -450,6 +450,26 @@ def test_edges_of_ids_become_row_numbers(ids: tuple[object, ...], ending: str, t
     assert equal(read_edges(path, names(*ids)), EDGES)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.uint64])
+def test_ids_match_integers_of_another_type(dtype: type, tmp_path: Path) -> None:
+    ids = Names(np.array([17, 20, 3], dtype), Path("ids.npy"))
+    np.save(tmp_path / "a.npy", np.array([[17, 3], [20, 17]]))
+    assert read_edges(tmp_path / "a.npy", ids).tolist() == [[0, 2], [1, 0]]
+    np.save(tmp_path / "a.npy", np.array([[17, -(2**40)], [20, 17]]))
+    with pytest.raises(FileError, match=f"pair 1 has '-{2**40}'"):
+        read_edges(tmp_path / "a.npy", ids)
+
+
+@pytest.mark.parametrize("dtype", [object, "S3"])
+def test_names_of_another_type_are_refused_with_a_way_out(dtype: object, tmp_path: Path) -> None:
+    saved = np.array(["x17", "y3"], dtype)
+    np.save(tmp_path / "a.npy", saved)
+    with pytest.raises(FileError, match=r"text or integers, but got .* Save it with .astype\(str\)"):
+        read_names(tmp_path / "a.npy", 2, "node")
+    np.save(tmp_path / "a.npy", saved.astype(str))
+    assert read_names(tmp_path / "a.npy", 2, "node").values.tolist() == ["x17", "y3"]
+
+
 def test_float_ids_match_integer_ids(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a.csv", "17.0,20.0", "3,17.0")
     assert read_edges(path, names(17, 20, 3)).tolist() == [[0, 2], [1, 0]]

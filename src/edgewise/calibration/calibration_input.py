@@ -140,9 +140,12 @@ def calibration_input(
             )
     labels = torch.where(used, labels, -1)
     if int(labels.max()) >= logits.shape[1]:
+        hint = "Pass logits of all classes."
+        if int(labels.max()) == logits.shape[1] and not bool((labels == 0).any()):
+            hint = "If classes are numbered from 1, pass np.maximum(np.asarray(y), 0) - 1."
         raise ValueError(
             f"Expected labels below {logits.shape[1]}, the number of columns of the logits, but got "
-            f"{int(labels.max())}. Pass logits of all classes."
+            f"{int(labels.max())}. {hint}"
         )
     if bool((both := train & val).any()):
         raise ValueError(

@@ -169,7 +169,7 @@ ADVICE = {
     r"pass the probabilities: ew\.wrap\(probs\), or --probs on the command line": "save exp(x) and pass it as --probs",
     rf"If the values are rounded, .*?{END}": "If the values are rounded, add --normalize.",
     r"pass y\.clamp\(min=-1\)": "save np.maximum(y, -1)",
-    r"\bpass (?=np\.|edge_index|probs\.|both columns|their probabilities)": "save ",
+    r"\bpass (?=np\.|edge_index|pairs - 1|probs\.|both columns|their probabilities)": "save ",
     r"pass ew\.MixturePosterior\(samples\)": "save a mixture: ew.MixturePosterior(samples).save('FILE.safetensors')",
     r"\bPass (?=edge_index|probs\.)": "Save ",
     r"with mask=((?:np\.isin)?\(.*?\)+)\.": r"with --mask: np.save('FILE.npy', \1).",

@@ -25,7 +25,9 @@ def check_pairs(pairs: EdgesLike, nodes: Names) -> Int[Tensor, "2 pairs"]:
     if outside.any():
         side, row = np.argwhere(outside)[0]
         allowed = f"nodes from 0 to {nodes.count - 1}" if nodes.values is None else "ids in node_ids"
-        raise ValueError(f"Expected pairs of {allowed}, but pair {row} has {_to_python(columns[side, row])!r}.")
+        is_shifted = nodes.values is None and (indices.min(), indices.max()) == (1, nodes.count)
+        hint = " If nodes are numbered from 1, pass pairs - 1." if is_shifted else ""
+        raise ValueError(f"Expected pairs of {allowed}, but pair {row} has {_to_python(columns[side, row])!r}.{hint}")
     loops = np.flatnonzero(indices[0] == indices[1])
     if len(loops):
         row = int(loops[0])

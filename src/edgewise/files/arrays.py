@@ -52,7 +52,7 @@ def check_numbers(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.hasobject:
         raise FileError(
             f"Expected numbers in {path}, but got pickled Python objects, which are not loaded. "
-            "Save a plain numeric array, such as np.asarray(values, dtype=float)."
+            "Save a plain array: np.asarray(values, dtype=float), or dtype=str for names."
         )
     got = f"but got an array of dtype {dtype}"
     if dtype.kind in "US":

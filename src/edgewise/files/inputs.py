@@ -344,10 +344,15 @@ def _look_up(cells: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
     if not _is_text(cells) and _is_text(names):
         return np.full(cells.shape, -1)
     flat, values = pa.array(cells.ravel()), pa.array(names)
-    if _is_text(cells) and not _is_text(names):
-        flat = compute.replace_substring_regex(flat.cast(pa.string()), WHOLE_NUMBER, r"\1")
-        values = values.cast(pa.string())
-    found = compute.index_in(flat.cast(values.type), value_set=values).fill_null(-1)
+    if cells.dtype.kind == names.dtype.kind != "O":
+        flat, values = (
+            column.cast(pa.int64() if names.dtype.kind == "i" else pa.uint64()) for column in (flat, values)
+        )
+    else:
+        flat, values = flat.cast(pa.string()), values.cast(pa.string())
+        if not _is_text(names):
+            flat = compute.replace_substring_regex(flat, WHOLE_NUMBER, r"\1")
+    found = compute.index_in(flat, value_set=values).fill_null(-1)
     positions: NDArray[np.int64] = found.to_numpy(zero_copy_only=False).astype(np.int64)
     return positions.reshape(cells.shape)
 
@@ -399,4 +404,7 @@ def _as_rows(columns: list[NDArray[Any]]) -> NDArray[Any]:
 
 def _check_names(dtype: np.dtype[Any], path: Path) -> None:
     if dtype.kind not in "iuU":
-        raise FileError(f"Expected names in {path}, text or integers, but got an array of dtype {dtype}.")
+        raise FileError(
+            f"Expected names in {path}, text or integers, but got an array of dtype {dtype}. Save it with "
+            f"{'.astype(int)' if dtype.kind == 'f' else '.astype(str)'}."
+        )
