@@ -106,6 +106,8 @@ def main() -> None:
 
     write_json(folder / "scores.json", {model: run.to_dict() for model, run in runs.items()})
     draw(runs, folder / "reliability.png")
+    for model, run in runs.items():
+        run.report(folder / f"{model}.html", title=f"{display_name(model)} on Cora")
     arrays = {"labels": data.y, "edges": data.edge_index, "mask": split.test}
     for name, tensor in arrays.items():
         np.save(folder / f"{name}.npy", tensor.numpy())
@@ -114,6 +116,7 @@ def main() -> None:
     print(f"""
 Files in {folder}:
   reliability.png                   reliability diagrams of the four models
+  gcn.html, …                       a page about each model, to open in a browser
   scores.json                       all scores
   gcn.safetensors, …                the trained models, for ew.Fitted.load
   gcn_posterior.safetensors, …      their predictions

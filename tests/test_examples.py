@@ -152,6 +152,7 @@ def test_demo_prints_and_saves_the_scores_of_all_models(tmp_path, monkeypatch, c
     for model in short:
         shown = re.findall(rf"^{type(model).__name__} +accuracy +([\d.]+)", printed, re.MULTILINE)
         assert shown == [f"{100 * scores[model.name]['nodewise']['accuracy']:.1f}"]
+        assert (tmp_path / f"{model.name}.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     height, width, _ = plt.imread(tmp_path / "reliability.png").shape
     assert width <= 1280 and height <= 800  # fits a small screen
     text = printed.partition("\nTest scores")[2].splitlines()
