@@ -161,9 +161,61 @@ def test_demo_prints_and_saves_the_scores_of_all_models(tmp_path, monkeypatch, c
     assert all(Path(file).exists() for file in command.split() if file.endswith((".npy", ".safetensors")))
 
 
+@pytest.mark.slow
+def test_tutorial_runs_and_shows_what_its_text_says(tmp_path):
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    stored = nbformat.read(EXAMPLES / "tutorial.ipynb", as_version=4)
+    notebook = nbformat.read(EXAMPLES / "tutorial.ipynb", as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()  # raises the error of a cell, and ends the kernel
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert "GraphSAGE on Cora" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    for new, old in zip(notebook.cells, stored.cells, strict=True):
+        assert outputs_of(new) == outputs_of(old), new.source
+    before, after = (
+        table_cells(output)
+        for cell in notebook.cells
+        for output in outputs(cell)
+        if "Same label" in output.get("data", {}).get("text/html", "")
+    )
+    columns = ("count", "predicted", "observed", "gap", "ece", "nll", "brier")
+    for row in ("Nodes", "Edges", "Same label"):
+        old, new = (dict(zip(columns, table[row], strict=False)) for table in (before, after))
+        assert new["nll"] < old["nll"] and abs(new["gap"]) < abs(old["gap"]) and old["gap"] > 0, row
+    (printed,) = (
+        output["text"] for cell in notebook.cells for output in outputs(cell) if output.get("name") == "stdout"
+    )
+    validation, test = (float(precision) for precision in re.findall(r"precision ([\d.]+), recall", printed))
+    assert validation >= 0.95 and test < validation
+
+
+def outputs(cell) -> list:
+    """Return the outputs of a cell except stderr, where packages may warn."""
+    return [output for output in cell.get("outputs", []) if output.get("name") != "stderr"]
+
+
+def outputs_of(cell) -> list:
+    """Return the kinds of the outputs, such as ["text/html", "text/plain"] of a table."""
+    return [sorted(output.get("data", {output.output_type: ""})) for output in outputs(cell)]
+
+
+def table_cells(output) -> dict[str, list[float]]:
+    """Return the numbers of each row of an HTML table."""
+    rows = re.findall(r"<tr>(.*?)</tr>", output["data"]["text/html"])
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in rows]
+    return {
+        name: [float(re.sub("[,%]", "", text).replace("−", "-") or "nan") for text in numbers]
+        for name, *numbers in filter(None, cells)
+    }
+
+
 def test_every_example_is_listed_and_tested():
     scripts = {path.name for path in EXAMPLES.glob("*.py")}
     listed = set(re.findall(r"^\| \[(\w+\.py)\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
     tested = Path(__file__).read_text(encoding="utf-8")
     assert listed == scripts
+    for notebook in EXAMPLES.glob("*.ipynb"):
+        assert f"({notebook.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
+        assert f'"{notebook.name}"' in tested
     assert all(re.search(rf'"{script.stem}(\.py)?"', tested) for script in EXAMPLES.glob("*.py"))

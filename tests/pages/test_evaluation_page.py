@@ -39,15 +39,15 @@ def evaluations() -> dict[str, ew.Evaluation]:
     no_edges = np.empty((2, 0), np.int64)
     few = np.arange(len(y)) < 30
     return {
-        "whole": ew.evaluate(probs, y, edges, same_label=True),
-        "intervals": ew.evaluate(probs, y, edges, same_label=True, n_resamples=40),
+        "whole": ew.evaluate(probs, y, edges),
+        "intervals": ew.evaluate(probs, y, edges, n_resamples=40),
         "without_event": ew.evaluate(probs, y, edges, same_label=False),
-        "nodes_only": ew.evaluate(probs, y, no_edges, same_label=True),
-        "few": ew.evaluate(probs, y, edges, mask=few, same_label=True),
-        "nothing": ew.evaluate(probs, y, edges, mask=few & ~few, same_label=True),
-        "mass": ew.evaluate(probs, y, edges, binning="mass", norm="l2", same_label=True),
-        "many_bins": ew.evaluate(probs, y, edges, n_bins=100, same_label=True),
-        "impossible": ew.evaluate(np.eye(3)[probs.argmax(1)], y, edges, same_label=True),
+        "nodes_only": ew.evaluate(probs, y, no_edges),
+        "few": ew.evaluate(probs, y, edges, mask=few),
+        "nothing": ew.evaluate(probs, y, edges, mask=few & ~few),
+        "mass": ew.evaluate(probs, y, edges, binning="mass", norm="l2"),
+        "many_bins": ew.evaluate(probs, y, edges, n_bins=100),
+        "impossible": ew.evaluate(np.eye(3)[probs.argmax(1)], y, edges),
     }
 
 

@@ -35,7 +35,7 @@ def test_finding_has_the_means_of_a_loop():
     probs, edges, rng = random_graph(40, 60, 0)
     y = draw_labels(probs, rng)
     pairs = sorted({(min(i, j), max(i, j)) for i, j in edges.T.tolist() if i != j})
-    ev = ew.evaluate(probs, y, np.array(pairs).T, same_label=True)
+    ev = ew.evaluate(probs, y, np.array(pairs).T)
     same = [float(probs[i] @ probs[j]) for i, j in pairs]
     happened = [bool(y[i] == y[j]) for i, j in pairs]
     finding = find(ev, "same_label")
@@ -53,7 +53,7 @@ def test_labels_drawn_from_the_probabilities_are_within_chance(num_edges: int, s
     probs, edges, rng = random_graph(1000, num_edges, seed)
     kinds = {view: [] for view in JUDGED}
     for _ in range(40):
-        ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
+        ev = ew.evaluate(probs, draw_labels(probs, rng), edges)
         for view in JUDGED:
             kinds[view].append(find(ev, view).kind)
     for view in JUDGED:
@@ -82,11 +82,11 @@ def test_headline_compares_predicted_and_observed_neighbors():
     probs = np.array([[0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2], [0.8, 0.2]])
     edges = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
     said, y = 0.8 * 0.8 + 0.2 * 0.2, np.array([0, 0, 0, 0, 0, 1])
-    ev = ew.evaluate(probs, y, edges, same_label=True)
+    ev = ew.evaluate(probs, y, edges)
     assert (f"{said:.0%} share a label" in headline(ev)) and "80% do" in headline(ev)
     without = ew.evaluate(probs, y, edges, same_label=False)
     assert "both ends" in headline(without) and "80%" in headline(without)
-    nodes_only = ew.evaluate(probs, y, np.empty((2, 0), int), same_label=True)
+    nodes_only = ew.evaluate(probs, y, np.empty((2, 0), int))
     assert "nodes" in headline(nodes_only) and "83%" in headline(nodes_only)
 
 
@@ -107,11 +107,11 @@ def test_percentages_are_not_rounded_to_never_or_always(fraction: float, text: s
 def test_empty_and_small_sets_get_no_verdict():
     probs, edges, rng = random_graph(50, 30, 0)
     y = draw_labels(probs, rng)
-    small = ew.evaluate(sharpen(probs, 9), y, edges, same_label=True)
+    small = ew.evaluate(sharpen(probs, 9), y, edges)
     assert find(small, "nodewise").kind == "few" and "50 nodes" in sentence(find(small, "nodewise"))
     assert str(MIN_SAMPLE) in next_steps(small)[0].title
     assert not any("alibrate" in step.title for step in next_steps(small))
-    nothing = ew.evaluate(probs, y, edges, mask=np.zeros(50, bool), same_label=True)
+    nothing = ew.evaluate(probs, y, edges, mask=np.zeros(50, bool))
     assert find(nothing, "edgewise").kind == "empty" and "no node" in headline(nothing)
     (step,) = next_steps(nothing)
     assert "mask" in step.reason
@@ -119,7 +119,7 @@ def test_empty_and_small_sets_get_no_verdict():
 
 def test_calibrated_predictions_are_not_sent_to_a_calibrator():
     probs, edges, rng = random_graph(1000, 500, 3)
-    ev = ew.evaluate(probs, draw_labels(probs, rng), edges, same_label=True)
+    ev = ew.evaluate(probs, draw_labels(probs, rng), edges)
     assert {find(ev, view).kind for view in JUDGED} == {"calibrated"}
     assert not any("calibrate " in step.command for step in next_steps(ev))
     assert any("predict --probs probs.npy" in step.command for step in next_steps(ev))
@@ -135,7 +135,7 @@ def test_zero_probabilities_are_reported():
 def test_nodes_only_are_sent_to_a_node_calibrator_and_to_the_graph():
     probs, _, rng = random_graph(1000, 0, 0)
     y = draw_labels(probs, rng)
-    steps = next_steps(ew.evaluate(sharpen(probs, 3), y, np.empty((2, 0), int), same_label=True))
+    steps = next_steps(ew.evaluate(sharpen(probs, 3), y, np.empty((2, 0), int)))
     assert "TemperatureScaling" in steps[0].python and "pairs" in steps[-1].title
 
 
@@ -146,7 +146,7 @@ def test_commands_of_the_report_run(tmp_path, monkeypatch):
     arrays = {"probs": probs, "labels": y, "edges": edges, "train": part == 0, "val": part == 1, "test": part == 2}
     for name, array in arrays.items():
         np.save(f"{name}.npy", array)
-    ev = ew.evaluate(probs, y, edges, mask=part == 2, same_label=True)
+    ev = ew.evaluate(probs, y, edges, mask=part == 2)
     commands = [step.command for step in next_steps(ev)]
     assert len(commands) == 3
     for command in commands:
