@@ -5,7 +5,6 @@ Functions that take an array return it in the form that the rest of the package 
 """
 
 import math
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
@@ -338,14 +337,6 @@ def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         hint = did_you_mean(value, allowed)
         raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.{hint}")
-
-
-def warn(message: str) -> None:
-    """Issue a UserWarning that shows the line of the caller outside of this package."""
-    frame, level = sys._getframe(1), 2
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "edgewise":
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
 
 
 def check_whole_number(name: str, value: object, low: int, high: int) -> None:

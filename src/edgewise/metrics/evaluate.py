@@ -22,6 +22,7 @@ from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief
+from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import (
     ArrayLike,
@@ -29,7 +30,6 @@ from edgewise.validation import (
     check_option,
     check_seed,
     check_whole_number,
-    warn,
 )
 
 
@@ -142,7 +142,7 @@ def evaluate(
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
     inputs = check_scoring_input(probs, y, edge_index, mask, edge_probs, class_names, normalize)
     if mask is not None and len(inputs.y) and not bool(inputs.mask.any()):
-        warn(
+        warn_small_sample(
             f"The mask selects none of the {len(inputs.y)} nodes, so no node is scored and scores are NaN. Check how "
             "the mask was made."
         )
@@ -168,7 +168,7 @@ def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confid
     check_number("confidence_level", confidence_level, above=0, below=1)
     if 0 < n_resamples * (1 - confidence_level) < 2 - 1e-9:
         enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
-        warn(
+        warn_small_sample(
             f"{n_resamples} resamples are too few for intervals of level {confidence_level:g}, which are too narrow "
             f"(with one resample, of width 0). Use n_resamples of at least {enough}, better ten times as many."
         )
