@@ -100,7 +100,8 @@ def test_metric_is_the_mean_gap_of_nonempty_bins(load):
             gaps.append(((predicted == y[mask])[inside].double().mean() - confidence[inside].mean()).abs())
     ev = ew.evaluate(probs, y, edge_index, mask=mask)
     assert average_error(ev.nodewise.reliability) == pytest.approx(float(torch.stack(gaps).mean()), abs=1e-12)
-    empty = ew.evaluate(probs, y, edge_index, mask=torch.zeros_like(mask))
+    with pytest.warns(ew.SmallSampleWarning, match="The mask selects none"):
+        empty = ew.evaluate(probs, y, edge_index, mask=torch.zeros_like(mask))
     assert str(average_error(empty.edgewise.reliability)) == "nan"
 
 
