@@ -70,7 +70,9 @@ def test_page_has_the_scores_of_each_view(evaluations, name):
     html = evaluation_page(ev)
     (body,) = re.findall(r"<tbody>(.*?)</tbody>", html, re.DOTALL)[:1]
     rows = [re.findall(r"<td class=\"number[^>]*>([^<]*)", row) for row in body.split("</tr>")[:-1]]
-    for row, scores in zip(rows, (ev.nodewise, ev.edgewise, ev.agree, ev.disagree, ev.same_label), strict=True):
+    views = (ev.nodewise, ev.edgewise, ev.agree, ev.disagree, ev.same_label) if ev.edgewise.count else (ev.nodewise,)
+    assert html.count('class="reliability"') == sum(scores.count > 0 for scores in views)
+    for row, scores in zip(rows, views, strict=True):
         assert row[0] == f"{scores.count:,}"
         shown = [f"{value:.3f}".replace("nan", "–").replace("inf", "∞") for value in (scores.ece, scores.brier)]
         assert [row[4], row[-2].strip()] == shown

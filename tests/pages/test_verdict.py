@@ -5,8 +5,10 @@ import shlex
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 import edgewise as ew
@@ -110,7 +112,8 @@ def test_empty_and_small_sets_get_no_verdict():
     small = ew.evaluate(sharpen(probs, 9), y, edges)
     assert find(small, "nodewise").kind == "few" and "50 nodes" in sentence(find(small, "nodewise"))
     assert str(MIN_SAMPLE) in next_steps(small)[0].title
-    assert not any("alibrate" in step.title for step in next_steps(small))
+    assert len(next_steps(small)) == 1  # no advice to calibrate or to decide
+    assert f"{small.edgewise.count} edges are too few" in headline(small)
     nothing = ew.evaluate(probs, y, edges, mask=np.zeros(50, bool))
     assert find(nothing, "edgewise").kind == "empty" and "no node" in headline(nothing)
     (step,) = next_steps(nothing)
@@ -153,6 +156,27 @@ def test_commands_of_the_report_run(tmp_path, monkeypatch):
         result = CliRunner().invoke(app, shlex.split(command)[1:])
         assert result.exit_code == 0, (command, result.output)
     assert (tmp_path / "after.html").exists() and (tmp_path / "pairs.csv").exists()
+
+
+@pytest.mark.parametrize("has_edges", [True, False])
+def test_python_code_of_the_report_runs(tmp_path, monkeypatch, has_edges):
+    monkeypatch.chdir(tmp_path)
+    truth, edges, rng = random_graph(900, 1800, 0)
+    y, probs, part = draw_labels(truth, rng), sharpen(truth, 3.0), torch.from_numpy(rng.integers(0, 3, 900))
+    data = Data(y=torch.from_numpy(y), edge_index=torch.from_numpy(edges), num_nodes=900)
+    names = {
+        "ew": ew,
+        "probs": probs,
+        "data": data,
+        "split": ew.Split(*(part == k for k in range(3))),
+        "pairs": [(0, 1), (2, 3)],
+    }
+    steps = next_steps(ew.evaluate(probs, data if has_edges else y, mask=part == 2))
+    assert all(step.python for step in steps) and len(steps) == 3
+    for step in steps:
+        exec(step.python, names)
+    before, after = (ew.evaluate(names[name], data, mask=part == 2) for name in ("probs", "calibrated"))
+    assert after.nodewise.nll < before.nodewise.nll and (tmp_path / "after.html").exists()
 
 
 def test_commands_name_the_files_of_the_user():

@@ -64,13 +64,10 @@ def describe_bin(panel: Panel, k: int) -> str:
 
 
 def reliability_diagram(panel: Panel, label: str, scale: float = 1.0) -> Markup:
-    """Draw accuracy against confidence per bin, with bars to the diagonal and a histogram, for one run.
+    """Draw accuracy against confidence per bin, with bars to the diagonal and a histogram, for one run with elements.
 
     Bins with few elements are hollow, and no line passes through them. Pointing at a bin shows its numbers.
     """
-    if panel.is_empty:
-        words = _text(f"no {elements_name(panel.view, 0)}", LEFT + SIDE / 2, TOP + SIDE / 2)
-        return _picture(WIDTH, LOW + 34, label, _texts(words), scale=scale)
     parts = (_grid(panel), _gap_bars(panel), _bin_line(panel), _bin_points(panel), _histogram(panel))
     return _picture(WIDTH, LOW + 34, label, *parts, _bin_columns(panel), scale=scale)
 

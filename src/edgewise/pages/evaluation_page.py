@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy
 import torch
 
-from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.evaluation import Evaluation, Interval
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.diagrams import axis_names, elements_name, predicted_and_observed, reliability_diagram, view_name
@@ -53,8 +53,12 @@ def evaluation_page(ev: Evaluation, title: str | None = None, files: Mapping[str
         headline=headline(ev),
         verdicts=[(view_name(view), sentence(findings[view]), findings[view]) for view in judged],
         comparisons=[_comparison(findings[view]) for view in judged if findings[view].count],
-        rows=[_row(ev, view, explanation, findings[view]) for view, explanation in explain_views(ev)],
-        diagrams=[_diagram(panel) for panel in panels],
+        rows=[
+            _row(ev, view, explanation, findings[view])
+            for view, explanation in explain_views(ev)
+            if view == VIEWS[0] or ev.edgewise.count
+        ],
+        diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
         bins=[row for panel in panels for row in _bin_rows(panel)],
         steps=next_steps(ev, files),
         has_edges=bool(ev.edgewise.count),
@@ -132,7 +136,7 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
         "gap": signed_points(-finding.gap),
         "kind": "" if not finding.count or abs(finding.gap) < 0.0005 else "over" if finding.gap > 0 else "under",
         "scores": [
-            (number(value, 3), f"{interval.low:.3f} to {interval.high:.3f}" if interval else "")
+            (number(value, 3), _interval_text(interval))
             for value, interval in (
                 (scores.ece, intervals.get("ece")),
                 (scores.nll, intervals.get("nll")),
@@ -144,15 +148,20 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
     }
 
 
+def _interval_text(interval: Interval | None) -> str:
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return ""
+    return f"{interval.low:.3f} to {interval.high:.3f}"
+
+
 def _diagram(panel: Panel) -> dict[str, object]:
     count = int(panel.count.sum())
     predicted, observed = axis_names(panel.view)
     name, elements = view_name(panel.view), f"{count:,} {elements_name(panel.view, count)}"
     return {
         "name": name,
-        "remark": elements if panel.is_empty else f"{elements}, ECE {panel.ece[0]:.3f}",
+        "remark": f"{elements}, ECE {panel.ece[0]:.3f}",
         "picture": reliability_diagram(panel, f"{name}: {observed} against {predicted}"),
-        "is_empty": panel.is_empty,
     }
 
 

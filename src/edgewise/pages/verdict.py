@@ -129,14 +129,21 @@ def headline(ev: Evaluation) -> str:
     same, edges, nodes = (find(ev, view) for view in (SAME_LABEL, "edgewise", "nodewise"))
     if same.count:
         said, true = _pair(same)
-        return f"Of neighbors, your model says that {said} share a label; {true} do."
+        return f"Of neighbors, your model says that {said} share a label; {true} do.{_too_few(same)}"
     if edges.count:
         said, true = _pair(edges)
-        return f"Your model says that it is right about both ends of {said} of the edges; it is right about {true}."
+        text = f"Your model says that it is right about both ends of {said} of the edges; it is right about {true}."
+        return text + _too_few(edges)
     if nodes.count:
         said, true = _pair(nodes)
-        return f"Your model says that it is right about {said} of the nodes; it is right about {true}."
+        text = f"Your model says that it is right about {said} of the nodes; it is right about {true}."
+        return text + _too_few(nodes)
     return "Nothing was scored: the mask selects no node."
+
+
+def _too_few(finding: Finding) -> str:
+    elements = f"{finding.count:,} {elements_name(finding.view, finding.count)}"
+    return f" But {elements} are too few to tell." if finding.kind == "few" else ""
 
 
 def _pair(finding: Finding) -> tuple[str, str]:
@@ -213,6 +220,8 @@ def next_steps(ev: Evaluation, files: Mapping[str, str | None] = MappingProxyTyp
     elif nodes.kind == "calibrated":
         reason = "No difference is larger than chance. Calibration would fit noise."
         steps.append(Step("Keep the probabilities", reason))
+    if nodes.kind == "few":
+        return steps
     if edges.count:
         probs = "--probs calibrated.safetensors" if wrong else _options(given, "probs", "logits")
         steps.append(
@@ -274,7 +283,7 @@ def _decide(name: str, inputs: str) -> Step:
     return Step(
         "Decide about pairs",
         "Compute P(same label) of the pairs that matter, and choose a threshold for a precision or a cost.",
-        f"ew.predict_edges({name}, data.edge_index, events=('same',))",
+        f"ew.predict_edges({name}, pairs, events=('same',))",
         f"edgewise predict {inputs} --events same --out pairs.csv",
     )
 

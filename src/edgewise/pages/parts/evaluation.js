@@ -5,7 +5,6 @@
   for (const figure of all(".reliability")) {
     const picture = figure.querySelector("svg");
     const readout = figure.querySelector(".readout");
-    if (!readout) continue; // no bins
     const columns = all(".bins rect", picture).map((box) => {
       const [left, width] = ["x", "width"].map((name) => Number(box.getAttribute(name)));
       const words = box.querySelector("title").textContent;
