@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import edgewise as ew
 
@@ -131,3 +131,319 @@ def test_labels_alone_score_nodes_only():
     assert ev.nodewise.count == 4 and ev.edgewise.count == ev.agree.count == 0
     assert np.isnan(ev.edgewise.nll) and np.isnan(ev.homophily)
     np.testing.assert_equal(ev.to_dict(), scores(PROBS, Y, []))
+
+
+# Class names
+
+
+NAMES = np.array(["ham", "spam"])
+
+
+@pytest.mark.parametrize("as_type", [np.array, list, pd.Series, lambda y: pd.Series(y, dtype="category")])
+def test_text_labels_are_looked_up_among_class_names(as_type):
+    assert_plain_scores(PROBS, as_type(NAMES[Y]), EDGES, mask=MASK, class_names=["ham", "spam"])
+    assert_plain_scores(PROBS.flip(1), as_type(NAMES[Y]), EDGES, mask=MASK, class_names=["spam", "ham"])
+    assert_plain_scores(pd.DataFrame(PROBS.numpy(), columns=NAMES), as_type(NAMES[Y]), EDGES, mask=MASK)
+
+
+def test_a_class_without_labels_does_not_shift_the_others():
+    wide = torch.cat([torch.zeros(4, 1), PROBS], dim=1)
+    ev = ew.evaluate(wide, NAMES[Y], EDGES, class_names=["eggs", "ham", "spam"])
+    assert ev.nodewise.accuracy == ew.evaluate(PROBS, Y, EDGES).nodewise.accuracy
+
+
+@pytest.mark.parametrize("labels", [Y + 1, (Y + 1).double(), [1, 2, 2, 1], pd.Series([1, 2, 2, 1], dtype="Int64")])
+def test_integer_labels_are_looked_up_among_integer_names(labels):
+    assert_plain_scores(PROBS, labels, EDGES, mask=MASK, class_names=np.array([1.0, 2.0]))
+
+
+def test_boolean_labels_are_looked_up_among_the_classes_of_a_classifier():
+    assert_plain_scores(PROBS, Y.bool(), EDGES, mask=MASK, class_names=np.array([False, True]))
+
+
+def test_integer_labels_are_columns_if_names_are_text():
+    assert_plain_scores(PROBS, Y, EDGES, mask=MASK, class_names=["ham", "spam"])
+    with pytest.raises(ValueError, match="both to integers"):
+        ew.evaluate(PROBS, Y, EDGES, class_names=["1", "2"])
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), "", pd.NA, "eggs"])
+def test_missing_and_other_labels_outside_the_mask_are_unknown(missing):
+    y = pd.Series(["ham", "spam", "spam", missing], dtype=object)
+    assert_plain_scores(PROBS, y, EDGES, mask=MASK, class_names=NAMES)
+    with pytest.raises(ValueError, match="node 3"):
+        ew.evaluate(PROBS, y, EDGES, class_names=NAMES)
+
+
+def test_table_of_pairs_takes_its_class_names_as_labels():
+    table = ew.predict_edges(PROBS, PAIRS, ["same"], class_names=NAMES)
+    for y in (Y, NAMES[Y]):
+        np.testing.assert_equal(table.outcomes("same", y), ew.predict_edges(PROBS, PAIRS, ["same"]).outcomes("same", Y))
+
+
+# Graph libraries
+
+
+def assert_graph_scores(graph):
+    """Compare a graph with labels as the second and as the third argument, and in all other functions."""
+    assert_plain_scores(PROBS, graph, mask=MASK)
+    assert_plain_scores(PROBS, Y, graph, mask=MASK)
+    split = SimpleNamespace(val=MASK)
+    data = Data(y=Y, edge_index=EDGES)
+    for calibrator in (ew.TemperatureScaling(), ew.LocalScaling()):
+        expected = calibrator.fit(PROBS.log(), data, split)
+        calibrated = calibrator.fit(PROBS.log(), graph, split)
+        assert torch.equal(calibrated.posterior().node, expected.posterior().node)
+        assert torch.equal(calibrated.apply(PROBS.log(), graph).node, expected.posterior().node)
+    joints = ew.IndependentPosterior(PROBS).joint(graph)
+    assert joints.shape == (4, 2, 2)
+    assert_plain_scores(PROBS, graph, mask=MASK, edge_probs=joints)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["y", "label"])
+def test_networkx_graph(name):
+    nx = pytest.importorskip("networkx")
+    graph = nx.Graph()
+    nodes = ["dee", ("c", 1), 7, "ann"]  # in this order, whatever their names
+    graph.add_nodes_from((node, {name: int(label)}) for node, label in zip(nodes, Y, strict=True))
+    graph.add_edges_from((nodes[i], nodes[j]) for i, j in PAIRS)
+    assert_graph_scores(graph)
+    assert sorted(ew.predict_edges(PROBS, graph)["P(same)"]) == sorted(ew.predict_edges(PROBS, PAIRS)["P(same)"])
+    names = {node: str(k) for k, node in enumerate(nodes)}
+    table = ew.predict_edges(PROBS, nx.relabel_nodes(graph, names), node_ids=list(names.values()))
+    assert {(a, b) for a, b in zip(table["start"], table["end"], strict=True)} == {(str(a), str(b)) for a, b in PAIRS}
+
+
+@pytest.mark.slow
+def test_networkx_graphs_of_other_kinds():
+    nx = pytest.importorskip("networkx")
+    directed, parallel = nx.DiGraph(), nx.MultiGraph()
+    for graph in (directed, parallel):
+        graph.add_nodes_from(range(4))
+        graph.add_edges_from(PAIRS)
+    directed.add_edge(1, 0)
+    assert_plain_scores(PROBS, Y, directed, mask=MASK)
+    assert_plain_scores(PROBS, Y, list(parallel.edges()), mask=MASK)
+    parallel.add_edge(1, 0)
+    twice = torch.cat([EDGES, EDGES[:, :1]], dim=1)
+    np.testing.assert_equal(scores(PROBS, Y, parallel), scores(PROBS, Y, twice))
+    nx.set_node_attributes(directed, {0: "ham", 1: "spam", 2: "spam"}, "label")
+    assert_plain_scores(PROBS, directed, mask=MASK, class_names=NAMES)
+    with pytest.raises(ValueError, match="node attribute 'y' or 'label'"):
+        ew.evaluate(PROBS, parallel)
+    with pytest.raises(ValueError, match="each of the 4 nodes"):
+        ew.evaluate(PROBS[:3], Y[:3], directed)
+
+
+@pytest.mark.slow
+def test_dgl_graph(monkeypatch):
+    monkeypatch.setenv("DGLBACKEND", "pytorch")
+    dgl = pytest.importorskip("dgl")
+    graph = dgl.graph(tuple(EDGES), num_nodes=4)
+    with pytest.raises(ValueError, match="ndata"):
+        ew.evaluate(PROBS, graph)
+    graph.ndata["label"] = Y
+    assert_graph_scores(graph)
+    assert_plain_scores(PROBS, Y, graph.edges(), mask=MASK)
+    for name in ("train_mask", "val_mask", "test_mask"):
+        graph.ndata[name] = MASK.byte()
+    assert torch.equal(ew.Split.from_data(graph).val, MASK)
+    several = dgl.heterograph({("user", "knows", "user"): tuple(EDGES), ("user", "likes", "item"): tuple(EDGES)})
+    with pytest.raises(ValueError, match=r"graph.edges\(etype=…\)"):
+        ew.evaluate(PROBS, several)
+    assert_plain_scores(PROBS, Y, several.edges(etype="knows"), mask=MASK)
+
+
+# Mistakes: each message says how to continue, and that works.
+
+
+def refused(*args, **options):
+    with pytest.raises(ValueError) as error:
+        ew.evaluate(*args, **options)
+    return str(error.value)
+
+
+LOGITS = PROBS.log() + 1
+HETERO = HeteroData()
+HETERO["paper"].y = Y
+HETERO["paper", "cites", "paper"].edge_index = EDGES
+
+MISTAKES = {  # the arguments, the advice, and the arguments after the advice is followed
+    "logits": ((LOGITS, Y, EDGES), "logits.softmax(-1)", lambda p, y, e: (p.softmax(-1), y, e)),
+    "percentages": ((PROBS * 100, Y, EDGES), "np.asarray(p) / 100", lambda p, y, e: (np.asarray(p) / 100, y, e)),
+    "transposed": ((PROBS.T, Y, EDGES), "probs.T", lambda p, y, e: (p.T, y, e)),
+    "one column": (
+        (PROBS[:, 1:], Y, EDGES),
+        "np.column_stack([1 - p, p])",
+        lambda p, y, e: (np.column_stack([1 - p, p]), y, e),
+    ),
+    "one dimension": (
+        (PROBS[:, 1], Y, EDGES),
+        "np.column_stack([1 - p, p])",
+        lambda p, y, e: (np.column_stack([1 - p, p]), y, e),
+    ),
+    "sparse probs": ((PROBS.to_sparse(), Y, EDGES), ".to_dense()", lambda p, y, e: (p.to_dense(), y, e)),
+    "scipy probs": (
+        (sp.csr_array(PROBS.numpy()), Y, EDGES),
+        "probs.toarray()",
+        lambda p, y, e: (p.toarray(), y, e),
+    ),
+    "labels from 1": (
+        (PROBS, [1, 2, 2, 1], EDGES),
+        "np.maximum(np.asarray(y), 0) - 1",
+        lambda p, y, e: (p, np.maximum(np.asarray(y), 0) - 1, e),
+    ),
+    "float labels": ((PROBS, Y.double(), EDGES), "y.long()", lambda p, y, e: (p, y.long(), e)),
+    "list of float labels": (
+        (PROBS, [0.0, 1.0, 1.0, 0.0], EDGES),
+        "y.astype(int)). Before that, convert the list to an array: y = np.array(y)",
+        lambda p, y, e: (p, np.array(y).astype(int), e),
+    ),
+    "one-hot labels": (
+        (PROBS, torch.eye(2)[Y].tolist(), EDGES),
+        "y.argmax(-1). Before that, convert the list to an array: y = np.array(y)",
+        lambda p, y, e: (p, np.array(y).argmax(-1), e),
+    ),
+    "NaN labels": (
+        (PROBS, [0.0, 1.0, 1.0, float("nan")], EDGES),
+        "np.nan_to_num(np.asarray(y, float), nan=-1).astype(int)",
+        lambda p, y, e: (p, np.nan_to_num(np.asarray(y, float), nan=-1).astype(int), e),
+    ),
+    "transposed edges": ((PROBS, Y, EDGES.repeat(1, 2).T), "edge_index.T", lambda p, y, e: (p, y, e.T[:, :4])),
+    "list of lists": (
+        (PROBS, Y, [list(pair) for pair in PAIRS]),
+        "edge_index.T. Before that, convert the list to an array: edge_index = np.array(edge_index)",
+        lambda p, y, e: (p, y, np.array(e).T),
+    ),
+    "float edges": ((PROBS, Y, EDGES.double()), "edge_index.long()", lambda p, y, e: (p, y, e.long())),
+    "float pairs": (
+        (PROBS, Y, [(0.0, 1.0), (1.0, 2.0), (2.0, 3.0), (0.0, 3.0)]),
+        "edge_index.astype(int)). Before that, convert the list to an array: edge_index = np.array(edge_index).T",
+        lambda p, y, e: (p, y, np.array(e).T.astype(int)),
+    ),
+    "float table": (
+        (PROBS, Y, pd.DataFrame(PAIRS, dtype=float)),
+        "edge_index.astype(int)",
+        lambda p, y, e: (p, y, e.astype(int)),
+    ),
+    "pairs from 1": (
+        (PROBS, Y, [(i + 1, j + 1) for i, j in PAIRS]),
+        "edge_index - 1. Before that, convert the list to an array: edge_index = np.array(edge_index).T",
+        lambda p, y, e: (p, y, np.array(e).T - 1),
+    ),
+    "weighted pairs": (
+        (PROBS, Y, [(i, j, 0.5) for i, j in PAIRS]),
+        "[tuple(entry)[:2] for entry in edge_index]",
+        lambda p, y, e: (p, y, [tuple(entry)[:2] for entry in e]),
+    ),
+    "weighted table": (
+        (PROBS, Y, pd.DataFrame([(i, j, 0.5) for i, j in PAIRS], columns=["from", "to", "weight"])),
+        "edge_index[['from', 'to']]",
+        lambda p, y, e: (p, y, e[["from", "to"]].astype(int)),
+    ),
+    "named pairs": (
+        (PROBS, Y, [("a", "b"), ("b", "c"), ("c", "d"), ("a", "d")]),
+        "row = {node: k for k, node in enumerate(nodes)}, then [(row[i], row[j]) for i, j in pairs]",
+        lambda p, y, e: (p, y, [("abcd".index(i), "abcd".index(j)) for i, j in e]),
+    ),
+    "dense adjacency": (
+        (PROBS, Y, sp.coo_array((np.ones(4), EDGES.numpy()), shape=(4, 4)).toarray()),
+        "scipy.sparse.csr_array(edge_index)",
+        lambda p, y, e: (p, y, sp.csr_array(e)),
+    ),
+    "dense adjacency tensor": (
+        (PROBS, Y, torch.zeros(4, 4).index_put(tuple(EDGES), torch.ones(4))),
+        "edge_index.to_sparse()",
+        lambda p, y, e: (p, y, e.to_sparse()),
+    ),
+    "dense adjacency table": (
+        (PROBS, Y, pd.DataFrame(sp.coo_array((np.ones(4), EDGES.numpy()), shape=(4, 4)).toarray())),
+        "scipy.sparse.csr_array(edge_index)",
+        lambda p, y, e: (p, y, sp.csr_array(e)),
+    ),
+    "graph without edges": ((PROBS, Data(y=Y)), "ew.evaluate(probs, data.y)", lambda p, d: (p, d.y, EDGES)),
+    "graph without labels": (
+        (PROBS, Data(edge_index=EDGES)),
+        "ew.evaluate(probs, y, graph)",
+        lambda p, d: (p, Y, d),
+    ),
+    "several types": (
+        (PROBS, HETERO),
+        "data[edge_type].edge_index",
+        lambda p, d: (p, d["paper"].y, d["paper", "cites", "paper"].edge_index),
+    ),
+    "graph first": ((Data(y=Y, edge_index=EDGES), PROBS), "ew.evaluate(probs, data)", lambda d, p: (p, d)),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_advice_works_when_it_is_followed(name):
+    arguments, advice, follow = MISTAKES[name]
+    assert advice in refused(*arguments)
+    corrected = ew.evaluate(*follow(*arguments), mask=MASK)
+    assert corrected.edgewise.nll == pytest.approx(ew.evaluate(PROBS, Y, EDGES, mask=MASK).edgewise.nll)
+
+
+def test_advice_about_masks_works():
+    message = refused(PROBS, Y, EDGES, mask=[0, 1, 2])
+    assert "np.isin(np.arange(4), mask)" in message
+    assert_plain_scores(PROBS, Y, EDGES, mask=np.isin(np.arange(4), [0, 1, 2]))
+    parts = ["test", "test", "test", "train"]
+    assert "np.asarray(column) == 'test'" in refused(PROBS, Y, EDGES, mask=parts)
+    assert_plain_scores(PROBS, Y, EDGES, mask=np.asarray(parts) == "test")
+    assert "split.test" in refused(PROBS, Y, EDGES, mask=ew.Split(MASK, MASK, MASK))
+    assert "mask[:, k]" in refused(PROBS, Y, EDGES, mask=MASK[:, None].repeat(1, 2))
+    assert "np.isin(y, range(2))" in refused(PROBS, [0, 1, 1, None], EDGES)
+    assert_plain_scores(PROBS, [0, 1, 1, None], EDGES, mask=np.isin([0, 1, 1, None], range(2)))
+
+
+def test_advice_about_class_names_works():
+    message = refused(PROBS, NAMES[Y], EDGES)
+    assert "class_names=" in message and "clf.classes_" in message
+    y = ["ham", "spam", "spam", "spma"]
+    message = refused(PROBS, y, EDGES, class_names=NAMES)
+    assert "node 3 is 'spma'" in message and "Did you mean 'spam'?" in message
+    assert "mask=np.isin(y, class_names)" in message
+    assert_plain_scores(PROBS, y, EDGES, mask=np.isin(y, NAMES), class_names=NAMES)
+    table = pd.DataFrame(PROBS.numpy(), columns=NAMES)
+    assert "mask=np.isin(y, probs.columns)" in refused(table, y, EDGES)
+    assert_plain_scores(table, y, EDGES, mask=np.isin(y, table.columns))
+    assert "one per column of probs" in refused(PROBS, y, EDGES, class_names=["ham"])
+
+
+def test_joints_need_edges_in_an_order():
+    joints = ew.IndependentPosterior(PROBS).joint(EDGES)
+    adjacency = EDGE_FORMS["scipy csr_array"]
+    for edges in (adjacency, EDGE_FORMS["adj_t"]):
+        assert "in the order of edge_probs" in refused(PROBS, Y, edges, edge_probs=joints)
+    assert_plain_scores(PROBS, Y, PAIRS, mask=MASK, edge_probs=joints)
+
+
+# Rounded probabilities
+
+
+def test_rounded_probabilities_are_normalized_on_request():
+    rounded = np.array([[0.333, 0.333, 0.333], [0.1, 0.2, 0.71]])
+    y, edges = [0, 2], [(0, 1)]
+    assert "normalize=True" in refused(rounded, y, edges) and "--normalize" in refused(rounded, y, edges)
+    expected = scores(rounded / rounded.sum(1, keepdims=True), y, edges)
+    np.testing.assert_equal(scores(rounded, y, edges, normalize=True), expected)
+    np.testing.assert_equal(scores(ew.wrap(rounded, normalize=True), y, edges), expected)
+    joints = rounded[0, :, None] * rounded[1]
+    exact = scores(rounded, y, edges, normalize=True, edge_probs=joints[None] / joints.sum())
+    np.testing.assert_equal(scores(rounded, y, edges, normalize=True, edge_probs=joints[None]), exact)
+    with pytest.raises(ValueError, match="normalize=True"):
+        ew.predict_edges(rounded, edges)
+    assert len(ew.predict_edges(ew.wrap(rounded, normalize=True), edges)) == 1
+
+
+@pytest.mark.parametrize("probs", [LOGITS, PROBS * 100, PROBS * 1.03, PROBS * 0, PROBS[:, :1], PROBS.long()])
+def test_logits_and_percentages_are_never_normalized(probs):
+    assert "normalize" not in refused(probs, Y, EDGES, normalize=True)
+
+
+def test_normalize_keeps_the_dtype_and_gradient():
+    probs = torch.tensor([[0.33, 0.66]], dtype=torch.float32, requires_grad=True)
+    node = ew.wrap(probs, normalize=True).node
+    assert node.dtype == torch.float32 and node.requires_grad

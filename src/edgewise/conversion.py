@@ -9,7 +9,7 @@ entry is not zero. The nodes of a networkx graph are numbered in the order of ``
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -153,16 +153,19 @@ def as_columns(pairs: EdgesLike, num_nodes: int, name: str, *, size: int | None 
     if is_adjacency(pairs):
         shape = tuple(pairs.sparse_sizes() if hasattr(pairs, "sparse_sizes") else pairs.shape)
         if shape != (num_nodes, num_nodes):
+            hint = "Pass edges (2, edges) as a dense array."
+            if len(set(shape)) == 1:
+                hint = "Pass the predictions of all nodes, and select nodes with mask=."
             raise ValueError(
                 f"Expected {name} as a sparse adjacency of shape ({num_nodes}, {num_nodes}), with a row and a column "
-                f"for each node, but got shape {shape}. Pass edges (2, edges) as a dense array."
+                f"for each row of probs, but got shape {shape}. {hint}"
             )
         return _adjacency_edges(pairs)
     if isinstance(pairs, Tensor | np.ndarray):
         return pairs
     if is_table(pairs):
         return _table_columns(pairs, num_nodes, name, size)
-    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+    if isinstance(pairs, str | Mapping) or not isinstance(pairs, Iterable):
         return as_numpy(pairs, name)  # raises ValueError
     entries = pairs if isinstance(pairs, list | tuple) else list(pairs)
     if len(entries) == 0:
@@ -207,7 +210,7 @@ def _table_columns(table: Any, num_nodes: int, name: str, size: int | None) -> N
 
 def _as_indices(columns: NDArray[Any], name: str) -> NDArray[Any]:
     """Convert objects that are integers, or raise ValueError that shows how to number nodes with names."""
-    named = next((value for value in columns.flat if not isinstance(value, int | np.integer)), None)
+    named = next((value for value in columns.ravel().tolist() if not isinstance(value, int)), None)
     if named is None:
         return columns.astype(np.int64)
     raise ValueError(
@@ -254,6 +257,9 @@ def as_labels(
     y: ArrayLike, num_nodes: int | None = None, rows: str = "nodes", device: torch.device | None = None
 ) -> Int[Tensor, " nodes"]:
     """Convert labels to integers, one per node. Missing values among integers become -1, which means unknown."""
+    if is_table(y) and len(y.columns) > 1:  # type: ignore[union-attr]
+        columns = list(y.columns)  # type: ignore[union-attr]
+        raise ValueError(f"Expected y as one column of labels, but got the columns {columns}. Select one: y[…].")
     with _list_hint(y, "y"):
         values = y if isinstance(y, Tensor) else as_numpy(y, "y")
         if isinstance(values, np.ndarray) and values.dtype.kind == "O" and all(map(_is_label, values.flat)):
@@ -367,4 +373,4 @@ def _list_hint(value: object, name: str) -> Iterator[None]:
             raise
         is_pairs = any(isinstance(entry, tuple) for entry in value)
         array = f"np.array({name}){'.T' if is_pairs else ''}"
-        raise ValueError(f"{error} First convert the list to an array: {name} = {array}.") from None
+        raise ValueError(f"{error} Before that, convert the list to an array: {name} = {array}.") from None

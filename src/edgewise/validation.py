@@ -6,7 +6,7 @@ Functions that take an array return it in the form that the rest of the package 
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -67,7 +67,8 @@ def as_numpy(array: object, name: str) -> NDArray[Any]:
             values = np.asarray(array)
         except ValueError as error:
             raise ValueError(
-                f"Expected {name} as nested lists of one length, but the lists have different lengths."
+                f"Expected {name} as nested lists of one length, but got lists of different lengths. Pad or correct "
+                "them."
             ) from error
         return values if values.size else values.astype(np.int64)  # an empty list has no type
     if callable(getattr(array, "to_numpy", None)):
@@ -89,8 +90,12 @@ def _type_hint(value: object) -> str:
         return " Pass the probabilities: model.predict_proba(x)."
     if hasattr(value, "edge_index"):
         return " The graph is the second argument: ew.evaluate(probs, data)."
+    if isinstance(value, str):
+        return " Load a file first, for example with np.load, or use the command edgewise evaluate."
+    if isinstance(value, Mapping):
+        return " Pass its values as a list in the order of nodes. For neighbors pass networkx.Graph(…)."
     if isinstance(value, Iterable):
-        return " Pass a list of the values: list(…)."
+        return " Pass a list: list(…)."
     return ""
 
 
@@ -245,6 +250,7 @@ def _format_set(sets: Tensor, column: int) -> str:
 ROUNDING_TOLERANCE = 0.02  # of probabilities that are rounded and normalized on request
 SUM_TOLERANCE = {torch.float64: 1e-4, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 CHECK_ELEMENTS = 1 << 22
+LOGITS_HINT = "For logits pass logits.softmax(-1), or scipy.special.softmax(logits, -1) if it is an array."
 
 
 def check_distributions(p: Tensor, name: str, row: str) -> None:
@@ -298,10 +304,7 @@ def _raise_bad_row(values: Tensor, index: int, name: str, row: str) -> None:
             f"missing {row}s."
         )
     if float(values.min()) < 0:
-        raise ValueError(
-            f"Expected probabilities, but {location} holds {float(values.min()):.6g}. For logits pass "
-            "logits.softmax(-1)."
-        )
+        raise ValueError(f"Expected probabilities, but {location} holds {float(values.min()):.6g}. {LOGITS_HINT}")
     total = float(values.sum())
     raise ValueError(
         f"Expected probabilities that sum to 1 in each {row}, but {location} sums to {total:.6g}. "
@@ -321,7 +324,7 @@ def _sum_hint(total: float, num_values: int, name: str) -> str:
         )
     if abs(total - 100.0) < 2.0:
         return "For percentages pass np.asarray(p) / 100."
-    return "For logits pass logits.softmax(-1). Remove columns that are not classes, such as ids."
+    return f"{LOGITS_HINT} Remove columns that are not classes, such as ids."
 
 
 # Options

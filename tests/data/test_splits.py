@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch_geometric.data import Data
 
 from edgewise.data import Split, load_splits, make_splits
 
@@ -322,3 +323,31 @@ def test_other_files_are_rejected(tmp_path: Path) -> None:
         load_splits(tmp_path / "text.npz", 10)
     with pytest.raises(ValueError, match=r"to hold k_fold_indices and test_indices, but got: .*k_fold_indices"):
         load_splits(tmp_path / "keys.npz", 10)
+
+
+TRAIN, VAL, TEST = torch.eye(4)[:3].bool()
+
+
+def test_split_from_masks_of_data() -> None:
+    split = Split.from_data(Data(train_mask=TRAIN, val_mask=VAL.byte(), test_mask=TEST.float()))
+    assert as_lists([split]) == as_lists([Split(TRAIN, VAL, TEST)])
+
+
+def test_column_selects_one_of_several_splits_of_data() -> None:
+    data = Data(
+        train_mask=torch.stack([VAL, TRAIN], 1),
+        val_mask=torch.stack([TRAIN, VAL], 1),
+        test_mask=TEST,  # one for all, as in PyG's WikiCS
+    )
+    assert as_lists([Split.from_data(data, column=1)]) == as_lists([Split(TRAIN, VAL, TEST)])
+    assert as_lists([Split.from_data(data)]) == as_lists([Split(VAL, TRAIN, TEST)])
+    assert Split.from_data(data, column=1).split == 1
+    with pytest.raises(ValueError, match=r"column .* from 0 to 1, but got 2"):
+        Split.from_data(data, column=2)
+
+
+def test_data_without_masks_are_rejected() -> None:
+    with pytest.raises(ValueError, match=r"Data has no val_mask.*make_splits\(data.y\)\[0\]"):
+        Split.from_data(Data(train_mask=TRAIN, test_mask=TEST))
+    with pytest.raises(ValueError, match=r"val_mask of shape \(4,\)"):
+        Split.from_data(Data(train_mask=TRAIN, val_mask=VAL[:3], test_mask=TEST))

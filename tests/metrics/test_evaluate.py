@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -319,3 +320,17 @@ def test_progress_reports_processed_edges(same_label, passes):
         progress=lambda done, total: calls.append((done, total)),
     )
     assert calls == [(edge_index.shape[1], edge_index.shape[1])] * passes
+
+
+def test_empty_mask_warns_at_the_line_of_the_caller_but_not_in_batches():
+    probs, y, edge_index, mask = random_case(0)
+    with pytest.warns(UserWarning, match=f"none of the {len(y)} nodes") as caught:
+        ev = ew.evaluate(probs, y, edge_index, mask=torch.zeros_like(mask))
+    assert caught[0].filename == __file__
+    assert ev.nodewise.count == 0 and math.isnan(ev.nodewise.ece)
+    metric = ew.GraphCalibration()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        metric.update(probs, y, edge_index, mask=torch.zeros_like(mask))  # a batch may have no test node
+        metric.update(probs, y, edge_index, mask=mask)
+        ew.evaluate(probs[:0], y[:0], edge_index[:, :0])  # an empty graph

@@ -144,3 +144,14 @@ def test_ends_outside_the_mask_are_resampled():
         "accuracy"
     ]
     assert interval.high - interval.low > 0.05
+
+
+def test_too_few_resamples_for_the_level_are_reported():
+    probs, y, edge_index, mask = random_case(0)
+    for n_resamples, level in ((1, 0.95), (39, 0.95), (199, 0.99), (3, 0.5)):
+        with pytest.warns(
+            UserWarning, match=f"^{n_resamples} resample.*n_resamples of at least {round(2 / (1 - level))}"
+        ):
+            ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=n_resamples, confidence_level=level)
+    for n_resamples, level in ((0, 0.95), (40, 0.95), (200, 0.99), (4, 0.5)):
+        ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=n_resamples, confidence_level=level)

@@ -84,7 +84,7 @@ INVALID_ATTRIBUTES = [
     ({"edge_index": DATA.edge_index.float()}, "Expected edge_index to hold integers, but got dtype torch.float32."),
     ({"edge_index": torch.tensor([[0, 90], [90, 0]])}, "hold nodes from 0 to 89, but edge 0 is [0, 90]."),
     ({"edge_index": torch.tensor([[0, 1, -1], [1, 0, 2]])}, "hold nodes from 0 to 89, but edge 2 is [-1, 2]."),
-    ({"edge_index": DATA.edge_index.T.tolist()}, "edge_index.T. First convert the list to an array"),
+    ({"edge_index": DATA.edge_index.T.tolist()}, "edge_index.T. Before that, convert the list to an array"),
 ]
 
 

@@ -210,3 +210,19 @@ def test_20_epochs_equal_pyg_on_cora(name, cora):
     losses, val_losses = train_with_pyg(net, data, split, 20)
     np.testing.assert_allclose(history.loss, losses, rtol=1e-5)
     np.testing.assert_allclose(history.val_loss, val_losses, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_apply_to_a_graph_with_new_nodes_and_edges_matches_pyg(name):
+    data = random_data(0)
+    fitted = replace(MODELS[name], max_epochs=3).fit(data, modulo_split(data))
+    grown = random_data(1)
+    grown.x = torch.cat([data.x, grown.x[:7]])
+    kept = data.edge_index[:, (data.edge_index != 0).all(0)]  # node 0 loses its edges
+    new = torch.tensor([[data.num_nodes, 1], [data.num_nodes + 6, 2]])
+    grown.edge_index = torch.cat([kept, new, new.flip(1).flip(0)], dim=1).unique(dim=1)
+    with torch.no_grad():
+        expected = pyg_logits(PYG[name](fitted.weights), grown)
+    applied = fitted.apply(grown)
+    assert applied.posterior().num_nodes == data.num_nodes + 7
+    torch.testing.assert_close(applied.logits, expected, rtol=1e-4, atol=1e-5)

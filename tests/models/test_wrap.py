@@ -247,7 +247,7 @@ def test_samples_raise():
 @pytest.mark.parametrize(
     ("probs", "match"),
     [
-        (torch.tensor([[0.9, 0.1], [2.0, -1.0]]), "but row 1 of probs holds -1. For logits pass logits.softmax(-1)."),
+        (torch.tensor([[0.9, 0.1], [2.0, -1.0]]), "but row 1 of probs holds -1. For logits pass logits.softmax(-1)"),
         (
             torch.tensor([[0.9, 0.3]]),
             "that sum to 1 in each row, but row 0 of probs sums to 1.2",

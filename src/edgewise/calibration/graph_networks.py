@@ -19,6 +19,7 @@ from edgewise.kernels.sparse import SparseMatrix, sparse_matmul
 from edgewise.models.seeds import dropout_key, generator, glorot
 from edgewise.models.training import copy_weights
 from edgewise.small_samples import MIN_SAMPLE
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_seed, check_whole_number
 
 MAX_EPOCHS = 1 << 20
@@ -86,6 +87,7 @@ class Training:
 MAX_HIDDEN = 1 << 16
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class CaGCN(NodeCalibrator):
     """softmax(t_i z_i), t = log(exp(GCN(z)) + 1.1), trained with NLL and a margin loss (Wang et al. 2021).
@@ -221,6 +223,7 @@ MAX_HEADS = 1 << 10
 MIN_TEMPERATURE = 1e-2
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class GATS(NodeCalibrator):
     """softmax(z_i / T_i), T_i = T₀ + mean_h softplus(ω δ_i + Σ_j α_ij γ_j θ_h·z̃_j), j = i and its neighbors.

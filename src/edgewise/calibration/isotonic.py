@@ -10,6 +10,7 @@ from torch import Tensor
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
 from edgewise.calibration.calibrator import MIN_NODES_PER_CLASS, Learned, NodeCalibrator, Parameters
 from edgewise.small_samples import MIN_SAMPLE, check_sample
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import ArrayLike, as_tensor
 
 PROBABILITY_TOLERANCE = 1e-4  # for rounding: a sum of float32 probabilities can exceed 1
@@ -75,6 +76,7 @@ def _fit_isotonic(p: Float[Tensor, " observations"], outcomes: Bool[Tensor, " ob
     return IsotonicMap(torch.from_numpy(knots), torch.from_numpy(fitted.clip(lowest, 1 - lowest)))
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class IsotonicCalibration(NodeCalibrator):
     """One isotonic map per class c for the event "the node has label c", followed by normalization of each row.

@@ -19,11 +19,13 @@ from edgewise.calibration.calibrator import (
 )
 from edgewise.models.training import minimize_lbfgs
 from edgewise.small_samples import MIN_SAMPLE
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number
 
 MAX_TEMPERATURE = 1e4  # the minimum is its inverse
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class TemperatureScaling(NodeCalibrator):
     """softmax(z / T), with the T that minimizes the NLL of the validation nodes (Guo et al. 2017).
@@ -86,6 +88,7 @@ def fit_temperature(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor, 
     return math.exp(-float(brentq(slope, -limit, limit, xtol=1e-12)))
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class VectorScaling(NodeCalibrator):
     """softmax(a ∘ z̄ / T + b), with T from temperature scaling and one a and b per class; z̄ are the centered logits.
@@ -153,6 +156,7 @@ def subtract_mean(logits: Float[Tensor, "nodes classes"]) -> Float[Tensor, "node
 MIN_WEIGHT = 1e-12  # lower bound during optimization, so that no label has probability 0
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class EnsembleTemperatureScaling(NodeCalibrator):
     """w₁ softmax(z / T) + w₂ softmax(z) + w₃ / C, with T from temperature scaling (Zhang et al. 2020).
@@ -235,6 +239,7 @@ def fit_mixture_weights(
     return candidates[int(losses.argmin())]
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class LocalScaling(NodeCalibrator):
     """softmax(z_i / T_i), T_i = T s_i^b (1 + d_i)^c, with s_i the standard deviation of z_i and d_i the degree of i.

@@ -24,6 +24,7 @@ from edgewise.inference.coupled_marginals import pointwise_mutual_information, s
 from edgewise.models.training import minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.small_samples import check_sample
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import as_tensor, check_number
 
 MIN_PRIOR_STANDARD_DEVIATION = 0.25  # nats, of the normal prior of the coupling
@@ -32,6 +33,7 @@ MAX_COUPLING = 6.0  # nats; Sinkhorn iterations converge slowly for larger coupl
 HOPS = 2  # of the propagated features
 
 
+@suggest_keywords
 @dataclass(frozen=True)
 class StructuredCalibrator(Calibrator):
     """Edge joints q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) with calibrated node marginals p_i and p_j.

@@ -164,7 +164,7 @@ def _start(
 # Advice of the library that is about arrays, and the advice of the commands in its place.
 END = r"(?= \(\w+ is |$)"  # names of files follow
 ADVICE = {
-    r"For logits pass logits\.softmax\(-1\)\.": "For logits pass --logits instead of --probs.",
+    r"For logits pass logits\.softmax\(-1\), or .*? array\.": "For logits pass --logits instead of --probs.",
     r"Pass ew\.wrap\(probs\), or --probs on the command line\.": "Pass --probs instead of --logits.",
     r"pass the probabilities: ew\.wrap\(probs\), or --probs on the command line": "save exp(x) and pass it as --probs",
     rf"If the values are rounded, .*?{END}": "If the values are rounded, add --normalize.",

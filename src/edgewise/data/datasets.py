@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.data.pyg_files import HETEROPHILOUS, PLANETOID_NAMES, RawGraph, read_heterophilous, read_planetoid
-from edgewise.suggestions import did_you_mean
+from edgewise.suggestions import did_you_mean, suggest_keywords
 
 if TYPE_CHECKING:
     import torch_geometric.data
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 DATASET_NAMES = (*PLANETOID_NAMES, *HETEROPHILOUS)
 
 
+@suggest_keywords
 def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.data.Data":
     """Load a dataset: features ``x``, both directions of each edge once in ``edge_index``, labels ``y``.
 

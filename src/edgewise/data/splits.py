@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from torch import Tensor
 from edgewise.conversion import as_labels
 from edgewise.files.arrays import FileError
 from edgewise.files.pickles import Indices, unpickle_integer_arrays
-from edgewise.validation import ArrayLike, check_number, check_seed, check_whole_number
+from edgewise.suggestions import suggest_keywords
+from edgewise.validation import ArrayLike, as_tensor, check_mask, check_number, check_seed, check_whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +54,48 @@ class Split:
     split: int = 0
     fold: int = 0
 
+    @staticmethod
+    def from_data(data: Any, column: int = 0) -> "Split":
+        """Return the split of a torch_geometric Data or DGL graph with ``train_mask``, ``val_mask`` and ``test_mask``.
+
+        Parameters
+        ----------
+        data
+            Anything with the three masks (N,). Several splits may be the columns of masks (N, k), as in PyG's WebKB.
+        column
+            The column of such masks, which becomes the number ``split``. A mask (N,) belongs to all columns.
+
+        Examples
+        --------
+        >>> from torch_geometric.data import Data
+        >>> train, val, test = torch.eye(3).bool()
+        >>> Split.from_data(Data(train_mask=train, val_mask=val, test_mask=test))
+        Split(train=1, val=1, test=1 of 3 nodes, split=0, fold=0)
+        """
+        names = ("train_mask", "val_mask", "test_mask")
+        found = getattr(data, "ndata", None)
+        masks: dict[str, Any] = {
+            name: getattr(data, name, None) if found is None else found.get(name) for name in names
+        }
+        if missing := [name for name, mask in masks.items() if mask is None]:
+            raise ValueError(
+                f"Expected data with {', '.join(names)}, but {type(data).__name__} has no {missing[0]}. Pass "
+                "ew.Split(train, val, test), or draw a split: ew.make_splits(data.y)[0]."
+            )
+        tensors = {name: as_tensor(mask, name) for name, mask in masks.items()}
+        num_columns = max(mask.shape[1] if mask.ndim == 2 else 1 for mask in tensors.values())
+        check_whole_number("column", column, 0, num_columns - 1)
+        chosen = {name: mask[:, column] if mask.ndim == 2 else mask for name, mask in tensors.items()}
+        num_nodes = len(chosen["train_mask"])
+        train, val, test = (check_mask(mask, num_nodes, name) for name, mask in chosen.items())
+        return Split(train, val, test, column)
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{name}={int(getattr(self, name).sum())}" for name in ("train", "val", "test"))
         return f"Split({counts} of {len(self.train)} nodes, split={self.split}, fold={self.fold})"
 
 
+@suggest_keywords
 def make_splits(
     y: Int[Tensor, " nodes"] | Int[np.ndarray, " nodes"],
     n_splits: int = 5,

@@ -118,12 +118,13 @@ class EdgePredictions:
         event
             The name of an event in the table.
         y
-            Labels (N,); -1 where unknown, outside the mask.
+            Labels (N,), as numbers or as the class names of the table; -1 where unknown, outside the mask.
         mask
             Nodes to use, such as ``split.val``. By default all.
         """
         requested = self._event(event)
-        inputs = check_scoring_input(self.node, y, self.pairs.to(self.node.device), mask)
+        names = self.table["start_predicted"].names
+        inputs = check_scoring_input(self.node, y, self.pairs.to(self.node.device), mask, class_names=names)
         rows = inputs.mask[inputs.edge_index].all(0).nonzero().squeeze(1)
         if requested.is_symmetric:
             rows = rows[select_one_direction(inputs.edge_index[:, rows], len(inputs.y))]

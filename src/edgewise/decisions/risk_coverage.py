@@ -17,6 +17,7 @@ from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, as_posterior
 from edgewise.representation import shorten
 from edgewise.small_samples import check_sample
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import ArrayLike, as_tensor, check_number
 
 if TYPE_CHECKING:
@@ -240,6 +241,7 @@ class Selective:
         return "\n".join(lines)
 
 
+@suggest_keywords
 def selective(
     posterior: Belief,
     y: ArrayLike | GraphLike,

@@ -168,9 +168,12 @@ def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confid
     check_number("confidence_level", confidence_level, above=0, below=1)
     if 0 < n_resamples * (1 - confidence_level) < 2 - 1e-9:
         enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
+        found, width = (
+            (f"{n_resamples} resamples are", "too narrow") if n_resamples > 1 else ("1 resample is", "of width 0")
+        )
         warn_small_sample(
-            f"{n_resamples} resamples are too few for intervals of level {confidence_level:g}, which are too narrow "
-            f"(with one resample, of width 0). Use n_resamples of at least {enough}, better ten times as many."
+            f"{found} too few for intervals of level {confidence_level:g}, which are {width}. Use n_resamples of at "
+            f"least {enough}, better ten times as many."
         )
 
 

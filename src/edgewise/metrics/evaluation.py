@@ -12,6 +12,7 @@ from edgewise.files.tables import data_frame
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
+from edgewise.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +143,7 @@ class Evaluation:
 
     def __getitem__(self, view: str) -> ViewScores:
         if view not in VIEWS:
-            raise KeyError(f"Expected one of {', '.join(VIEWS)}, but got {view!r}.")
+            raise KeyError(f"Expected one of {', '.join(VIEWS)}, but got {view!r}.{did_you_mean(view, VIEWS)}")
         scores: ViewScores = getattr(self, view)
         return scores
 

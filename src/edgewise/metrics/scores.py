@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from edgewise.metrics.sums import from_fixed_point
+from edgewise.suggestions import did_you_mean
 
 METRICS = ("accuracy", "nll", "brier", "ece")
 """Metrics of each view, in the order of the columns of tables."""
@@ -189,7 +190,7 @@ class ViewScores(Scores):
 
     def __getitem__(self, metric: str) -> float:
         if metric not in METRICS:
-            raise KeyError(f"Expected one of {', '.join(METRICS)}, but got {metric!r}.")
+            raise KeyError(f"Expected one of {', '.join(METRICS)}, but got {metric!r}.{did_you_mean(metric, METRICS)}")
         return float(getattr(self, metric))
 
     def __repr__(self) -> str:

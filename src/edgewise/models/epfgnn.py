@@ -22,6 +22,7 @@ from edgewise.models.seeds import Seeds, dropout_key, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Epoch, Log, check_logits, copy_weights, nll_and_accuracy
 from edgewise.posterior import Posterior
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_option
 
 SCHEDULES = ("backbone", "published")
@@ -110,6 +111,7 @@ class FittedEPFGNN(Fitted):
         }
 
 
+@suggest_keywords
 @dataclass(frozen=True, kw_only=True)
 class EPFGNN(Model[FittedEPFGNN]):
     """Pairwise MRF P(y) ∝ exp(Σ_i U_i(y_i) + Σ_ij r_ij B(y_i, y_j)) with the logits U of a GCN.

@@ -10,8 +10,10 @@ from edgewise.kernels.adam import Weights
 from edgewise.models.graph_pass import GraphPass
 from edgewise.models.model import Classifier
 from edgewise.models.seeds import Initializer
+from edgewise.suggestions import suggest_keywords
 
 
+@suggest_keywords
 @dataclass(frozen=True, kw_only=True)
 class GAT(Classifier):
     """Graph attention network with two layers: several concatenated heads and ELU, then one head.

@@ -10,8 +10,10 @@ from edgewise.kernels.adam import Weights
 from edgewise.models.graph_pass import GraphPass
 from edgewise.models.model import Classifier, Model
 from edgewise.models.seeds import Initializer
+from edgewise.suggestions import suggest_keywords
 
 
+@suggest_keywords
 @dataclass(frozen=True, kw_only=True)
 class GCN(Classifier):
     """Graph convolutional network with two layers, and ReLU and dropout between them.

@@ -20,6 +20,7 @@ from edgewise.models.seeds import Initializer, Seeds, dropout_key, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, check_logits, train
 from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_option
 
 PREDICTIONS = ("mixture", "averaged_logits")
@@ -66,6 +67,7 @@ class FittedGMNN(Fitted):
         }
 
 
+@suggest_keywords
 @dataclass(frozen=True, kw_only=True)
 class GMNN(Model[FittedGMNN]):
     """Graph Markov neural network: a GCN q from features to labels and a GCN p from labels to labels, trained by EM.

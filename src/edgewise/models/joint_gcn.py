@@ -21,6 +21,7 @@ from edgewise.models.seeds import Seeds, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, check_logits, minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
+from edgewise.suggestions import suggest_keywords
 
 # Standard deviations of the normal priors of (log_sharpness, power, coupling), with mean 0. They keep the estimates
 # finite when labels are few or all equal. The few hundred nodes of Cora hardly determine the power; the thousands of
@@ -80,6 +81,7 @@ class FittedJointGCN(Fitted):
         return {"joint": self.posterior}
 
 
+@suggest_keywords
 @dataclass(frozen=True, kw_only=True)
 class JointGCN(Model[FittedJointGCN]):
     """GCN marginals p_i, and edge joints q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) with marginals p_i and p_j.

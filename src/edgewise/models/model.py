@@ -19,6 +19,7 @@ from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_log
 from edgewise.models.seeds import Initializer, Seeds, as_seeds, dropout_key, generator
 from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
 from edgewise.models.training import Log, OnEpoch, Phase, check_logits, one_thread, train
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_whole_number
 
 MAX_COUNT = 1 << 20  # maximum number of units, epochs, rounds, heads or samples
@@ -52,6 +53,7 @@ class Model(ABC, Generic[F]):
         for name, kind in numbers.items():  # convert NumPy numbers to int and float, and int to float
             object.__setattr__(self, name, kind(getattr(self, name)))
 
+    @suggest_keywords
     def fit(
         self,
         data: Any,

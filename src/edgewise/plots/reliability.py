@@ -41,6 +41,7 @@ from edgewise.plots.style import (
     room_to_the_right,
     wrap_text,
 )
+from edgewise.suggestions import suggest_keywords
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,7 @@ def _label_x(ax: Axes, strip_ax: Axes, label: str, strip: Strip) -> None:
     lowest.set_xlabel(label, fontsize="small")
 
 
+@suggest_keywords
 def plot_reliability(
     evaluations: Runs | Mapping[str, Runs],
     *,

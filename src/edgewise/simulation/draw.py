@@ -12,6 +12,7 @@ from edgewise.simulation.field import LabelDistribution
 from edgewise.simulation.gibbs import gibbs_sample
 from edgewise.simulation.random_graphs import Edges, Labels, Weights, block_edges, power_law_weights, regular_edges
 from edgewise.simulation.synthetic_graph import DegreeLaw, Kind, SyntheticGraph
+from edgewise.suggestions import suggest_keywords
 from edgewise.validation import ArrayLike, as_tensor, check_number, check_option, check_seed, check_whole_number
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ LABEL_SWEEPS = 1000  # of the Gibbs chain that draws labels otherwise
 Matrix = Float[np.ndarray, "classes classes"]
 
 
+@suggest_keywords
 def synthetic(
     num_nodes: int = 1000,
     num_classes: int = 3,
