@@ -12,6 +12,8 @@ from torch_geometric.data import Data, HeteroData
 
 import edgewise as ew
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # graphs of four nodes
+
 PROBS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], dtype=torch.float64)
 Y = torch.tensor([0, 1, 1, 0])
 EDGES = torch.tensor([[0, 1, 2, 0], [1, 2, 3, 3]])
