@@ -22,16 +22,14 @@ from pyarrow import parquet
 from edgewise.files import arrays, inputs, tables, tensors
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import (
-    Names,
     read_array,
     read_edge_probs,
     read_edges,
-    read_header_names,
     read_labels,
     read_mask,
-    read_names,
     read_rows,
 )
+from edgewise.files.names import Names, read_header_names, read_names
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
 EDGES = np.array([[0, 1, 2, 0], [1, 2, 0, 2]])

@@ -17,7 +17,8 @@ from pyarrow import parquet
 import edgewise as ew
 from edgewise.files import arrays
 from edgewise.files.arrays import FileError
-from edgewise.files.inputs import Names, read_array, read_edges, read_labels, read_names
+from edgewise.files.inputs import read_array, read_edges, read_labels
+from edgewise.files.names import Names, read_names
 from edgewise.paper.results import Results
 from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table

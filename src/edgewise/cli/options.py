@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgewise.files.arrays import Array
-    from edgewise.files.inputs import Names
+    from edgewise.files.names import Names
     from edgewise.posterior import Posterior
 
 
@@ -210,20 +210,21 @@ class NodeFiles:
     @cached_property
     def node_ids(self) -> "Names | None":
         """The names of the nodes in --ids."""
-        from edgewise.files.inputs import read_names
+        from edgewise.files.names import read_names
 
         return read_names(self.ids, self.num_nodes, "node") if self.ids else None
 
     @cached_property
     def class_names(self) -> "Names | None":
         """The names of the classes in --classes."""
-        from edgewise.files.inputs import read_names
+        from edgewise.files.names import read_names
 
         return read_names(self.classes, self.num_classes, "class") if self.classes else None
 
     def labels(self, path: Path) -> "NDArray[Any]":
         """Read labels: numbers, names of --classes, or names in the header of the predictions."""
-        from edgewise.files.inputs import read_header_names, read_labels
+        from edgewise.files.inputs import read_labels
+        from edgewise.files.names import read_header_names
 
         names = self.class_names or read_header_names(self.source, self.num_classes)
         return read_labels(path, names, self.num_nodes)

@@ -1,10 +1,12 @@
-"""Reading .npy and .npz files without pickle, and the error raised for unreadable files."""
+"""Reading .npy and .npz files without pickle, and the errors raised for unreadable files of any format."""
 
 import math
 import os
 import re
+import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,6 +31,44 @@ def one_line_message(error: Exception) -> str:
     """Return the message of an exception in one line of at most 200 characters."""
     text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+@contextmanager
+def convert_read_errors(path: Path, expected: str) -> Iterator[None]:
+    """Check that a file exists, and convert exceptions raised while it is read to FileError."""
+    try:
+        _check_file(strip_array_name(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # headers written by Python 2 are valid
+            yield
+    except FileError:
+        raise
+    except MemoryError as error:
+        raise FileError(
+            f"Expected {path} to fit in memory, but it does not. Save it as .npy, which is memory-mapped."
+        ) from error
+    except Exception as error:  # damaged files raise BadZipFile, EOFError, zlib.error, ArrowInvalid, …
+        if isinstance(error, OSError) and error.errno:
+            raise FileError(f"Expected {path} to be readable, but got: {error.strerror}.") from error
+        raise FileError(
+            f"Expected {path} to be {expected}, but got: {one_line_message(error)}. Save it again."
+        ) from error
+
+
+def _check_file(file: Path) -> None:
+    if file.is_dir():
+        raise FileError(f"Expected a file, but {file} is a folder. Pass a file in it.")
+    if not file.exists():
+        raise FileError(f"Expected a file, but {file} does not exist. Check the path.")
+    if not file.is_file():
+        raise FileError(f"Expected a file, but {file} is a pipe or a device. Save its content as a file.")
+    if file.stat().st_size == 0:
+        raise FileError(f"Expected numbers in {file}, but the file is empty. Save it again.")
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix of a file in lower case, such as ".npz"."""
+    return strip_array_name(path).suffix.lower()
 
 
 def check_memory(num_bytes: int, path: Path) -> None:
