@@ -70,7 +70,7 @@ def test_failed_run_is_reported_and_retried_by_the_next_command(
         assert [key.fold for key in store.failures()] == [0]
 
     failing_folds.clear()
-    monkeypatch.setattr(reproduce_module, "show_report", lambda source, folder: None)  # checked above
+    monkeypatch.setattr(reproduce_module, "show_report", lambda source, folder, verbose: None)  # checked above
     again = reproduce(tmp_path, tiny, "--models", "gcn", "gmnn", "--folds", 2)
     assert again.exit_code == 0, again.output
     assert "4 runs (1 split, 2 folds, 1 init for each cell), 1 done" in again.output

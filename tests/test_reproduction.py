@@ -7,6 +7,7 @@ import pytest
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import compare, scores_beyond_one_std, tally_line
+from edgewise.paper.formatting import display_name
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import MODELS
 from edgewise.paper.recipes import RECIPES, paper_plan
@@ -60,7 +61,7 @@ def test_page_has_the_counts_times_and_versions_of_the_runs(results: Results) ->
 def test_page_lists_every_score_that_is_far_from_the_published_one(results: Results) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     for score in scores_beyond_one_std(results):
-        row, cell = f"| {score.dataset} {score.row} | ", score_cell(score)
+        row, cell = f"| {display_name(score.dataset)} {display_name(score.row)} | ", score_cell(score)
         shown = f"| {cell.text} | {cell.subtext} |"
         assert any(line.startswith(row) and shown in line for line in lines), score
 

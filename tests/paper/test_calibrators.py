@@ -83,7 +83,7 @@ def test_tables_fit_a_terminal_and_latex_is_ascii() -> None:
     assert all(table_latex(table).isascii() for table in tables[place : place + 2])
     lines = report_text(calibrated).splitlines()[:-1]
     assert max(map(len, lines)) <= 120
-    assert lines.index("cora gat") > lines.index("cora gcn") > lines.index("Calibrators")
+    assert lines.index("Cora GAT") > lines.index("Cora GCN") > lines.index("Calibrators")
 
 
 def test_report_without_calibrators_does_not_mention_them(results: Results, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_statistics_of_the_graphs_are_stored(results: Results) -> None:
 def test_report_has_our_numbers_and_no_published_line(results: Results, tmp_path: Path) -> None:
     write_tables(results, tmp_path)
     text = report_text(results)
-    assert "no published numbers for texas, synthetic-0.2" in text
+    assert "no published numbers for Texas, synthetic-0.2" in text
     assert "published value" not in text
     with (tmp_path / "tables.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -104,7 +104,7 @@ def test_page_and_figure_have_both_datasets(results: Results) -> None:
     assert 'id="partial"' not in html  # no dataset of the paper
     figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
     figure.draw_without_rendering()
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["texas", "synthetic-0.2"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Texas", "synthetic-0.2"]
     plt.close(figure)
 
 

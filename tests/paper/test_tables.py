@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import pytest
 
 from edgewise.paper.comparison import scores_beyond_one_std
 from edgewise.paper.findings import BETTER, TOO_FEW, UNCLEAR, WORSE, Change, change, classify_change
-from edgewise.paper.formatting import format_mean_std, format_signed
+from edgewise.paper.formatting import display_name, format_mean_std, format_signed
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.published import PUBLISHED_SCORES
-from edgewise.paper.readings import READINGS
-from edgewise.paper.report import report_text, time_line, write_tables
+from edgewise.paper.readings import AS_PUBLISHED, CALIBRATORS, READINGS
+from edgewise.paper.report import report_text, summary_text, time_line, write_tables
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
@@ -240,7 +241,34 @@ def test_report_text_fits_120_columns() -> None:
     *lines, last = text.splitlines()
     assert max(map(len, lines)) <= 120
     assert "published cells" in last
-    assert all(row in text for row in READINGS["as_published"])
+    assert all(display_name(row) in text for row in READINGS["as_published"])
+
+
+@pytest.mark.parametrize(
+    ("datasets", "models"),
+    [
+        (("cora", "citeseer", "pubmed"), ("gcn", "gat", "gmnn", "epfgnn", "jointgcn")),
+        (("texas", "actor", "chameleon", "squirrel", "amazon-ratings", "roman-empire"), ("gcn", "gat", "sage")),
+        (("cora",), ("gcn",)),
+    ],
+)
+def test_summary_fits_one_screen(datasets: Sequence[str], models: Sequence[str]) -> None:
+    results = fake_results(datasets, models, calibrators=CALIBRATORS)
+    lines = summary_text(results).splitlines()
+    assert len(lines) <= 20  # four more lines tell the time and the files
+    assert max(map(len, lines)) <= 100
+    for model in models:
+        assert any(line.split("   ")[0] == f"  {display_name(model)}" for line in lines)
+
+
+def test_summary_has_the_largest_differences_and_the_edge_errors() -> None:
+    results = fake_results()
+    text = summary_text(results)
+    score = reading_score(results, AS_PUBLISHED, "cora", "gcn", "edgewise", "ece")
+    assert f"{100 * score.mean:.2f} ({100 * score.published.mean:.2f})" in text
+    largest, *_ = scores_beyond_one_std(results)
+    assert text.splitlines()[-3].endswith(format_signed(largest.difference))
+    assert summary_text(Results([])).startswith("There are no runs")
 
 
 def test_report_without_runs(tmp_path: Path) -> None:
@@ -266,7 +294,7 @@ def test_models_and_calibrators_outside_the_paper_come_last() -> None:
     tables = {table.title: table.rows for table in paper_tables(results)}
     assert [row.label for row in tables["NLL, as defined"]] == ["gcn", "gmnn", "sage"]
     names = ["uncalibrated", "temperature", "beta"]
-    groups = [(f"cora {model}", name) for model in ("gcn", "sage") for name in names]
+    groups = [(f"Cora {model}", name) for model in ("GCN", "sage") for name in names]
     assert [(row.group, row.label) for row in tables["Calibrators"]] == groups
     rows = list(csv.DictReader(io.StringIO(scores_csv(results))))
     of_sage = next(row for row in rows if (row["row"], row["metric"], row["view"]) == ("sage", "nll", "edgewise"))

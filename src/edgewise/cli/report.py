@@ -37,8 +37,9 @@ def report(
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also write all runs to a compressed .parquet table.")
     ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print all tables, not only a summary.")] = False,
 ) -> None:
-    """Print the tables next to the published ones, and write them as Markdown, LaTeX and CSV, with figures and a page.
+    """Print a summary, and write all tables as Markdown, LaTeX and CSV, with figures and a page.
 
     A DIR is the --out folder of reproduce, or an exported .parquet table. Several are reported together.
     """
@@ -50,7 +51,8 @@ def report(
         raise ValueError(f"Expected --to with {len(results)} sources, but got none. Pass an output folder.")
     if to is not None:
         make_folder(to, "--to")
-    reported = show_report(first, to or (first if first.is_dir() else first.parent), others)
+    folder = to or (first if first.is_dir() else first.parent)
+    reported = show_report(first, folder, others, verbose=verbose)
     if export:
         from edgewise.sweep.run_table import write_run_table
 
@@ -60,17 +62,20 @@ def report(
         typer.echo(f"Wrote {format_count(len(reported.runs), 'run')} to {export}.")
 
 
-def show_report(source: Path, folder: Path, others: Sequence[Path] = ()) -> "Results":
-    """Print the tables of one or more stores or exported tables, and write the report to a folder."""
+def show_report(source: Path, folder: Path, others: Sequence[Path] = (), *, verbose: bool = False) -> "Results":
+    """Print a summary or all tables of one or more stores or exported tables, and write the report to a folder."""
     import matplotlib as mpl
 
     mpl.use("Agg")  # works without a display
-    from edgewise.paper.report import report_text, time_line, write_report
+    from edgewise.paper.report import report_text, summary_text, time_line, write_report
     from edgewise.paper.results import read_sources
 
     results = read_sources([source, *others])
-    typer.echo(report_text(results, lambda text: typer.style(text, bold=True)))
+    text = report_text if verbose else summary_text
+    typer.echo(text(results, lambda part: typer.style(part, bold=True)))
     with progress_bar("drawing figures"):
         write_report(results, folder)
-    typer.echo(f"{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")
+    typer.echo(f"\n{time_line(results)}\nWrote report.html, tables.md, tables.tex, tables.csv and figures to {folder}.")
+    if not verbose:
+        typer.echo("The page report.html shows all results; --verbose prints all tables.")
     return results

@@ -105,6 +105,7 @@ def reproduce(
         bool, typer.Option("--quick", help="One split and one initialization. Takes minutes instead of hours.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs and the estimated time.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print all tables, not only a summary.")] = False,
 ) -> None:
     """Run the experiments of the paper that are not finished yet, and report all results."""
     from edgewise.paper.published import DATASETS
@@ -136,7 +137,7 @@ def reproduce(
         pool.check_address()
     failures = _run(plan, out, sources, pool, fitted)
     typer.echo()
-    show_report(out, out)
+    show_report(out, out, verbose=verbose)
     for key, error in failures.items():
         print_error(f"{key} failed: {error.strip().splitlines()[-1]}")
     if failures:

@@ -13,9 +13,9 @@ from edgewise.files.output import replace_file
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.formatting import READING_NAMES, display_name, row_style
 from edgewise.paper.readings import READINGS
+from edgewise.paper.reliability_grid import draw_grid
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import UNCALIBRATED, Score, calibrated_runs, calibrator_rows
-from edgewise.plots.reliability import STRIP_INSIDE_AXES, draw_panels
 from edgewise.plots.reliability_panels import Panel
 from edgewise.plots.style import BLUE, VERMILION, legend_entries
 from edgewise.sweep.runs import ViewResult
@@ -34,8 +34,9 @@ def write_figures(results: Results, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in sweep_figures(results):
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # layout is slower than drawing, so do it once for both files
+        if figure.get_layout_engine():  # layout is slower than drawing, so do it once for both files
+            figure.draw_without_rendering()
+            figure.set_layout_engine(None)
         for suffix in FIGURE_SUFFIXES:
             paths.append(folder / f"{name}{suffix}")
             _save(figure, paths[-1])
@@ -59,21 +60,13 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
-    """Draw a row of reliability diagrams per model: runs in gray, mean and mean ± std in blue."""
+    """Draw a row of reliability diagrams per model."""
     models = [model for model in results.models if results.views(reading, dataset, model, "nodewise")]
-    fig = plt.figure(figsize=(8.4, 2.9 * len(models) + 0.5), layout="constrained")
-    *rows, bottom = np.array(
-        fig.subfigures(len(models) + 1, 1, height_ratios=[*[1] * len(models), 0.1]), dtype=object
-    ).ravel()
-    for row, model in zip(rows, models, strict=True):
-        panels = [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
-        axes = row.subplots(1, len(VIEWS))
-        row.suptitle(model, fontweight="bold")
-        draw_panels(panels, axes, STRIP_INSIDE_AXES)
-    entries = legend_entries(axes)
-    bottom.legend([*entries.values()], [*entries], loc="center", ncols=5, frameon=False, fontsize="x-small")
-    fig.suptitle(f"{dataset}, {READING_NAMES[reading]}")
-    return fig
+    panels = {
+        display_name(model): [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
+        for model in models
+    }
+    return draw_grid(panels, f"{display_name(dataset)}, {READING_NAMES[reading]}")
 
 
 def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
@@ -112,9 +105,9 @@ def draw_errors(results: Results, reading: str, name: str) -> Figure:
     for ax in grid[:, 0]:
         ax.set_ylabel(f"{y_name}, percent")
     entries = legend_entries(fig.axes)
-    models = [model for model in results.models if model in entries]
-    handles = [entries[model] for model in models]
-    fig.legend(handles, models, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
+    names = [name for name in map(display_name, results.models) if name in entries]
+    handles = [entries[name] for name in names]
+    fig.legend(handles, names, loc="outside lower center", ncols=5, frameon=False, markerscale=1.6)
     fig.suptitle(f"{y_name[0].upper()}{y_name[1:]} against {x_name} of each run, {READING_NAMES[reading]}")
     return fig
 
@@ -124,7 +117,7 @@ def _draw_points(ax: Axes, errors: Mapping[str, np.ndarray]) -> None:
     for model, (x, y) in errors.items():
         style = row_style(model)
         if len(x):
-            ax.scatter(x, y, s=14, c=style.color, marker=style.marker, alpha=0.6, linewidths=0, label=model)
+            ax.scatter(x, y, s=14, c=style.color, marker=style.marker, alpha=0.6, linewidths=0, label=style.label)
 
 
 def _mark_empty(ax: Axes) -> None:
@@ -137,7 +130,7 @@ def _format_axes(ax: Axes, dataset: str, x_name: str) -> None:
     """Set equal limits from zero on both axes, and draw the line of equal errors."""
     limit = max(ax.get_xlim()[1], ax.get_ylim()[1])
     ax.set(xlim=(0, limit), ylim=(0, limit), xlabel=f"{x_name}, percent", aspect="equal")
-    ax.set_title(dataset, loc="left", fontsize="medium")
+    ax.set_title(display_name(dataset), loc="left", fontsize="medium")
     ax.axline((0, 0), slope=1, color="0.6", linewidth=0.8, linestyle="--", zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
 

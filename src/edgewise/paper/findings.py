@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from edgewise.paper.formatting import NO_VALUE, PERCENT, display_name, format_signed, join_with_and, score_name
 from edgewise.paper.readings import (
@@ -95,7 +95,7 @@ def classify_change(change: Change, metric: str) -> str:
     if splits < MIN_SPLITS:
         return TOO_FEW
     mean, error = fmean(change.by_split), float(np.std(change.by_split, ddof=1)) / math.sqrt(splits)
-    if abs(mean) <= float(student.ppf((1 + CONFIDENCE) / 2, splits - 1)) * error:
+    if abs(mean) <= float(stdtrit(splits - 1, (1 + CONFIDENCE) / 2)) * error:
         return UNCLEAR
     return BETTER if (mean > 0) == (metric == "accuracy") else WORSE
 

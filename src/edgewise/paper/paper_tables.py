@@ -64,7 +64,7 @@ def paper_tables(results: Results) -> list[Table]:
         _changes(results),
         *calibrated,
         _predictions(results),
-        _beyond_one_std(results),
+        beyond_one_std_table(results),
     ]
     return [table for table in tables if table.rows]
 
@@ -95,7 +95,7 @@ def _datasets_table(part: Sequence[ScoreRow], title: str) -> Table:
         "Edges are counted in both directions. Homophily and K in percent, mean ± std over splits.",
         *_published_note(part),
     ]
-    return Table(title, [row.dataset for row in part], rows, [" ".join(notes)])
+    return Table(title, [display_name(row.dataset) for row in part], rows, [" ".join(notes)])
 
 
 def _published_note(rows: Sequence[ScoreRow]) -> list[str]:
@@ -122,7 +122,10 @@ def _change_cell(change: Change | None, metric: str) -> Cell:
 
 def _calibrators(results: Results) -> Table:
     """Return the table of calibrators, with one group per dataset and model, so that it fits a terminal."""
-    rows = [replace(row, group=f"{row.group} {row.model}") for row in printed_rows(calibrator_rows(results))]
+    rows = [
+        replace(row, group=f"{display_name(row.group)} {display_name(row.model)}")
+        for row in printed_rows(calibrator_rows(results))
+    ]
     return Table("Calibrators", [*CALIBRATOR_SCORES], rows, [CALIBRATED_NOTE])
 
 
@@ -139,13 +142,15 @@ def _predictions(results: Results) -> Table:
     return Table("All predictions", columns, rows, meanings)
 
 
-def _beyond_one_std(results: Results) -> Table:
+def beyond_one_std_table(results: Results) -> Table:
+    """Return the published cells that differ by more than one published standard deviation, largest first."""
     rows = []
     for score in scores_beyond_one_std(results):
         name = f"{score.view} {METRIC_NAMES.get(score.metric, display_name(score.metric))}".strip()
         cell = score_cell(score)
         texts = (name, cell.text, cell.subtext, cell.difference)
-        rows.append(Row("", f"{score.dataset} {score.row}", [Cell(text) for text in texts]))
+        label = f"{display_name(score.dataset)} {display_name(score.row)}"
+        rows.append(Row("", label, [Cell(text) for text in texts]))
     return Table(
         "Published cells more than one standard deviation away",
         ("score", "ours", "published", "difference"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from textwrap import fill
 
-from edgewise.paper.formatting import format_mean_std, format_signed
+from edgewise.paper.formatting import display_name, format_mean_std, format_signed
 from edgewise.paper.score_rows import Score, ScoreRow
 from edgewise.sweep.progress import format_count
 
@@ -54,8 +54,9 @@ class Row:
 
     @property
     def line(self) -> str:
-        """The label with its remark."""
-        return f"{self.label} ({self.remark})" if self.remark else self.label
+        """The display name of the label, with its remark."""
+        name = display_name(self.label)
+        return f"{name} ({self.remark})" if self.remark else name
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def table_text(table: Table, bold: Callable[[str], str] = str) -> str:
     columns = zip(table.columns, widths, strict=True)
     lines = [bold(table.title), (" " * labels + "".join(f"{name:<{width}}" for name, width in columns)).rstrip()]
     for group, rows in groupby(table.rows, key=lambda row: row.group):
-        lines += ["", group] if group else []
+        lines += ["", display_name(group)] if group else []
         for row in rows:
             # Bold text contains escape codes, so it is padded by hand.
             shown = (
@@ -140,7 +141,7 @@ def table_markdown(table: Table) -> str:
     lines = [header, ["---"] * len(header)]
     for row in table.rows:
         cells = (_markdown(cell) for cell in row.cells)
-        lines.append([*([row.group] if has_groups else []), row.line, *cells])
+        lines.append([*([display_name(row.group)] if has_groups else []), row.line, *cells])
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     notes = table.notes if len(table.notes) < 2 else ["\n".join(f"- {note}" for note in table.notes)]
     return "\n\n".join([f"## {table.title}", body, *notes])
@@ -177,7 +178,11 @@ def table_latex(table: Table) -> str:
     ]
     for place, (group, rows) in enumerate(groupby(table.rows, key=lambda row: row.group)):
         lines += [r"\addlinespace"] if place else []
-        lines += [rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{_latex(group)}}}}} \\"] if group else []
+        lines += (
+            [rf"\multicolumn{{{1 + len(table.columns)}}}{{l}}{{\emph{{{_latex(display_name(group))}}}}} \\"]
+            if group
+            else []
+        )
         for row in rows:
             lines.append(_latex_row([_latex(row.line), *(_latex_cell(cell) for cell in row.cells)]))
             if any(cell.subtext for cell in row.cells):
