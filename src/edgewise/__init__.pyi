@@ -29,6 +29,7 @@ from .inference import ExactPosterior as ExactPosterior
 from .inference import PairwiseMRF as PairwiseMRF
 from .inference import bethe_free_energy as bethe_free_energy
 from .inference import exact_marginals as exact_marginals
+from .inference import map_labels as map_labels
 from .inference import max_product as max_product
 from .inference import mean_field as mean_field
 from .inference import read_uai as read_uai

@@ -31,7 +31,7 @@ def test_solver_returns_the_convergence_of_its_posterior(solver):
 def test_exact_marginals_of_a_forest_converge_in_zero_sweeps():
     posterior, convergence = ew.exact_marginals(make_mrf(TRIANGLE[:, :2]))
     assert posterior.convergence is convergence
-    assert convergence == ew.Convergence(True, 0, 0.0)
+    assert convergence == ew.Convergence(True, 0, 0.0, method="forest")
 
 
 def test_truncated_run_advises_more_sweeps():

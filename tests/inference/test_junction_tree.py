@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.inference import ExactPosterior, PairwiseMRF, exact_marginals, sum_product
+from edgewise.inference import ExactPosterior, PairwiseMRF, exact_marginals, map_labels, sum_product
 from edgewise.inference.junction_tree import (
     JunctionTree,
     TooLargeForExact,
@@ -144,7 +144,7 @@ def test_drawn_labels_have_the_frequencies_of_the_joint():
     mrf = inputs.mrf()
     tree = JunctionTree(mrf, affordable_order(mrf))
     uniform = np.random.default_rng(0).random((20_000, 4))
-    labels = tree.draw(tree.messages()[0], uniform, len(uniform))
+    labels = tree.draw(tree.messages()[0], uniform)
     drawn = np.zeros((2,) * 4)
     np.add.at(drawn, tuple(labels.T), 1 / len(labels))
     true = inputs.enumeration().joint([0, 1, 2, 3])
@@ -155,7 +155,7 @@ def test_drawn_labels_have_the_frequencies_of_the_joint():
 def test_labels_drawn_from_a_certain_field_are_its_evidence():
     mrf = MRFInputs(torch.zeros(3, 2), cycle(3), torch.eye(2), None, {0: 1, 1: 0, 2: 1}).mrf()
     tree = JunctionTree(mrf, affordable_order(mrf))
-    labels = tree.draw(tree.messages()[0], np.full((5, 3), np.nextafter(1, 0)), 5)
+    labels = tree.draw(tree.messages()[0], np.full((5, 3), np.nextafter(1, 0)))
     assert labels.tolist() == [[1, 0, 1]] * 5
 
 
@@ -220,3 +220,42 @@ def test_gradients_are_refused_where_elimination_is_needed():
         exact_marginals(mrf)
     posterior, _ = exact_marginals(mrf.detach())
     assert posterior.node.shape == (100, 3)
+
+
+@given(inputs=small_mrf_inputs(loops=True, coupling_std=3.0))
+def test_map_labels_equal_enumeration(inputs):
+    labels, convergence = map_labels(inputs.mrf())
+    true = inputs.enumeration()
+    assert convergence.method == "elimination"
+    assert true.scores[tuple(labels.tolist())] == pytest.approx(true.best, abs=1e-9)
+
+
+def test_map_labels_of_a_batch():
+    g = generator(7)
+    batch = random_mrf_inputs(random_graph(6, 10, g), 6, 3, g, kind="scaled per edge", batch=(3,))
+    labels, _ = map_labels(batch.mrf())
+    for b in range(3):
+        assert labels[b].tolist() == batch_item(batch, b).enumeration().most_likely()
+
+
+def test_map_labels_of_a_wide_graph_are_a_local_optimum():
+    """Attractive couplings on a complete graph: the best labeling is the same label everywhere."""
+    complete = torch.triu_indices(60, 60, 1)
+    unary = torch.randn(60, 2, generator=generator(8))
+    labels, convergence = map_labels(PairwiseMRF(unary, complete, torch.eye(2)))
+    assert convergence.method == "max-product"
+    assert labels.tolist() == [int(unary.sum(0).argmax())] * 60
+
+
+def test_improved_labels_have_no_better_neighbor(monkeypatch):
+    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 0)
+    for seed in range(20):
+        g = generator(seed)
+        inputs = random_mrf_inputs(random_graph(7, 15, g), 7, 3, g, kind="per edge", coupling_std=2.0)
+        labels, convergence = map_labels(inputs.mrf())
+        scores = inputs.enumeration().scores
+        assert convergence.method == "max-product"
+        for node, label in itertools.product(range(7), range(3)):
+            other = labels.tolist()
+            other[node] = label
+            assert scores[tuple(other)] <= scores[tuple(labels.tolist())] + 1e-9

@@ -89,7 +89,7 @@ def test_nodes_without_couplings_are_independent():
     unary = torch.randn(8, 3, generator=g, dtype=torch.float64)
     posterior, convergence = sum_product(PairwiseMRF(unary, edge_index, torch.zeros(3, 3)))
     p = unary.softmax(-1)
-    assert convergence == Convergence(True, 1, 0.0)
+    assert convergence == Convergence(True, 1, 0.0, method="sum-product")
     assert_close(posterior.node, p, 1e-15)
     assert_close(posterior.joint(edge_index), p[edge_index[0]][:, :, None] * p[edge_index[1]][:, None, :], 1e-15)
 
@@ -311,7 +311,7 @@ def test_no_edges(num_nodes, coupling):
     unary = torch.randn(num_nodes, 3, generator=generator(0))
     no_edges = torch.empty(2, 0, dtype=torch.long)
     posterior, convergence = sum_product(PairwiseMRF(unary, no_edges, coupling))
-    assert convergence == Convergence(True, 1, 0.0)
+    assert convergence == Convergence(True, 1, 0.0, method="sum-product")
     assert_close(posterior.node, unary.softmax(-1), 1e-7)
     assert posterior.joint(no_edges).shape == (0, 3, 3)
 

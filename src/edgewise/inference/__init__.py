@@ -2,6 +2,7 @@
 
 from edgewise.inference.bethe import bethe_free_energy
 from edgewise.inference.exact import exact_marginals
+from edgewise.inference.infer import map_labels
 from edgewise.inference.junction_tree import ExactPosterior
 from edgewise.inference.mean_field import mean_field
 from edgewise.inference.mrf import PairwiseMRF
@@ -15,6 +16,7 @@ __all__ = [
     "PairwiseMRF",
     "bethe_free_energy",
     "exact_marginals",
+    "map_labels",
     "max_product",
     "mean_field",
     "read_uai",

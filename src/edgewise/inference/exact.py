@@ -10,7 +10,13 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_components
 from edgewise.inference.bethe import free_energy_from_messages
-from edgewise.inference.fixed_point import EXACT, MAX_ADJOINT_SWEEPS, attach_implicit_gradient
+from edgewise.inference.fixed_point import (
+    ELIMINATION,
+    ENUMERATION,
+    FOREST,
+    MAX_ADJOINT_SWEEPS,
+    attach_implicit_gradient,
+)
 from edgewise.inference.junction_tree import eliminate
 from edgewise.inference.messages import Messages, log_sum, node_totals, posterior_from_messages, sweep, zero_messages
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
@@ -58,17 +64,17 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
         cover = _vertex_cover(mrf, decided)
         limit = MAX_MIXTURE_ELEMENTS if mrf.requires_grad else MIN_ELIMINATION_ELEMENTS
         if mrf.num_classes ** len(cover) * mrf.unary.numel() <= limit:
-            return _enumerate(mrf, decided, cover), EXACT
-        return eliminate(mrf), EXACT
+            return _enumerate(mrf, decided, cover), ENUMERATION
+        return eliminate(mrf), ELIMINATION
     with torch.no_grad():
         messages = _forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
         # On a forest the adjoint converges in as many sweeps as the longest path has edges, for any couplings.
         max_sweeps = max(MAX_ADJOINT_SWEEPS, mrf.num_nodes)
         messages = attach_implicit_gradient(lambda old: sweep(mrf, old, log_sum), messages, max_sweeps=max_sweeps)
-    posterior = posterior_from_messages(mrf, messages, EXACT)
+    posterior = posterior_from_messages(mrf, messages, FOREST)
     posterior.log_partition = -free_energy_from_messages(mrf, messages)
-    return posterior, EXACT
+    return posterior, FOREST
 
 
 def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
@@ -202,6 +208,6 @@ def _mixture(mrf: PairwiseMRF, labels: dict[int, Int[Tensor, " samples"]], num_s
             conditionals.append(node_logits.softmax(-1))
     samples = torch.stack(conditionals, dim=-2)
     weights = log_weight.softmax(-1)
-    posterior = MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=EXACT)
+    posterior = MixturePosterior(samples.to(mrf.unary.dtype), weights.to(mrf.unary.dtype), convergence=ENUMERATION)
     posterior.log_partition = log_weight.logsumexp(-1)
     return posterior

@@ -19,7 +19,10 @@ MAX_FIXED_POINT_RESIDUAL = 1e-4  # up to which x counts as a fixed point; the im
 MAX_ADJOINT_SWEEPS = 10_000
 ADJOINT_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-13}
 
-EXACT = Convergence(converged=True, sweeps=0, residual=0.0)
+FOREST, ENUMERATION, ELIMINATION = (
+    Convergence(converged=True, sweeps=0, residual=0.0, method=method)
+    for method in ("forest", "enumeration", "elimination")
+)
 
 Update = Callable[[Tensor], Tensor]
 
@@ -31,18 +34,19 @@ class StoppingRule:
     max_sweeps: int
     damping: float
     tolerance: float
+    method: str = ""
 
     @classmethod
     def from_options(
-        cls, max_sweeps: int, damping: float, tolerance: float | None, dtype: torch.dtype
+        cls, method: str, max_sweeps: int, damping: float, tolerance: float | None, dtype: torch.dtype
     ) -> "StoppingRule":
         """Check the options of a solver and fill in the default tolerance of the dtype."""
         check_whole_number("max_sweeps", max_sweeps, 1, 2**31 - 1)
         check_number("damping", damping, least=0, below=1)
         if tolerance is None:
-            return cls(max_sweeps, damping, TOLERANCE[dtype])
+            return cls(max_sweeps, damping, TOLERANCE[dtype], method)
         check_number("tolerance", tolerance, least=0)
-        return cls(max_sweeps, damping, float(tolerance))
+        return cls(max_sweeps, damping, float(tolerance), method)
 
 
 def iterate(
@@ -61,16 +65,20 @@ def assess_convergence(residuals: list[float], stopping: StoppingRule) -> Conver
     """Return whether the residuals of all sweeps converged, with advice if they did not."""
     sweeps, last = len(residuals), residuals[-1] if residuals else 0.0
     if last <= stopping.tolerance:
-        return Convergence(True, sweeps, last)
+        return Convergence(True, sweeps, last, method=stopping.method)
+    advice = f"The residual does not decrease: {_advice_if_stalled(stopping.damping)}."
+    if sweeps < 4 or last < 0.95 * min(residuals[: sweeps // 2]):
+        advice = "The residual may still decrease: raise max_sweeps."
     problem = (
         f"Did not converge in {sweeps} sweeps: the residual is {last:.2g}, the tolerance is {stopping.tolerance:.2g}."
     )
-    if sweeps < 4 or last < 0.95 * min(residuals[: sweeps // 2]):
-        return Convergence(False, sweeps, last, f"{problem} The residual may still decrease: raise max_sweeps.")
-    advice = f"try damping={0.5 if stopping.damping < 0.5 else 0.9}, or weaker couplings"
-    if stopping.damping >= 0.9:
-        advice = "use weaker couplings, mean_field, or exact_marginals if the graph is small"
-    return Convergence(False, sweeps, last, f"{problem} The residual does not decrease: {advice}.")
+    return Convergence(False, sweeps, last, f"{problem} {advice}", stopping.method)
+
+
+def _advice_if_stalled(damping: float) -> str:
+    if damping >= 0.9:
+        return "use exact_marginals if the width of the graph allows it, else mean_field or weaker couplings"
+    return f"try damping={0.5 if damping < 0.5 else 0.9}, or weaker couplings"
 
 
 def attach_gradient(update: Update, start: Tensor, result: Tensor, convergence: Convergence, damping: float) -> Tensor:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.edges import EdgeLookup
-from edgewise.inference.fixed_point import EXACT
+from edgewise.inference.fixed_point import ELIMINATION
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.posterior import Convergence, Posterior
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
@@ -326,11 +326,11 @@ class JunctionTree:
         normalized: Array = joint / joint.sum()
         return normalized
 
-    def draw(self, pool: Array, uniform: Array | None = None, num_samples: int = 1) -> Array:
-        """Draw labels (samples, N) from the messages in ``pool``, or decode the best labeling without ``uniform``."""
+    def draw(self, pool: Array, uniform: Array | None = None) -> Array:
+        """Draw labels (samples, N) with uniform numbers (samples, N), or without these decode the best labeling."""
         from edgewise.kernels.clique_tables import draw_labels
 
-        drawn = np.zeros((num_samples, len(self.order.nodes)), np.int64)
+        drawn = np.zeros((1 if uniform is None else len(uniform), len(self.order.nodes)), np.int64)
         draw_labels(pool, self.buckets, np.empty((0, 0)) if uniform is None else uniform, drawn)
         labels = np.empty_like(drawn)
         for k, node in enumerate(self.order.nodes):
@@ -361,7 +361,7 @@ class ExactPosterior(Posterior):
     edge_scale
         Factors of the pairwise potentials, 1 by default.
     convergence
-        `EXACT`, after a file was read.
+        As `exact_marginals` returns it.
     """
 
     def __init__(
@@ -374,7 +374,7 @@ class ExactPosterior(Posterior):
         log_partition: ArrayLike,
         edge_scale: ArrayLike | None = None,
         *,
-        convergence: Convergence | None = EXACT,
+        convergence: Convergence | None = ELIMINATION,
     ):
         super().__init__(convergence)
         self._mrf = PairwiseMRF(unary, edge_index, pairwise, edge_scale=edge_scale)
@@ -429,7 +429,7 @@ class ExactPosterior(Posterior):
         order = follow_order(_graph(self._mrf), _num_labels(self._mrf), [*first, *nodes])
         _check_cost(order)
         tables = []
-        for item in _items(self._mrf):
+        for item in batch_items(self._mrf):
             tree = JunctionTree(item, order)
             tables.append(tree.joint_of_last(tree.messages()[0], len(nodes)))
         return torch.from_numpy(np.stack(tables)).to(self._node).reshape(*self.batch_shape, -1)
@@ -444,7 +444,7 @@ def eliminate(mrf: PairwiseMRF) -> ExactPosterior:
             "Expected potentials without gradients, because variable elimination does not provide them. Pass detached "
             "potentials, or use sum_product."
         )
-    results = [JunctionTree(item, order).marginals() for item in _items(constant)]
+    results = [JunctionTree(item, order).marginals() for item in batch_items(constant)]
     node, joints, log_partition = (
         torch.from_numpy(np.stack(parts)).to(constant.unary).reshape((*mrf.batch_shape, *np.shape(parts[0])))
         for parts in zip(*results, strict=True)
@@ -498,7 +498,7 @@ def _num_labels(mrf: PairwiseMRF) -> list[int]:
     return possible.sum(1).tolist()
 
 
-def _items(mrf: PairwiseMRF) -> list[PairwiseMRF]:
+def batch_items(mrf: PairwiseMRF) -> list[PairwiseMRF]:
     """Return the MRFs of a batch."""
     if not mrf.batch_shape:
         return [mrf]

@@ -27,7 +27,7 @@ def mean_field(
     ([0.0, 1.0], True)
     """
     check_mrf(mrf)
-    stopping = StoppingRule.from_options(max_sweeps, damping, tolerance, mrf.unary.dtype)
+    stopping = StoppingRule.from_options("mean field", max_sweeps, damping, tolerance, mrf.unary.dtype)
     with torch.no_grad():
         constant = mrf.detach()
         q, convergence = iterate(

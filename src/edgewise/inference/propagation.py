@@ -1,6 +1,7 @@
 """Loopy belief propagation: sum-product for marginals, max-product for max-marginals."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -60,7 +61,8 @@ def sum_product(
     ([1.0, 0.8808, 0.79], True)
     """
     check_mrf(mrf)
-    return _propagate(mrf, log_sum, StoppingRule.from_options(max_sweeps, damping, tolerance, mrf.unary.dtype))
+    stopping = StoppingRule.from_options("sum-product", max_sweeps, damping, tolerance, mrf.unary.dtype)
+    return _propagate(mrf, log_sum, stopping)
 
 
 def max_product(
@@ -79,7 +81,8 @@ def max_product(
     [1, 1, 1]
     """
     check_mrf(mrf)
-    return _propagate(mrf, log_max, StoppingRule.from_options(max_sweeps, damping, tolerance, mrf.unary.dtype))
+    stopping = StoppingRule.from_options("max-product", max_sweeps, damping, tolerance, mrf.unary.dtype)
+    return _propagate(mrf, log_max, stopping)
 
 
 def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[PairwisePosterior, Convergence]:
@@ -127,4 +130,4 @@ def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[
 def _worst(convergences: Sequence[Convergence]) -> Convergence:
     """Return the convergence of the MRF with the largest residual, with the largest number of sweeps of the batch."""
     worst = max(convergences, key=lambda one: (not one.converged, one.residual))
-    return Convergence(worst.converged, max(one.sweeps for one in convergences), worst.residual, worst.advice)
+    return replace(worst, sweeps=max(one.sweeps for one in convergences))

@@ -39,6 +39,9 @@ class Convergence:
         (mean field).
     advice
         How to make the solver converge. Empty if it converged.
+    method
+        The solver: "forest", "enumeration" or "elimination", which are exact, "sum-product", "max-product", "mean
+        field" or "tree-reweighted".
 
     Examples
     --------
@@ -55,6 +58,7 @@ class Convergence:
     sweeps: int
     residual: float
     advice: str = ""
+    method: str = ""
 
     def __bool__(self) -> bool:
         return self.converged
