@@ -29,11 +29,13 @@ from .inference import ExactPosterior as ExactPosterior
 from .inference import PairwiseMRF as PairwiseMRF
 from .inference import bethe_free_energy as bethe_free_energy
 from .inference import exact_marginals as exact_marginals
+from .inference import infer as infer
 from .inference import map_labels as map_labels
 from .inference import max_product as max_product
 from .inference import mean_field as mean_field
 from .inference import read_uai as read_uai
 from .inference import sum_product as sum_product
+from .inference import tree_reweighted as tree_reweighted
 from .inference import write_uai as write_uai
 from .metrics import METRICS as METRICS
 from .metrics import VIEWS as VIEWS

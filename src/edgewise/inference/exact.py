@@ -67,7 +67,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
             return _enumerate(mrf, decided, cover), ENUMERATION
         return eliminate(mrf), ELIMINATION
     with torch.no_grad():
-        messages = _forest_messages(mrf.detach(), decided)
+        messages = forest_messages(mrf.detach(), decided)
     if mrf.requires_grad:
         # On a forest the adjoint converges in as many sweeps as the longest path has edges, for any couplings.
         max_sweeps = max(MAX_ADJOINT_SWEEPS, mrf.num_nodes)
@@ -86,7 +86,7 @@ def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
     return len(edges) == mrf.num_nodes - num_components
 
 
-def _forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messages:
+def forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messages:
     """Compute the messages at the fixed point of sum-product on a forest.
 
     The messages that a decided node sends do not depend on those it receives, so one sweep computes them. The edges

@@ -1,6 +1,7 @@
-"""The choice of a method: the most likely labeling of an MRF."""
+"""The choice of a method, for marginals and for the most likely labeling."""
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,64 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.inference.exact import exact_marginals
 from edgewise.inference.fixed_point import ELIMINATION
 from edgewise.inference.junction_tree import JunctionTree, TooLargeForExact, affordable_order, batch_items
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
-from edgewise.inference.propagation import max_product
-from edgewise.posterior import Convergence
+from edgewise.inference.propagation import max_product, sum_product
+from edgewise.inference.tree_reweighted import tree_reweighted
+from edgewise.posterior import Convergence, Posterior
 
 Array = NDArray[Any]
+
+DAMPINGS = (0.0, 0.5, 0.9)  # that `infer` tries
+
+
+def infer(mrf: PairwiseMRF, *, check: bool = False) -> tuple[Posterior, Convergence]:
+    """Compute marginals by the best method that the MRF allows.
+
+    The marginals are exact if the width of the graph allows it (`exact_marginals`). Otherwise `sum_product` is used if
+    it converges, without damping or with it. Otherwise `tree_reweighted` is used, which always converges, slowly.
+
+    Parameters
+    ----------
+    mrf
+        The Markov random field.
+    check
+        Estimate the error of marginals that are not exact, as in `sum_product`.
+
+    Returns
+    -------
+    Posterior
+        The marginals.
+    Convergence
+        ``method`` states what was chosen, and ``reason`` why.
+
+    Examples
+    --------
+    >>> triangle = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2))
+    >>> posterior, convergence = infer(triangle)
+    >>> convergence.method, convergence.reason
+    ('enumeration', 'Exact inference is affordable.')
+    """
+    check_mrf(mrf)
+    try:
+        posterior, convergence = exact_marginals(mrf)
+        return posterior, _explain(posterior, convergence, "Exact inference is affordable.")
+    except TooLargeForExact as error:
+        too_large = str(error)
+    for damping in DAMPINGS:
+        posterior, convergence = sum_product(mrf, damping=damping, check=check)
+        if convergence.converged:
+            reason = f"{too_large} Sum-product converged with damping={damping:g}."
+            return posterior, _explain(posterior, convergence, reason)
+    posterior, convergence = tree_reweighted(mrf)
+    return posterior, _explain(posterior, convergence, f"{too_large} Sum-product did not converge.")
+
+
+def _explain(posterior: Posterior, convergence: Convergence, reason: str) -> Convergence:
+    posterior.convergence = replace(convergence, reason=reason)
+    return posterior.convergence
 
 
 def map_labels(mrf: PairwiseMRF) -> tuple[Int[Tensor, "*batch nodes"], Convergence]:

@@ -4,7 +4,10 @@ With log-potentials U and T, node i sends to each neighbor j the message
 
     μ_{i→j}(m) = log Σ_l exp( h_{i∖j}(l) + T_ij(l, m) ),    h_{i∖j} = U_i + Σ_{k≠j} μ_{k→i},
 
-with max instead of log Σ exp in max-product. h is called the cavity: the log-belief of i without the message from j.
+with max instead of log Σ exp in max-product. h is called the cavity: the log-belief of i without the message from j. In
+tree-reweighted sum-product each edge has a weight ρ. The couplings are T / ρ, and h_{i∖j} = U_i + Σ_k ρ_ki μ_{k→i} -
+μ_{j→i}, which is the same for ρ = 1.
+
 Messages have shape (…, 2, E, C): into the start of each edge, then into its end. Each message is shifted so that its
 largest entry is 0. Sums over the neighbors of a node are float64, because the cavity of a node of high degree is a
 small difference of large numbers.
@@ -32,11 +35,12 @@ MATRIX_RANGE = {torch.float32: 60.0, torch.float64: 600.0}
 # `log_sum` or `log_max`: reduces a cavity (…, E, C) and couplings (…, E or 1, C, C) over the labels of the source.
 Rule = Callable[[Tensor, Tensor], Tensor]
 Messages = Float[Tensor, "*batch 2 edges classes"]
+Weight = Float[Tensor, "edges 1"] | None  # ρ of each edge; None for 1
 
 
-def sweep(mrf: PairwiseMRF, messages: Messages, rule: Rule) -> Messages:
+def sweep(mrf: PairwiseMRF, messages: Messages, rule: Rule, weight: Weight = None) -> Messages:
     """Update all messages once, in parallel: μ_{i→j} = rule(h_{i∖j}, T_ij)."""
-    start_cavity, end_cavity = cavities(mrf, messages).unbind(-3)
+    start_cavity, end_cavity = cavities(mrf, messages, weight).unbind(-3)
     into_end = _apply_in_chunks(mrf, rule, start_cavity, mrf.coupling)
     into_start = _apply_in_chunks(mrf, rule, end_cavity, lambda chunk: mrf.coupling(chunk).mT)
     updated = torch.stack([into_start, into_end], dim=-3)
@@ -61,17 +65,18 @@ def zero_messages(mrf: PairwiseMRF) -> Messages:
     return mrf.unary.new_zeros(*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes)
 
 
-def node_totals(mrf: PairwiseMRF, messages: Messages) -> Float[Tensor, "*batch nodes classes"]:
-    """Compute U_i + Σ_k μ_{k→i} in float64."""
+def node_totals(mrf: PairwiseMRF, messages: Messages, weight: Weight = None) -> Float[Tensor, "*batch nodes classes"]:
+    """Compute U_i + Σ_k ρ_ki μ_{k→i} in float64."""
     totals = mrf.unary.double()
     for side in (0, 1):
-        totals = totals.index_add(-2, mrf.edge_index[side], messages[..., side, :, :].double())
+        incoming = messages[..., side, :, :].double()
+        totals = totals.index_add(-2, mrf.edge_index[side], incoming if weight is None else incoming * weight)
     return totals
 
 
-def cavities(mrf: PairwiseMRF, messages: Messages) -> Float[Tensor, "*batch 2 edges classes"]:
-    """Compute U_i + Σ_{k≠j} μ_{k→i} for the start and the end of each edge, shifted to a largest entry of 0."""
-    cavity = node_totals(mrf, messages)[..., mrf.edge_index, :] - messages.double()
+def cavities(mrf: PairwiseMRF, messages: Messages, weight: Weight = None) -> Float[Tensor, "*batch 2 edges classes"]:
+    """Compute h_{i∖j} for the start and the end of each edge, shifted to a largest entry of 0."""
+    cavity = node_totals(mrf, messages, weight)[..., mrf.edge_index, :] - messages.double()
     return (cavity - cavity.detach().amax(-1, keepdim=True)).to(messages.dtype)
 
 
@@ -83,11 +88,11 @@ def largest_change(old: Messages, new: Messages) -> float:
 
 
 def posterior_from_messages(
-    mrf: PairwiseMRF, messages: Messages, convergence: Convergence | None = None
+    mrf: PairwiseMRF, messages: Messages, convergence: Convergence | None = None, weight: Weight = None
 ) -> PairwisePosterior:
-    """Return the posterior with log-beliefs b_i = U_i + Σ_k μ_{k→i}."""
+    """Return the posterior with log-beliefs b_i = U_i + Σ_k ρ_ki μ_{k→i}."""
     mrf = mrf if mrf.requires_grad else mrf.detach()
-    totals = node_totals(mrf, messages)
+    totals = node_totals(mrf, messages, weight)
     return PairwisePosterior(totals, mrf.edge_index, messages, mrf.pairwise, mrf.edge_scale, convergence=convergence)
 
 

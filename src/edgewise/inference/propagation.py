@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from edgewise.inference.fixed_point import StoppingRule, assess_convergence, attach_gradient, iterate
 from edgewise.inference.messages import (
@@ -18,14 +19,27 @@ from edgewise.inference.messages import (
     zero_messages,
 )
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
+from edgewise.inference.tree_reweighted import tree_reweighted
 from edgewise.kernels.dispatch import runs_compiled
 from edgewise.posterior import Convergence, PairwisePosterior
+
+# Check of a fixed point: number of random initial messages, their standard deviation in nats, sweeps from each, and the
+# difference of marginals above which a warning is given.
+CHECK_STARTS = 4
+CHECK_STANDARD_DEVIATION = 3.0
+CHECK_SWEEPS = 500
+MAX_ERROR_ESTIMATE = 0.1
 
 MIN_COMPILED_WORK = 1 << 22  # message entries times sweeps; for less, loading compiled loops costs more than it saves
 
 
 def sum_product(
-    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
+    mrf: PairwiseMRF,
+    *,
+    max_sweeps: int = 1000,
+    damping: float = 0.0,
+    tolerance: float | None = None,
+    check: bool = False,
 ) -> tuple[PairwisePosterior, Convergence]:
     """Compute marginals of nodes and edges by belief propagation: exact on trees, approximate on graphs with loops.
 
@@ -43,6 +57,10 @@ def sum_product(
     tolerance
         Stop when no message entry changes by more than this, in nats; the change is relative for entries above one nat
         in magnitude. Default: 1e-5 in float32 and 1e-12 in float64.
+    check
+        Estimate the error of the marginals, which can be large even if the messages converged. Sum-product is repeated
+        from random initial messages, and `tree_reweighted` is run. ``convergence.error_estimate`` is the largest
+        difference between these marginals. If it is above 0.1, ``convergence.advice`` says what to do.
 
     Returns
     -------
@@ -62,7 +80,10 @@ def sum_product(
     """
     check_mrf(mrf)
     stopping = StoppingRule.from_options("sum-product", max_sweeps, damping, tolerance, mrf.unary.dtype)
-    return _propagate(mrf, log_sum, stopping)
+    posterior, convergence = _propagate(mrf, log_sum, stopping)
+    if check:
+        convergence = posterior.convergence = _check_marginals(mrf.detach(), posterior.node.detach(), convergence)
+    return posterior, convergence
 
 
 def max_product(
@@ -94,6 +115,25 @@ def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Pa
             lambda old: sweep(mrf, old, rule), zero_messages(mrf), messages, convergence, stopping.damping
         )
     return posterior_from_messages(mrf, messages, convergence), convergence
+
+
+def _check_marginals(mrf: PairwiseMRF, node: Tensor, convergence: Convergence) -> Convergence:
+    """Return the convergence with an estimate of the error of the node marginals."""
+    others = [tree_reweighted(mrf)[0].node]
+    stopping = StoppingRule.from_options("sum-product", CHECK_SWEEPS, 0.5, 1e-4, mrf.unary.dtype)
+    for seed in range(CHECK_STARTS):
+        random = torch.randn(zero_messages(mrf).shape, generator=torch.Generator().manual_seed(seed)).to(mrf.unary)
+        start = CHECK_STANDARD_DEVIATION * random
+        messages, _ = iterate(lambda old: sweep(mrf, old, log_sum), start, largest_change, stopping)
+        others.append(posterior_from_messages(mrf, messages).node)
+    error = max((float((other - node).abs().max()) for other in others if node.numel()), default=0.0)
+    advice = convergence.advice
+    if convergence.converged and error > MAX_ERROR_ESTIMATE:
+        advice = (
+            f"The messages converged, but the marginals may be wrong: those from other initial messages or of "
+            f"tree_reweighted differ by up to {error:.2g}. Use exact_marginals if the width of the graph allows it."
+        )
+    return replace(convergence, error_estimate=error, advice=advice)
 
 
 def _is_worth_compiling(mrf: PairwiseMRF, stopping: StoppingRule) -> bool:

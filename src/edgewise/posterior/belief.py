@@ -38,10 +38,15 @@ class Convergence:
         Largest change in the last sweep: of a log-message, relative to its size if that is above 1, or of a probability
         (mean field).
     advice
-        How to make the solver converge. Empty if it converged.
+        How to make the solver converge, or what to do if its marginals may be wrong. Otherwise empty.
     method
         The solver: "forest", "enumeration" or "elimination", which are exact, "sum-product", "max-product", "mean
         field" or "tree-reweighted".
+    error_estimate
+        Largest difference between the marginals of a node from several initial messages and from tree-reweighted
+        sum-product, by ``sum_product(mrf, check=True)``. None if it was not computed.
+    reason
+        Why `infer` chose the method.
 
     Examples
     --------
@@ -59,6 +64,8 @@ class Convergence:
     residual: float
     advice: str = ""
     method: str = ""
+    error_estimate: float | None = None
+    reason: str = ""
 
     def __bool__(self) -> bool:
         return self.converged
