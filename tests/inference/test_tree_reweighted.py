@@ -126,7 +126,7 @@ def test_infer_uses_tree_reweighted_where_sum_product_does_not_converge(monkeypa
 
 
 def test_check_warns_of_a_fixed_point_that_depends_on_the_start():
-    """Attractive couplings without unaries have uniform marginals, but if strong, sum-product has other fixed points."""
+    """Attractive couplings without unaries have uniform marginals. If strong, sum-product has other fixed points."""
     weak, strong = (sum_product(complete_graph(coupling), check=True)[1] for coupling in (0.01, 1.0))
     assert weak.converged and strong.converged
     assert weak.error_estimate < 0.01 and weak.advice == ""
