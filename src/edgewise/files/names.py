@@ -54,9 +54,8 @@ def read_header_names(path: Path, count: int) -> Names | None:
 
 def _as_names(values: NDArray[Any], path: Path, thing: str) -> Names:
     """Check that names are unique, and convert them if all are integers."""
-    whole = [re.sub(WHOLE_NUMBER, r"\1", name) for name in values] if is_text(values) else []
-    if whole and all(map(is_integer, whole)):
-        values = np.array([int(name) for name in whole], np.int64)
+    if is_text(values) and all(is_integer(re.sub(WHOLE_NUMBER, r"\1", name)) for name in values):
+        values = np.array([int(name.partition(".")[0]) for name in values], np.int64)
     if len(set(values.tolist())) < len(values):
         duplicate = next(name for name, times in Counter(values.tolist()).items() if times > 1)
         raise FileError(f"Expected a different name for each {thing} in {path}, but got {duplicate!r} twice.")
