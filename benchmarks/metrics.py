@@ -4,13 +4,19 @@
     python benchmarks/metrics.py --edges 1e7     # a smaller large graph
     python benchmarks/metrics.py --page docs/speed.md
 
-All times are measured in one process and are the best of a few repeats, without compilation.
+All times are measured in one process and are the best of a few repeats, without compilation. Only the first calls are
+measured in new processes.
 """
 
 import argparse
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
+from tempfile import TemporaryDirectory
 
+import numba
 import numpy as np
 import speed_page
 import torch
@@ -20,7 +26,10 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
 import edgewise as ew
+from edgewise.kernels.dispatch import map_slices
+from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.elements import node_records
+from edgewise.metrics.scoring_input import Binning, check_scoring_input
 
 Case = tuple[Tensor, Tensor, Tensor]
 
@@ -31,6 +40,23 @@ COLUMNS_LARGE_GRAPH = (
     "relative to two bare gathers",
     "memory in addition to the inputs",
 )
+COLUMNS_SAME_LABEL = ("10⁷ edges, 200,000 nodes", "C = 7", "C = 40")
+COLUMNS_FIRST_CALL = ("10⁶ edges, 200,000 nodes, C = 40", "seconds", "relative to a later call")
+
+FIRST_CALL = """
+from time import perf_counter
+import torch
+import edgewise as ew
+g = torch.Generator().manual_seed(0)
+probs = (2 * torch.randn(200_000, 40, generator=g)).softmax(-1)
+y, edge_index = torch.randint(40, (200_000,), generator=g), torch.randint(200_000, (2, 1_000_000), generator=g)
+times = []
+for _ in range(6):
+    start = perf_counter()
+    ew.evaluate(probs, y, edge_index)
+    times.append(perf_counter() - start)
+print(times[0], min(times[1:]))
+"""
 
 
 def make_case(num_nodes: int, num_edges: int, num_classes: int, two_way: bool = False) -> Case:
@@ -98,7 +124,7 @@ def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
         ours = [ev[view][metric] for metric in ew.METRICS]
         # The direct sums are float32, and confidences may fall on the other side of a bin boundary.
         np.testing.assert_allclose(ours, expected, rtol=1e-3, atol=1e-4)
-    fast = measure(lambda: ew.evaluate(*case), repeats=20)
+    fast = measure(lambda: ew.evaluate(*case, same_label=False), repeats=20)
     slow = measure(lambda: direct(*case), repeats=3)
     theirs = measure(lambda: with_torchmetrics(*case), repeats=5)
     print(f"\n10^6 edges, C = {num_classes}")
@@ -123,7 +149,7 @@ def compare_with_gathers(num_edges: int, two_way: bool) -> tuple[Cost, Cost]:
     """Score product joints on a graph of the size of ogbn-products, and time the gathers alone."""
     probs, y, edge_index = make_case(2_400_000, num_edges, 47, two_way)
     gathers = measure(partial(bare_gathers, node_records(probs, y), edge_index), repeats=2)
-    fast = measure(lambda: ew.evaluate(probs, y, edge_index), repeats=2)
+    fast = measure(lambda: ew.evaluate(probs, y, edge_index, same_label=False), repeats=2)
     print(f"\n{num_edges:.0e} edges, N = 2.4 million, C = 47, {'both directions' if two_way else 'random direction'}")
     print(f"  two bare gathers        {gathers.seconds:8.2f} s")
     print(f"  edgewise, 16 scores     {fast.seconds:8.2f} s, {fast.seconds / gathers.seconds:.2f} times the gathers")
@@ -132,6 +158,55 @@ def compare_with_gathers(num_edges: int, two_way: bool) -> tuple[Cost, Cost]:
         worst = largest_error(ew.evaluate(probs, y, edge_index), probs, y, edge_index)
         print(f"  largest error against float64 reference {worst:.1e}")
     return fast, gathers
+
+
+@numba.njit(nogil=True, fastmath=True, error_model="numpy")
+def bare_dots(probs, start, end, out):
+    """Compute Σ_c p_i(c) p_j(c) of each edge in the precision of the probabilities, and nothing else."""
+    for e in range(len(start)):
+        total = probs.dtype.type(0)
+        for c in range(probs.shape[1]):
+            total += probs[start[e], c] * probs[end[e], c]
+        out[e] = total
+
+
+def torch_dots(probs: Tensor, edge_index: Tensor, chunk: int = 1 << 15) -> None:
+    """Compute the same with torch, in chunks."""
+    for lo in range(0, edge_index.shape[1], chunk):
+        start, end = edge_index[:, lo : lo + chunk]
+        (probs[start] * probs[end]).sum(1)
+
+
+def compare_same_label(num_classes: int) -> tuple[Cost, Cost, Cost, Cost]:
+    """Time P(same label) of 10^7 edges, all of which are scored, the sixteen scores, and bare dot products."""
+    probs, y, edge_index = make_case(200_000, 10_000_000, num_classes)
+    task = prepare(check_scoring_input(probs, y, edge_index.sort(0).values), "both")
+    p, (start, end) = probs.numpy(), task.inputs.edge_index.numpy()
+    out = np.empty(len(start), dtype=p.dtype)
+    costs = (
+        measure(lambda: same_label_sums(task, Binning()), repeats=3),
+        measure(lambda: width_sums(task, Binning()), repeats=3),
+        measure(
+            lambda: map_slices(lambda lo, hi: bare_dots(p, start[lo:hi], end[lo:hi], out[lo:hi]), len(start)), repeats=3
+        ),
+        measure(lambda: torch_dots(probs, task.inputs.edge_index), repeats=3),
+    )
+    event, views, compiled, torchs = (cost.seconds for cost in costs)
+    print(f"\n10^7 edges, C = {num_classes}")
+    print(f"  P(same label) {event:.2f} s, sixteen scores {views:.2f} s")
+    print(f"  {event / compiled:.2f} times a compiled gather-and-dot, {event / torchs:.2f} times torch's")
+    return costs
+
+
+def time_first_calls() -> tuple[float, float, float]:
+    """Return the seconds of a first call that compiles, of a first call in a process, and of a later call."""
+    with TemporaryDirectory() as folder:
+        command, cached = [sys.executable, "-c", FIRST_CALL], {**os.environ, "NUMBA_CACHE_DIR": folder}
+        runs = [subprocess.run(command, env=cached, capture_output=True, text=True, check=True) for _ in range(4)]
+    times = [[float(word) for word in run.stdout.split()] for run in runs]
+    compiling, first, later = times[0][0], min(run[0] for run in times[1:]), min(run[1] for run in times)
+    print(f"\n10^6 edges, C = 40: compiling {compiling:.2f} s, first call {first:.2f} s, later {later:.2f} s")
+    return compiling, first, later
 
 
 def largest_error(ev: ew.Evaluation, probs: Tensor, y: Tensor, edge_index: Tensor) -> float:
@@ -222,6 +297,32 @@ def table_large_graph(num_edges: int, one_way: tuple[Cost, Cost], two_way: tuple
     return speed_page.table((f"{num_edges:,} {COLUMNS_LARGE_GRAPH[0]}", *COLUMNS_LARGE_GRAPH[1:]), rows)
 
 
+def table_same_label(few: tuple[Cost, Cost, Cost, Cost], many: tuple[Cost, Cost, Cost, Cost]) -> str:
+    """Format the costs of P(same label) as a Markdown table."""
+    names = (
+        "P(same label) in `ew.evaluate`",
+        "the 16 scores of the views",
+        "bare gather-and-dot, compiled, float32",
+        "bare gather-and-dot, torch, float32",
+    )
+    rows = [
+        [name, *(_seconds(cost, costs[0]) for cost, costs in ((a, few), (b, many)))]
+        for name, a, b in zip(names, few, many, strict=True)
+    ]
+    return speed_page.table(COLUMNS_SAME_LABEL, rows)
+
+
+def table_first_calls(compiling: float, first: float, later: float) -> str:
+    """Format the times of first calls as a Markdown table."""
+    named = (
+        ("later call", later),
+        ("first call in a process", first),
+        ("first call ever, with compilation", compiling),
+    )
+    rows = [[name, f"{seconds:.2f}", f"{seconds / later:.1f} ×"] for name, seconds in named]
+    return speed_page.table(COLUMNS_FIRST_CALL, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", type=float, default=1e8, help="number of edges of the large graph (default 1e8)")
@@ -232,6 +333,8 @@ def main() -> None:
     ew.evaluate(*make_case(1000, 1 << 20, 7))  # compiles
     tables = (
         table_million_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40)),
+        table_same_label(compare_same_label(num_classes=7), compare_same_label(num_classes=40)),
+        table_first_calls(*time_first_calls()),
         table_large_graph(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True)),
     )
     speed_page.replace_section(options.page, "metrics", "\n\n".join([*tables, f"{where}."]))

@@ -51,8 +51,13 @@ def cells(name: str, row: str) -> list[list[float]]:
 def test_labels_of_the_evaluation_tables_are_those_of_the_benchmark(load_benchmark):
     benchmark = load_benchmark("metrics")
     cost = benchmark.Cost(1.0, 1 << 30)
-    large = benchmark.table_large_graph(100_000_000, (cost, cost), (cost, cost))
-    assert labels(section("metrics")) == labels(f"{benchmark.table_million_edges((cost,) * 3, (cost,) * 3)}\n{large}")
+    tables = (
+        benchmark.table_million_edges((cost,) * 3, (cost,) * 3),
+        benchmark.table_same_label((cost,) * 4, (cost,) * 4),
+        benchmark.table_first_calls(3.0, 2.0, 1.0),
+        benchmark.table_large_graph(100_000_000, (cost, cost), (cost, cost)),
+    )
+    assert labels(section("metrics")) == labels("\n".join(tables))
 
 
 def test_labels_of_the_inference_table_are_those_of_the_benchmark(load_benchmark, monkeypatch):

@@ -44,7 +44,7 @@ def _compile(function: Function, **options: object) -> Function:
 
     function = unwrap(function)  # remove the shape checks that tests wrap around it
     try:
-        loop = numba.njit(nogil=True, cache=True, **options)(function)
+        loop = numba.njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
         _clear_unreadable_cache(loop)
     except (RuntimeError, OSError):  # no writable cache folder
         loop = numba.njit(nogil=True, **options)(function)

@@ -76,7 +76,13 @@ def _drop_second_listings(start: Array, end: Array, keep: Array) -> Array:
 
 def _resolve_symmetric_buckets(start: Array, end: Array, candidate: Array, keep: Array) -> tuple[int, int]:
     """Keep the forward listings of symmetric buckets; return the numbers of other forward and backward candidates."""
-    checksums = np.stack(_map_array_slices(_bucket_checksums, start, end, candidate)).sum(0)
+
+    def sum_checksums(lo: int, hi: int) -> Array:
+        checksums = np.zeros(1 << BUCKET_BITS, dtype=np.uint64)
+        _bucket_checksums(start[lo:hi], end[lo:hi], candidate[lo:hi], checksums)
+        return checksums
+
+    checksums = np.stack(map_slices(sum_checksums, len(start))).sum(0)
     parts = map_slices(
         lambda lo, hi: _resolve(start[lo:hi], end[lo:hi], candidate[lo:hi], keep[lo:hi], checksums), len(start)
     )
@@ -92,23 +98,24 @@ def _clear_unmatched(start: Array, end: Array, candidate: Array, direction: int,
 
     def mark(lo: int, hi: int) -> None:
         for shard in range(lo, hi):
-            _mark(start, end, candidate, 1 - direction, seed, shift, table, shard, num_shards)
+            _mark(start, end, candidate, 1 - direction, seed, shift, table, *_block_buffers(), shard, num_shards)
 
     def clear(lo: int, hi: int) -> None:
-        _clear(start[lo:hi], end[lo:hi], candidate[lo:hi], direction, seed, shift, table)
+        _clear(start[lo:hi], end[lo:hi], candidate[lo:hi], direction, seed, shift, table, *_block_buffers())
 
     map_slices(mark, num_shards)
     map_slices(clear, start.shape[0])
 
 
-def _map_array_slices(loop: Any, *arrays: Array) -> list[Any]:
-    """Call a loop on slices of arrays, one slice per thread."""
-    return map_slices(lambda lo, hi: loop(*(array[lo:hi] for array in arrays)), arrays[0].shape[0])
+def _block_buffers() -> tuple[Array, Array]:
+    """Allocate buffers for the edges of a block and their bits."""
+    return np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK, dtype=np.uint64)
 
 
 @compiled
-def _hash(low: int, high: int, seed: int) -> np.uint64:
-    """Hash a pair of nodes to 64 bits, with two rounds of multiply and shift as in splitmix64."""
+def _hash(i: int, j: int, seed: int) -> np.uint64:
+    """Hash a pair of nodes in any order to 64 bits, with two rounds of multiply and shift as in splitmix64."""
+    low, high = (i, j) if i < j else (j, i)
     mixed = (
         np.uint64(low) * np.uint64(0x9E3779B97F4A7C15)
         + np.uint64(high)
@@ -132,15 +139,13 @@ def _select(start: Array, end: Array, inside: Array, ends_needed: int, keep: Arr
 
 
 @compiled
-def _bucket_checksums(start: Array, end: Array, candidate: Array) -> Array:
+def _bucket_checksums(start: Array, end: Array, candidate: Array, checksums: Array) -> None:
     """Sum the hashes of the forward listings of each bucket, minus those of the backward listings."""
-    checksums = np.zeros(1 << BUCKET_BITS, dtype=np.uint64)
     for e in range(start.shape[0]):
         if candidate[e]:
-            mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
+            mixed = _hash(start[e], end[e], np.int64(0))
             # The sign is computed without a branch, because the direction of an edge is unpredictable.
             checksums[mixed >> np.uint64(64 - BUCKET_BITS)] += np.uint64(2 * (start[e] < end[e]) - 1) * mixed
-    return checksums
 
 
 @compiled
@@ -148,7 +153,7 @@ def _resolve(start: Array, end: Array, candidate: Array, keep: Array, checksums:
     forward, total = 0, 0
     for e in range(start.shape[0]):
         if candidate[e]:
-            mixed = _hash(min(start[e], end[e]), max(start[e], end[e]), 0)
+            mixed = _hash(start[e], end[e], np.int64(0))
             symmetric = checksums[mixed >> np.uint64(64 - BUCKET_BITS)] == 0
             keep[e] = 1 - (symmetric & (start[e] > end[e]))
             candidate[e] = 1 - symmetric
@@ -176,7 +181,7 @@ def _find_bits(
         num += candidate[e] & ((start[e] > end[e]) == direction)
     for k in range(num):
         i, j = start[edges[k]], end[edges[k]]
-        bits[k] = _hash(min(i, j), max(i, j), seed) >> np.uint64(shift)
+        bits[k] = _hash(i, j, seed) >> np.uint64(shift)
     return num
 
 
@@ -189,11 +194,12 @@ def _mark(
     seed: int,
     shift: int,
     table: Array,
+    edges: Array,
+    bits: Array,
     shard: int,
     num_shards: int,
 ) -> None:
     """Set the bits of one direction. Each thread reads all edges, but writes only the bytes of its shard."""
-    edges, bits = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK, dtype=np.uint64)
     for first in range(0, start.shape[0], EDGES_PER_BLOCK):
         for k in range(_find_bits(start, end, candidate, direction, seed, shift, first, edges, bits)):
             byte = bits[k] >> np.uint64(3)
@@ -202,8 +208,17 @@ def _mark(
 
 
 @compiled
-def _clear(start: Array, end: Array, candidate: Array, direction: int, seed: int, shift: int, table: Array) -> None:
-    edges, bits = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK, dtype=np.uint64)
+def _clear(
+    start: Array,
+    end: Array,
+    candidate: Array,
+    direction: int,
+    seed: int,
+    shift: int,
+    table: Array,
+    edges: Array,
+    bits: Array,
+) -> None:
     for first in range(0, start.shape[0], EDGES_PER_BLOCK):
         for k in range(_find_bits(start, end, candidate, direction, seed, shift, first, edges, bits)):
             candidate[edges[k]] = (table[bits[k] >> np.uint64(3)] >> np.uint8(bits[k] & np.uint64(7))) & 1

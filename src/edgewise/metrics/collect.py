@@ -166,7 +166,7 @@ def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator
     joints = task.inputs.joints
     per_edge = 10 if joints is None else task.inputs.probs.shape[1] ** 2
     for ends, positions in _scored_edge_chunks(task, per_edge, progress):
-        start, end = task.records[ends[0]], task.records[ends[1]]
+        start, end = task.records.index_select(0, ends[0]), task.records.index_select(0, ends[1])
         elements = (
             product_elements(start, end) if joints is None else joint_elements(joints(ends, positions), start, end)
         )
@@ -193,7 +193,7 @@ def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterat
     joints, num_classes = task.inputs.joints, task.inputs.probs.shape[1]
     per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
     for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
-        ends = [task.records[node] for node in sets[:, part]]
+        ends = [task.records.index_select(0, node) for node in sets[:, part]]
         if joints is None:
             yield product_elements(*ends)
         else:
