@@ -15,8 +15,8 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from tempfile import TemporaryDirectory
+from typing import Any
 
-import numba
 import numpy as np
 import speed_page
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import binary_calibration_error
 
 import edgewise as ew
-from edgewise.kernels.dispatch import map_slices
+from edgewise.kernels.dispatch import map_slices, vectorized_sums
 from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.elements import node_records
 from edgewise.metrics.scoring_input import Binning, check_scoring_input
@@ -160,8 +160,8 @@ def compare_with_gathers(num_edges: int, two_way: bool) -> tuple[Cost, Cost]:
     return fast, gathers
 
 
-@numba.njit(nogil=True, fastmath=True, error_model="numpy")
-def bare_dots(probs, start, end, out):
+@vectorized_sums
+def bare_dots(probs: NDArray[Any], start: NDArray[Any], end: NDArray[Any], out: NDArray[Any]) -> None:
     """Compute Σ_c p_i(c) p_j(c) of each edge in the precision of the probabilities, and nothing else."""
     for e in range(len(start)):
         total = probs.dtype.type(0)

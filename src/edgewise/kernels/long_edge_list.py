@@ -113,7 +113,7 @@ def _block_buffers() -> tuple[Array, Array]:
 
 
 @compiled
-def _hash(i: int, j: int, seed: int) -> np.uint64:
+def _hash(i: int, j: int, seed: int | np.int64) -> np.uint64:
     """Hash a pair of nodes in any order to 64 bits, with two rounds of multiply and shift as in splitmix64."""
     low, high = (i, j) if i < j else (j, i)
     mixed = (
