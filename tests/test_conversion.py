@@ -1,5 +1,7 @@
 """Graphs, edges, labels and masks of many libraries give the scores of the plain arrays."""
 
+import subprocess
+import sys
 import warnings
 from types import SimpleNamespace
 
@@ -140,6 +142,15 @@ def test_labels_alone_score_nodes_only():
     assert ev.nodewise.count == 4 and ev.edgewise.count == ev.agree.count == 0
     assert np.isnan(ev.edgewise.nll) and np.isnan(ev.homophily)
     np.testing.assert_equal(ev.to_dict(), scores(PROBS, Y, []))
+
+
+def test_plain_inputs_import_no_graph_library():
+    code = (
+        "import sys, edgewise as ew; ew.evaluate([[0.5, 0.5], [0.2, 0.8]], [0, 1], [(0, 1)]); "
+        "print({'pandas', 'networkx', 'dgl', 'scipy.sparse', 'torch_geometric'} & set(sys.modules))"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
+    assert result.stdout.strip() == "set()"
 
 
 # Class names
