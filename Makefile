@@ -66,6 +66,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/inference.py --page docs/speed.md
 	$(BIN)/python benchmarks/models.py --page docs/speed.md
 	$(BIN)/python benchmarks/sweep.py --page docs/speed.md
+	$(BIN)/python benchmarks/report.py --page docs/speed.md
 
 data: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth

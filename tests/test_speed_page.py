@@ -12,7 +12,7 @@ from helpers.page_numbers import has_numbers
 
 HOME = Path(__file__).parents[1]
 BENCHMARKS, PAGE = HOME / "benchmarks", HOME / "docs" / "speed.md"
-SECTIONS = ("metrics", "inference", "models", "sweep")
+SECTIONS = ("metrics", "inference", "models", "sweep", "report")
 MODELS = ("GCN", "GAT", "GMNN", "EPFGNN")
 
 
@@ -73,6 +73,13 @@ def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchm
     for model in MODELS:
         for edgewise, plain, ratio in cells("models", f"{model} "):
             assert plain / edgewise == pytest.approx(ratio, rel=0.02)
+
+
+def test_labels_of_the_report_table_are_those_of_the_benchmark(load_benchmark):
+    benchmark = load_benchmark("report")
+    assert labels(section("report")) == labels(benchmark.as_table(1.0, 1.0, 1.0))
+    ((figure,),), ((plain, ratio),) = cells("report", "one figure"), cells("report", "the same")
+    assert plain / figure == pytest.approx(ratio, rel=0.02)
 
 
 def test_readme_has_the_numbers_of_the_tables():

@@ -39,12 +39,13 @@ def write_figures(results: Results, folder: Path) -> list[Path]:
             figure.set_layout_engine(None)
         for suffix in FIGURE_SUFFIXES:
             paths.append(folder / f"{name}{suffix}")
-            _save(figure, paths[-1])
+            save_figure(figure, paths[-1])
         plt.close(figure)
     return paths
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a figure atomically, in the format of the suffix."""
     replace_file(path, lambda file: figure.savefig(file, format=path.suffix[1:], dpi=150))
 
 
@@ -61,12 +62,17 @@ def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
     """Draw a row of reliability diagrams per model."""
+    panels = reliability_panels(results, reading, dataset)
+    return draw_grid(panels, f"{display_name(dataset)}, {READING_NAMES[reading]}")
+
+
+def reliability_panels(results: Results, reading: str, dataset: str) -> dict[str, list[Panel]]:
+    """Return the panels of all views for each model that has runs, by display name."""
     models = [model for model in results.models if results.views(reading, dataset, model, "nodewise")]
-    panels = {
+    return {
         display_name(model): [_panel(view, results.views(reading, dataset, model, view)) for view in VIEWS]
         for model in models
     }
-    return draw_grid(panels, f"{display_name(dataset)}, {READING_NAMES[reading]}")
 
 
 def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
