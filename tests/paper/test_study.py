@@ -279,6 +279,7 @@ def test_failing_graph_does_not_affect_others(two_graphs, tmp_path, monkeypatch)
     assert len(read_rows(tmp_path / ROWS_FILE)) == 3
 
 
+@pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # a small graph, on purpose
 def test_trained_predictors_have_finite_distances(monkeypatch):
     brief = {"GCN": {"max_epochs": 9}, "GAT": {"max_epochs": 9}, "GMNN": {"pretrain_epochs": 9, "round_epochs": 9}}
     brief |= {"EPFGNN": {"pretrain_epochs": 9, "rounds": 2, "steps": 9}, "JointGCN": {"max_epochs": 9, "folds": 2}}
