@@ -371,6 +371,8 @@ def test_diagram_shows_the_selection(opened: Opener, results: Results, dataset: 
     assert len(expected) == (4 if (dataset, view) == ("pubmed", "disagree") else 5)
     assert drawn_bins(page) == {row: filled(bins) for row, bins in expected.items()}
     assert page.locator("#diagram .fraction").count() == sum(len(filled(bins)) for bins in expected.values())
+    few = sum(bins["few"][place] for bins in expected.values() for place in filled(bins))
+    assert page.locator("#diagram .point.few").count() == few
     for row, bins in expected.items():
         shown = page.locator(f'.models label[data-model="{row}"] .value').text_content()
         assert shown == f"{100 * bins['ece']['mean']:.2f} ± {100 * bins['ece']['std']:.2f}"

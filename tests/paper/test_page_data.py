@@ -32,13 +32,13 @@ def view_result(count: list[int], confidence_sum: list[float], correct_sum: list
 
 
 def test_pool_bins_sums_the_bins_of_runs() -> None:
-    one = view_result([2, 0, 4], [0.4, 0.0, 3.6], [1, 0, 3], 0.1)
+    one = view_result([2, 0, 20], [0.4, 0.0, 18.0], [1, 0, 15], 0.1)
     other = view_result([1, 0, 0], [0.3, 0.0, 0.0], [0, 0, 0], 0.3)
     pooled = pool_bins([one, other])
-    assert pooled["count"] == [3, 0, 4]
+    assert pooled["count"] == [3, 0, 20]
     assert pooled["confidence"] == [pytest.approx(0.7 / 3, abs=1e-6), None, 0.9]
     assert pooled["accuracy"] == [pytest.approx(1 / 3, abs=1e-6), None, 0.75]
-    assert pooled["filled"] == [2, 0, 1]
+    assert pooled["few"] == [True, True, False]  # fewer than 10 per run
     # The mean over runs, not the ECE of the summed bins.
     assert pooled["ece"] == {"mean": 0.2, "std": 0.1, "runs": 2}
     assert pooled["runs"] == 2

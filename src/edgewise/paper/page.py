@@ -56,6 +56,7 @@ from edgewise.paper.score_rows import (
     summarize,
 )
 from edgewise.paper.text_tables import printed_rows, score_cell
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
 from edgewise.sweep.progress import format_duration
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
@@ -288,6 +289,7 @@ def page_data(results: Results) -> Document:
         "calibrators": {name: display_name(name) for name in calibrators},
         "calibrator": STRUCTURED if STRUCTURED in calibrators else next(reversed(calibrators), None),
         "calibrated": {calibrated_row(model): model for model in models},
+        "minBinCount": MIN_BIN_COUNT,
         "markers": {row: row_style(row).marker for row in styled_rows(results)},
         "datasets": {
             dataset: {
@@ -339,7 +341,8 @@ def source_data(runs: Sequence[Run], prediction: str) -> Document:
 def pool_bins(results: Sequence[ViewResult]) -> Document:
     """Sum the bins of runs. The ECE is the mean over the runs, not that of the summed bins.
 
-    ``filled`` is the number of runs in which a bin has elements. Confidence and accuracy of an empty bin are null.
+    ``few`` states whether a bin has fewer than ``MIN_BIN_COUNT`` elements per run. Confidence and accuracy of an empty
+    bin are null.
     """
     count = _sum_columns(result.bins.count for result in results)
     mean, std, num_runs = summarize(result.ece for result in results)
@@ -347,9 +350,7 @@ def pool_bins(results: Sequence[ViewResult]) -> Document:
         "count": [int(n) for n in count],
         "confidence": _means(_sum_columns(result.bins.confidence_sum for result in results), count),
         "accuracy": _means(_sum_columns(result.bins.correct_sum for result in results), count),
-        "filled": [
-            sum(n > 0 for n in of_bin) for of_bin in zip(*(result.bins.count for result in results), strict=True)
-        ],
+        "few": [n < MIN_BIN_COUNT * len(results) for n in count],
         "runs": len(results),
         "ece": {"mean": round_or_none(mean), "std": round_or_none(std), "runs": num_runs} if num_runs else None,
     }

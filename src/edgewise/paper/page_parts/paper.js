@@ -268,11 +268,11 @@
       if (withGaps) group.append(line("gap", ...perfect, ...at(k)));
     }
     for (const k of filled(bins)) {
-      // No line across empty bins, which have no accuracy.
-      if (bins.count[k + 1]) group.append(stroke(at(k), at(k + 1)));
+      // No line through bins with few elements or across empty ones.
+      if (!bins.few[k] && k + 1 < bins.few.length && !bins.few[k + 1]) group.append(stroke(at(k), at(k + 1)));
     }
     for (const k of filled(bins)) {
-      const kind = bins.filled[k] < bins.runs ? "point partly" : "point";
+      const kind = bins.few[k] ? "point few" : "point";
       group.append(mark(row, ...at(k), 4.2, { class: kind, "data-bin": k }));
     }
     return group;
@@ -280,8 +280,8 @@
 
   function caption(shown) {
     const names = [data.datasets[state.chart].label, data.views[state.view], data.readings[state.reading].label];
-    const hasHollow = shown.some(({ bins }) => bins.filled.some((runs) => runs && runs < bins.runs));
-    const hollow = hasHollow ? " Hollow markers: bins that are empty in some runs." : "";
+    const hasHollow = shown.some(({ bins }) => filled(bins).some((k) => bins.few[k]));
+    const hollow = hasHollow ? ` Hollow markers: bins with fewer than ${data.minBinCount} elements per run.` : "";
     const runs = shown.map(({ row, bins }) => `${nameOf(row)} ${bins.runs}`).join(", ");
     const differ = new Set(shown.map(({ bins }) => bins.runs)).size > 1 ? ` Runs: ${runs}.` : "";
     byId("diagram-caption").textContent = `${names.join(", ")}; bins summed over all runs.${differ}${hollow}`;
