@@ -79,7 +79,7 @@ def main() -> None:
     print(f"memory   {peak / 1e9:.2f} GB at peak, including Python, torch and the mapped files")
     print(f"joints   {4e-9 * listed * NUM_CLASSES**2:,.0f} GB for the joints of all listed edges in float32")
     print("\nThe same from the command line, in the folder of the files (--folder keeps them):\n")
-    print("  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy --no-same-label")
+    print("  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import edgewise as ew
 from edgewise.validation import MAX_SEED, check_seed
 from test_cli import assert_refused, options, run, save_npy
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
+
 Y = torch.tensor([0, 1] * 6)
 EDGE_INDEX = torch.tensor([[*range(11)], [*range(1, 12)]])
 DATA = Data(x=torch.eye(12), edge_index=torch.cat([EDGE_INDEX, EDGE_INDEX.flip(0)], 1), y=Y)

@@ -7,6 +7,8 @@ import torch
 import edgewise as ew
 from edgewise.posterior import as_posterior
 
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # a graph of three nodes
+
 PROBS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
 Y, EDGE_INDEX = torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]])
 

@@ -19,6 +19,9 @@ from edgewise.version import versions
 from helpers.quick_recipes import QUICK_RECIPES
 from helpers.run_numbers import numbers
 
+# The workers of a sweep hide this warning; these tests call the runner without workers.
+pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")
+
 START = datetime.now(UTC).replace(microsecond=0)  # runs record whole seconds
 
 
