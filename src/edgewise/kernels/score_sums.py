@@ -5,16 +5,19 @@ tensors: the terms are the same float64 expressions, and sums are exact. ``field
 node's record. ``unit`` and ``fraction_bits`` define how a number is rounded to fixed point, ``low_bits`` how it is
 split into limbs.
 
-Edges are processed in blocks. One loop computes the terms of a block into buffers that fit the second-level cache, and
+Edges are processed in blocks. Loops compute the terms of a block into buffers that fit the second-level cache, and
 another one, the same for all kinds of elements, sums them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import lower_builtin, type_callable
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,9 +26,8 @@ from edgewise.kernels.dispatch import compiled, map_slices
 Array = NDArray[Any]
 
 EDGES_PER_BLOCK = 1 << 13
-TERMS_PER_PARTIAL_SUM = 1 << 10
-ROWS_PER_FETCH = 128
-CLASSES_PER_CACHE_LINE = 16  # of float32
+EDGES_PER_PREFETCH = 8  # edges between the prefetch of a row and its use
+BYTES_PER_CACHE_LINE = 64
 ONE_AS_INTEGER = int(np.float64(1.0).view(np.int64))  # the bits of 1.0
 
 
@@ -63,15 +65,11 @@ def _reduce_nodes(probs: Array, y: Array, out: Array, unit: float) -> None:
 
 
 class _Terms(NamedTuple):
-    """Buffers for the terms of a block of elements.
-
-    ``view`` is 0 for elements of the first table and 1 for those of the second. ``cell`` is view · n_bins + bin.
-    ``counts`` holds 1 in its lower half and correctness in its upper half.
-    """
+    """Buffers for the terms of a block of elements. ``view`` is the index of an element's table, 0 or 1."""
 
     view: Array
-    cell: Array
-    counts: Array
+    bin: Array
+    correct: Array
     confidence: Array
     nll: Array
     brier: Array
@@ -95,88 +93,48 @@ def sum_elements(
     fraction_bits: int,
     low_bits: int,
 ) -> Int[Tensor, "groups rows 4"]:
-    """Sum elements into one table per group, at most two."""
-    integers = group, group * n_bins + bins, 1 + (correct.long() << 32)
-    terms = [column.contiguous().numpy() for column in (*integers, confidence, nll, brier)]
+    """Sum elements into one table per group."""
+    columns = group, bins, correct.long(), confidence, nll, brier
+    terms = [column.contiguous().numpy() for column in columns]
 
     def sum_slice(lo: int, hi: int) -> Array:
-        tables = _Tables(n_bins, fraction_bits, low_bits)
-        tables.add(hi - lo, _Terms(*(column[lo:hi] for column in terms)))
-        return tables.sums
+        tables = np.zeros((n_groups, n_bins + 2, 4), dtype=np.int64)
+        _sum_terms(hi - lo, *_Terms(*(column[lo:hi] for column in terms)), 2.0**fraction_bits, low_bits, tables)
+        return tables
 
-    return torch.from_numpy(np.stack(map_slices(sum_slice, len(bins))).sum(0)[:n_groups])
-
-
-class _Tables:
-    """Two tables of sums, and the memory for partial sums."""
-
-    def __init__(self, n_bins: int, fraction_bits: int, low_bits: int):
-        self.sums = np.zeros((2, n_bins + 2, 4), dtype=np.int64)
-        self._count, self._confidence = (np.empty(2 * n_bins, dtype=np.int64) for _ in range(2))
-        self._options = n_bins, 2.0**fraction_bits, low_bits
-
-    def add(self, num: int, terms: _Terms) -> None:
-        """Add the first ``num`` terms of a block."""
-        _sum_terms(num, *terms, *self._options, self._count, self._confidence, self.sums)
+    return _sum_slices(sum_slice, len(bins))
 
 
 @compiled
 def _sum_terms(
     num: int,
     views: Array,
-    cells: Array,
-    counts: Array,
+    bins: Array,
+    correct: Array,
     confidences: Array,
     nlls: Array,
     briers: Array,
-    n_bins: int,
     one: float,
     low_bits: int,
-    count: Array,
-    confidence: Array,
     tables: Array,
 ) -> None:
-    """Add terms to the two tables (see `edgewise.metrics.sums`).
-
-    Partial sums of confidences and Brier scores do not overflow a fixed-point int64, so they are split into limbs once
-    per partial sum. Terms of the second table are also summed separately, with a mask instead of a branch, because the
-    view of an edge is unpredictable.
-    """
-    low_mask = (1 << low_bits) - 1
-    for first in range(0, num, TERMS_PER_PARTIAL_SUM):
-        count[:] = 0
-        confidence[:] = 0
-        nll_high = nll_low = brier = impossible = np.int64(0)
-        second_high = second_low = second_brier = second_impossible = np.int64(0)
-        for k in range(first, min(first + TERMS_PER_PARTIAL_SUM, num)):
-            mask = -views[k]
-            count[cells[k]] += counts[k]
-            confidence[cells[k]] += np.int64(np.rint(confidences[k] * one))
-            is_impossible = np.int64(nlls[k] == np.inf)
-            fixed = np.int64(np.rint((0.0 if is_impossible else nlls[k]) * one))
-            high, low = fixed >> low_bits, fixed & low_mask
-            fixed = np.int64(np.rint(briers[k] * one))
-            nll_high, nll_low, brier = nll_high + high, nll_low + low, brier + fixed
-            impossible += is_impossible
-            second_high, second_low = second_high + (high & mask), second_low + (low & mask)
-            second_brier, second_impossible = second_brier + (fixed & mask), second_impossible + (is_impossible & mask)
-        for view in range(2):
-            for row in range(n_bins):
-                cell = view * n_bins + row
-                tables[view, row, 0] += count[cell] & 0xFFFFFFFF
-                tables[view, row, 1] += count[cell] >> 32
-                tables[view, row, 2] += confidence[cell] >> low_bits
-                tables[view, row, 3] += confidence[cell] & low_mask
-        tables[0, n_bins, 0] += nll_high - second_high
-        tables[0, n_bins, 1] += nll_low - second_low
-        tables[0, n_bins, 2] += (brier - second_brier) >> low_bits
-        tables[0, n_bins, 3] += (brier - second_brier) & low_mask
-        tables[0, n_bins + 1, 0] += impossible - second_impossible
-        tables[1, n_bins, 0] += second_high
-        tables[1, n_bins, 1] += second_low
-        tables[1, n_bins, 2] += second_brier >> low_bits
-        tables[1, n_bins, 3] += second_brier & low_mask
-        tables[1, n_bins + 1, 0] += second_impossible
+    """Add terms to the tables of their views (see `edgewise.metrics.sums`)."""
+    low_mask, n_bins = (1 << low_bits) - 1, tables.shape[1] - 2
+    for k in range(num):
+        view, row = views[k], bins[k]
+        fixed = np.int64(np.rint(confidences[k] * one))
+        tables[view, row, 0] += 1
+        tables[view, row, 1] += correct[k]
+        tables[view, row, 2] += fixed >> low_bits
+        tables[view, row, 3] += fixed & low_mask
+        impossible = nlls[k] == np.inf
+        fixed = np.int64(np.rint((0.0 if impossible else nlls[k]) * one))
+        tables[view, n_bins, 0] += fixed >> low_bits
+        tables[view, n_bins, 1] += fixed & low_mask
+        fixed = np.int64(np.rint(briers[k] * one))
+        tables[view, n_bins, 2] += fixed >> low_bits
+        tables[view, n_bins, 3] += fixed & low_mask
+        tables[view, n_bins + 1, 0] += impossible
 
 
 @compiled
@@ -201,41 +159,51 @@ def sum_independent_edges(
 
     ``touched`` is updated in place: the nodes that have an edge of each view.
     """
-    nodes = _structured_view(records, fields)
+    nodes, one = _structured_view(records, fields), 2.0**fraction_bits
     flags = []
 
-    def block_terms() -> Callable[..., int]:
+    def sum_slice(lo: int, hi: int) -> Array:
         # Each thread has its own flags, to avoid false sharing of cache lines.
         seen = np.zeros((2, len(nodes)), dtype=np.bool_)
         flags.append(torch.from_numpy(seen))
-        ends = np.empty((2, EDGES_PER_BLOCK), dtype=np.int64)
-        return lambda start, end, kept, terms: _edge_terms(nodes, start, end, kept, ends, seen, n_bins, right, *terms)
+        tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
+        for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
+            _edge_terms(nodes, start, end, seen, n_bins, right, *terms)
+            _sum_terms(len(start), *terms, one, low_bits, tables)
+        return tables
 
-    total = _sum_blocks(block_terms, edge_index, keep, n_bins, fraction_bits, low_bits)
+    total = _sum_slices(sum_slice, len(keep))
     for seen in flags:
         touched |= seen
     return total
 
 
-def _sum_blocks(
-    block_terms: Callable[[], Callable[..., int]],
-    edge_index: Int[Tensor, "2 edges"],
-    keep: Bool[Tensor, " edges"],
-    n_bins: int,
-    fraction_bits: int,
-    low_bits: int,
-) -> Int[Tensor, "2 rows 4"]:
-    """Sum the terms of blocks of edges. Each thread calls ``block_terms`` once for a function that computes them."""
-    arrays = edge_index[0].numpy(), edge_index[1].numpy(), keep.numpy()
+def _sum_slices(sum_slice: Callable[[int, int], Array], length: int) -> Int[Tensor, "*shape"]:
+    return torch.from_numpy(np.stack(map_slices(sum_slice, length)).sum(0))
 
-    def sum_slice(lo: int, hi: int) -> Array:
-        compute, terms, tables = block_terms(), _Terms.empty(EDGES_PER_BLOCK), _Tables(n_bins, fraction_bits, low_bits)
-        for first in range(lo, hi, EDGES_PER_BLOCK):
-            block = slice(first, min(first + EDGES_PER_BLOCK, hi))
-            tables.add(compute(*(array[block] for array in arrays), terms), terms)
-        return tables.sums
 
-    return torch.from_numpy(np.stack(map_slices(sum_slice, len(keep))).sum(0))
+def _kept_blocks(edge_index: Int[Tensor, "2 edges"], keep: Bool[Tensor, " edges"]) -> Iterator[tuple[Array, Array]]:
+    """Yield the ends of the kept edges in blocks. They are copied only if necessary."""
+    (start, end), kept = edge_index.numpy(), keep.numpy()
+    ends = np.empty((2, EDGES_PER_BLOCK), dtype=np.int64)
+    usable = start.dtype == ends.dtype and start.flags.c_contiguous
+    for first in range(0, len(kept), EDGES_PER_BLOCK):
+        block = slice(first, first + EDGES_PER_BLOCK)
+        if usable and kept[block].all():
+            yield start[block], end[block]
+        else:
+            num = _copy_kept(start[block], end[block], kept[block], ends)
+            yield ends[0, :num], ends[1, :num]
+
+
+@compiled
+def _copy_kept(start: Array, end: Array, kept: Array, ends: Array) -> int:
+    """Copy the ends of the kept edges, and return their number."""
+    num = 0
+    for e in range(len(start)):
+        ends[0, num], ends[1, num] = start[e], end[e]
+        num += kept[e]
+    return num
 
 
 @compiled
@@ -243,40 +211,33 @@ def _edge_terms(
     nodes: Array,
     start: Array,
     end: Array,
-    kept: Array,
-    ends: Array,
     seen: Array,
     n_bins: int,
     right: bool,
     views: Array,
-    cells: Array,
-    counts: Array,
+    bins: Array,
+    correct: Array,
     confidences: Array,
     nlls: Array,
     briers: Array,
-) -> int:
-    """Compute the terms of the kept edges, flag their ends in ``seen``, and return their number.
+) -> None:
+    """Compute the terms of edges, and flag their ends in ``seen``.
 
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
     """
-    num = 0
-    for e in range(len(start)):
-        ends[0, num], ends[1, num] = start[e], end[e]
-        num += kept[e]
-    for k in range(num):
-        i, j = nodes[ends[0, k]], nodes[ends[1, k]]
+    for k in range(len(start)):
+        i, j = nodes[start[k]], nodes[end[k]]
         code_i, code_j = np.int64(i.code), np.int64(j.code)
         confidence = i.confidence * j.confidence
         views[k] = (code_i >> 1) != (code_j >> 1)
-        cells[k] = views[k] * n_bins + _bin_index(confidence, n_bins, right)
-        counts[k] = 1 + ((code_i & code_j & 1) << 32)
+        bins[k] = _bin_index(confidence, n_bins, right)
+        correct[k] = code_i & code_j & 1
         confidences[k], nlls[k] = confidence, i.nll + j.nll
         briers[k] = 1.0 - 2.0 * (i.p_true * j.p_true) + i.square_sum * j.square_sum
-    for k in range(num):
-        seen[views[k], ends[0, k]] = True
-        seen[views[k], ends[1, k]] = True
-    return num
+    for k in range(len(start)):
+        seen[views[k], start[k]] = True
+        seen[views[k], end[k]] = True
 
 
 def sum_same_label(
@@ -284,6 +245,7 @@ def sum_same_label(
     y: Int[Tensor, " nodes"],
     edge_index: Int[Tensor, "2 edges"],
     keep: Bool[Tensor, " edges"],
+    recompute_small: Callable[[Tensor, Tensor], Tensor],
     product_bits: int,
     small_bits: int,
     n_bins: int,
@@ -294,80 +256,122 @@ def sum_same_label(
     """Sum the event "both ends have the same label" over the kept edges of independent nodes.
 
     ``product_bits`` and ``small_bits`` are the constants of `edgewise.metrics.elements.product_same_label_elements`.
+    ``recompute_small`` returns precise probabilities of the outcomes of edges, given their ends and the probabilities
+    below 2^-small_bits.
     """
-    rows, labels = probs.numpy(), y.int().numpy()
-    options = 0.5**product_bits, 0.5**small_bits, 2.0**small_bits, n_bins, right
+    rows, one = probs.numpy(), 2.0**fraction_bits
+    labels = y.to(torch.int8 if probs.shape[1] <= 128 else torch.int32).numpy()  # less memory, so more cache hits
+    line, options = BYTES_PER_CACHE_LINE // rows.itemsize, (0.5**product_bits, right, one, low_bits)
 
-    def block_terms() -> Callable[..., int]:
-        ends = np.empty((2, EDGES_PER_BLOCK), dtype=np.int64)
+    def sum_slice(lo: int, hi: int) -> Array:
+        table = np.zeros((n_bins + 2, 4), dtype=np.int64)
+        totals, p_outcomes = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK)
+        same, bins = np.empty(EDGES_PER_BLOCK, dtype=np.bool_), np.empty(EDGES_PER_BLOCK, dtype=np.int32)
+        for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
+            p_outcome = p_outcomes[: len(start)]
+            _sum_row_products(rows, start, end, line, totals)
+            _sum_same_label(labels, start, end, *options, totals, same, bins, p_outcome, table)
+            if p_outcome.min(initial=1.0) < 0.5**small_bits:
+                small = np.flatnonzero(p_outcome < 0.5**small_bits)
+                ends = torch.from_numpy(np.stack((start[small], end[small])))
+                p_outcome[small] = recompute_small(ends, torch.from_numpy(p_outcome[small])).numpy()
+            torch.from_numpy(p_outcome).log_()  # the same logarithm as with tensors
+            _sum_nlls(p_outcome, one, low_bits, table)
+        return table
 
-        def compute(start: Array, end: Array, kept: Array, terms: _Terms) -> int:
-            num, _ = _same_label_terms(rows, labels, start, end, kept, ends, *options, *terms)
-            torch.from_numpy(terms.nll[:num]).log_().neg_()  # the same logarithm as with tensors
-            return int(num)
+    return _sum_slices(sum_slice, len(keep))
 
-        return compute
 
-    return _sum_blocks(block_terms, edge_index, keep, n_bins, fraction_bits, low_bits).sum(0)
+def _prefetch(rows: Array, i: int, c: int) -> None:
+    """Start to load the cache line of an entry. Without compilation, nothing happens."""
+
+
+@type_callable(_prefetch)  # type: ignore[untyped-decorator]
+def _type_prefetch(context: Any) -> Callable[..., Any]:
+    def typer(rows: Any, i: Any, c: Any) -> Any:
+        return types.void
+
+    return typer
+
+
+@lower_builtin(_prefetch, types.Array, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
+def _lower_prefetch(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    kind, number = signature.args[0], ir.IntType(32)
+    array = context.make_array(kind)(context, builder, args[0])
+    entry = cgutils.get_item_pointer(context, builder, kind, array, args[1:], wraparound=False)
+    signature = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    read, keep_in_all_caches, data = (ir.Constant(number, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(entry, cgutils.voidptr_t), read, keep_in_all_caches, data])
+    return context.get_dummy_value()
 
 
 @compiled
-def _same_label_terms(
-    probs: Array,
+def _sum_row_products(probs: Array, start: Array, end: Array, line: int, totals: Array) -> None:
+    """Compute Σ_c p_i(c) p_j(c) of each edge as a multiple of 2^-52.
+
+    Rows are far apart in memory, so they are prefetched, ``line`` classes at a time. The conversion of a sum to a
+    float64 is left to another loop, because it would delay this one.
+    """
+    num, classes = len(start), probs.shape[1]
+    lines = (classes + line - 1) // line
+    for k in range(num):
+        later = min(k + EDGES_PER_PREFETCH, num - 1)
+        for part in range(lines):
+            _prefetch(probs, start[later], part * line)
+            _prefetch(probs, end[later], part * line)
+        i, j, total = start[k], end[k], np.int64(0)
+        for c in range(classes):
+            total += np.float64(1.0 + np.float64(probs[i, c]) * np.float64(probs[j, c])).view(np.int64)
+        totals[k] = total - classes * ONE_AS_INTEGER
+
+
+@compiled
+def _sum_same_label(
     labels: Array,
     start: Array,
     end: Array,
-    kept: Array,
-    ends: Array,
     unit: float,
-    small: float,
-    scale: float,
-    n_bins: int,
     right: bool,
-    views: Array,
-    cells: Array,
-    counts: Array,
-    confidences: Array,
+    one: float,
+    low_bits: int,
+    totals: Array,
+    same: Array,
+    bins: Array,
     p_outcomes: Array,
-    briers: Array,
-) -> tuple[int, float]:
-    """Compute the terms of the kept edges, with the probability of the outcome instead of its NLL.
+    table: Array,
+) -> None:
+    """Sum all terms but the NLL of edges with probabilities ``totals`` · ``unit``, and compute ``p_outcomes``.
 
-    Return their number. Rows of probabilities are far apart in memory, so one loop first reads a number of each cache
-    line, many at once, and the next one finds them in the cache. The maximum of these numbers is returned, because the
-    compiler would drop a loop without a result.
+    The loop over the bins is short, so that the compiler can use SIMD instructions for the rest.
     """
-    num, classes, highest = 0, probs.shape[1], 0.0
-    for e in range(len(start)):
-        ends[0, num], ends[1, num] = start[e], end[e]
-        num += kept[e]
-    for first in range(0, num, ROWS_PER_FETCH):
-        last = min(first + ROWS_PER_FETCH, num)
-        for k in range(first, last):
-            i, j = ends[0, k], ends[1, k]
-            views[k] = labels[i] != labels[j]
-            if classes > CLASSES_PER_CACHE_LINE:
-                for c in range(0, classes, CLASSES_PER_CACHE_LINE):
-                    highest = max(highest, max(probs[i, c], probs[j, c]))
-        for k in range(first, last):
-            i, j, total = ends[0, k], ends[1, k], np.int64(0)
-            for c in range(classes):
-                total += np.float64(1.0 + np.float64(probs[i, c]) * np.float64(probs[j, c])).view(np.int64)
-            cells[k] = total - classes * ONE_AS_INTEGER
-    for k in range(num):
-        p_same = min(cells[k] * unit, 1.0)
-        p_outcome = 1.0 - p_same if views[k] else p_same
-        cells[k] = views[k] * n_bins + _bin_index(p_same, n_bins, right)
-        counts[k] = 1 + ((1 - views[k]) << 32)
-        confidences[k], p_outcomes[k] = p_same, p_outcome
-        briers[k] = 2.0 * ((1.0 - p_outcome) * (1.0 - p_outcome))
-    for k in range(num):
-        if p_outcomes[k] < small:
-            i, j, total = ends[0, k], ends[1, k], np.int64(0)
-            if not views[k]:
-                for c in range(classes):
-                    product = np.float64(probs[i, c]) * np.float64(probs[j, c]) * scale
-                    total += np.float64(1.0 + product).view(np.int64)
-                p_outcomes[k] = (total - classes * ONE_AS_INTEGER) * unit * small
-            p_outcomes[k] = max(p_outcomes[k], np.float64(probs[i, labels[i]]) * np.float64(probs[j, labels[j]]))
-    return num, highest
+    low_mask, n_bins, high, low = (1 << low_bits) - 1, len(table) - 2, np.int64(0), np.int64(0)
+    for k in range(len(start)):
+        same[k] = labels[start[k]] == labels[end[k]]
+    for k in range(len(start)):
+        p = min(totals[k] * unit, 1.0)
+        p_outcome = p if same[k] else 1.0 - p
+        bins[k], p_outcomes[k], totals[k] = _bin_index(p, n_bins, right), p_outcome, np.int64(np.rint(p * one))
+        brier = np.int64(np.rint(2.0 * ((1.0 - p_outcome) * (1.0 - p_outcome)) * one))
+        high, low = high + (brier >> low_bits), low + (brier & low_mask)
+    table[n_bins, 2] += high
+    table[n_bins, 3] += low
+    for k in range(len(start)):
+        row, fixed = bins[k], totals[k]
+        table[row, 0] += 1
+        table[row, 1] += same[k]
+        table[row, 2] += fixed >> low_bits
+        table[row, 3] += fixed & low_mask
+
+
+@compiled
+def _sum_nlls(log_p: Array, one: float, low_bits: int, table: Array) -> None:
+    """Sum negative logarithms of probabilities, and count those of zero."""
+    low_mask, n_bins, high, low, zeros = (1 << low_bits) - 1, len(table) - 2, np.int64(0), np.int64(0), np.int64(0)
+    for k in range(len(log_p)):
+        is_zero = log_p[k] == -np.inf
+        fixed = np.int64(np.rint((0.0 if is_zero else -log_p[k]) * one))
+        high, low, zeros = high + (fixed >> low_bits), low + (fixed & low_mask), zeros + is_zero
+    table[n_bins, 0] += high
+    table[n_bins, 1] += low
+    table[n_bins + 1, 0] += zeros

@@ -26,6 +26,7 @@ from edgewise.metrics.elements import (
     node_records,
     product_elements,
     product_same_label_elements,
+    recompute_small_outcomes,
 )
 from edgewise.metrics.scoring_input import Binning, ScoringInput
 from edgewise.metrics.sums import (
@@ -133,7 +134,11 @@ def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | No
     (probs, y, edge_index, _, joints), n_bins = task.inputs, binning.n_bins
     if joints is None and binning.kind == "width" and worth_compiling(probs) and worth_compiling(task.keep):
         total = torch.zeros(n_bins + 2, 4, dtype=torch.long)
-        options = SAME_LABEL_BITS, SMALL_BITS, n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
+
+        def recompute(ends: Tensor, p_outcome: Tensor) -> Tensor:
+            return recompute_small_outcomes(probs, ends.long(), y[ends.long()].long(), p_outcome)
+
+        options = recompute, SAME_LABEL_BITS, SMALL_BITS, n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
         for part in slices(len(task.keep), EDGES_PER_REPORT):
             table = kernels.score_sums.sum_same_label(probs, y, edge_index[:, part], task.keep[part], *options)
             total += carry_tables(table, n_bins)

@@ -108,17 +108,32 @@ def product_same_label_elements(
     The probability of the outcome, P or 1 - P, has an absolute error of about 10^-16. If it is small, P is computed
     with a smaller unit, and the probability of the outcome is at least that of the labels (see `_event_elements`).
     """
-    products = probs.index_select(0, ends[0]).double().mul_(probs.index_select(0, ends[1]))
     outcome: Tensor = labels[0] == labels[1]
-    p_same = _sum_products(products).clamp(max=1.0)
+    p_same = _sum_products(_row_products(probs, ends)).clamp(max=1.0)
     p_outcome = torch.where(outcome, p_same, 1.0 - p_same)
     brier = 2.0 * (1.0 - p_outcome).square()
     small = (p_outcome < 0.5**SMALL_BITS).nonzero().squeeze(1)
     if len(small):
-        precise = _sum_products(products[small] * 2.0**SMALL_BITS) * 0.5**SMALL_BITS
-        p_labels = probs[ends[:, small], labels[:, small]].double().prod(0)
-        p_outcome[small] = torch.where(outcome[small], precise, p_outcome[small]).maximum(p_labels)
+        p_outcome[small] = recompute_small_outcomes(probs, ends[:, small], labels[:, small], p_outcome[small])
     return Elements(p_same, outcome, -p_outcome.log(), brier)
+
+
+def recompute_small_outcomes(
+    probs: Float[Tensor, "nodes classes"],
+    ends: Int[Tensor, "2 edges"],
+    labels: Int[Tensor, "2 edges"],
+    p_outcome: Float[Tensor, " edges"],
+) -> Float[Tensor, " edges"]:
+    """Return P(same label) with a smaller unit, and probabilities of outcomes that are at least those of the labels."""
+    precise = _sum_products(_row_products(probs, ends) * 2.0**SMALL_BITS) * 0.5**SMALL_BITS
+    p_labels = probs[ends, labels].double().prod(0)
+    return torch.where(labels[0] == labels[1], precise, p_outcome).maximum(p_labels)
+
+
+def _row_products(
+    probs: Float[Tensor, "nodes classes"], ends: Int[Tensor, "2 edges"]
+) -> Float[Tensor, "edges classes"]:
+    return probs.index_select(0, ends[0]).double().mul_(probs.index_select(0, ends[1]))
 
 
 def _sum_products(products: Float[Tensor, "rows classes"]) -> Float[Tensor, " rows"]:
