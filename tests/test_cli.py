@@ -433,6 +433,16 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
         lambda new: {**new, "mask": new["labels"] >= 0},
     ),
     (
+        {"labels": np.array([0, -1, 1, 1]), "mask": np.array([0, 1, 1, 1])},
+        "--mask: np.save('FILE.npy', np.asarray(mask, bool) & np.isin(y, range(2)))",
+        lambda new: {**new, "mask": np.asarray(new["mask"], bool) & np.isin(new["labels"], range(2))},
+    ),
+    (
+        {"labels": np.array([-1, -1, 1, 1])},
+        "pass --classes FILE, with the lines -1 and 1",
+        lambda new: {**new, "classes": np.array([-1, 1])},
+    ),
+    (
         {"labels": np.array([0, 0, 1, -99]), "mask": np.array([1, 1, 1, 0])},
         "save np.maximum(y, -1)",
         lambda new: {**new, "labels": np.maximum(new["labels"], -1)},

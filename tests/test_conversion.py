@@ -102,6 +102,19 @@ def test_stored_zeros_and_repeated_entries_of_an_adjacency_are_not_further_edges
     )
 
 
+def test_repeated_entries_of_an_adjacency_do_not_cancel():
+    row, column = [0, 0, 1, 2, 0], [1, 1, 2, 3, 3]
+    values = np.array([1, -1, 1, 1, 1])
+    overflow = np.ones(256 + 3, np.uint8), ([*[0] * 256, 1, 2, 0], [*[1] * 256, 2, 3, 3])
+    stored_twice = SparseTensor(*torch.tensor([row, column]), torch.tensor(values))
+    assert_plain_scores(PROBS, Y, stored_twice, mask=MASK)
+    for data, index in ((values, (row, column)), overflow):
+        for matrix in (sp.coo_array((data, index), shape=(4, 4)), sp.coo_matrix((data, index), shape=(4, 4))):
+            assert_plain_scores(PROBS, Y, matrix, mask=MASK)
+        tensor = torch.sparse_coo_tensor(index, torch.tensor(data), (4, 4), check_invariants=True)
+        assert_plain_scores(PROBS, Y, tensor, mask=MASK)
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -177,6 +190,13 @@ def test_integer_labels_are_looked_up_among_integer_names(labels):
     assert_plain_scores(PROBS, labels, EDGES, mask=MASK, class_names=np.array([1.0, 2.0]))
 
 
+@pytest.mark.parametrize("names", [[1, 2], [1.0, 2.0], np.array([1.0, 2.0])], ids=["integers", "floats", "array"])
+def test_whole_floats_name_classes_like_integers(names):
+    assert_plain_scores(PROBS, Y + 1, EDGES, mask=MASK, class_names=names)
+    assert_plain_scores(pd.DataFrame(PROBS.numpy(), columns=names), Y + 1, EDGES, mask=MASK)
+    assert "class_names" in refused(PROBS, Y + 1, EDGES, class_names=[1.0, float("inf")])
+
+
 def test_boolean_labels_are_looked_up_among_the_classes_of_a_classifier():
     assert_plain_scores(PROBS, Y.bool(), EDGES, mask=MASK, class_names=np.array([False, True]))
 
@@ -215,9 +235,16 @@ def assert_graph_scores(graph):
         calibrated = calibrator.fit(PROBS.log(), graph, split)
         assert torch.equal(calibrated.posterior().node, expected.posterior().node)
         assert torch.equal(calibrated.apply(PROBS.log(), graph).node, expected.posterior().node)
-    joints = ew.IndependentPosterior(PROBS).joint(graph)
-    assert joints.shape == (4, 2, 2)
-    assert_same_joints(PROBS, graph, mask=MASK, edge_probs=joints)
+
+
+# Joints of edges (2, 0), (1, 3): rows are labels of the first node, columns of the second.
+DIRECTED_PAIRS = [(2, 0), (1, 3)]
+DIRECTED_JOINTS = torch.tensor([[[0.1, 0.1], [0.7, 0.1]], [[0.2, 0.0], [0.8, 0.0]]], dtype=torch.float64)
+DIRECTED_NLL = -(np.log(0.7) + np.log(0.8)) / 2  # of the labels (1, 0) and (1, 0)
+
+
+def assert_directed_joints(graph):
+    assert ew.evaluate(PROBS, Y, graph, edge_probs=DIRECTED_JOINTS).edgewise.nll == pytest.approx(DIRECTED_NLL)
 
 
 @pytest.mark.slow
@@ -257,6 +284,47 @@ def test_networkx_graphs_of_other_kinds():
 
 
 @pytest.mark.slow
+def test_joints_of_a_networkx_graph_need_directions():
+    nx = pytest.importorskip("networkx")
+    for kind in (nx.Graph, nx.MultiGraph):
+        graph = kind()
+        graph.add_nodes_from(range(4))
+        graph.add_edges_from(DIRECTED_PAIRS)  # lists (2, 0) as (0, 2)
+        assert "list of tuples (start, end)" in refused(PROBS, Y, graph, edge_probs=DIRECTED_JOINTS)
+    directed = nx.DiGraph()
+    directed.add_nodes_from([2, 1, 0, 3])
+    directed.add_edges_from(DIRECTED_PAIRS)
+    named = nx.relabel_nodes(directed, {0: "a", 1: "b", 2: "c", 3: "d"})
+    order = [2, 1, 0, 3]
+    found = ew.evaluate(PROBS[order], Y[order], named, edge_probs=DIRECTED_JOINTS)
+    assert found.edgewise.nll == pytest.approx(DIRECTED_NLL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Graph", "DiGraph", "MultiGraph"])
+def test_networkx_nodes_that_are_unsorted_row_numbers_are_refused(kind):
+    nx = pytest.importorskip("networkx")
+    graph = getattr(nx, kind)([(3, 2), (2, 1), (1, 0)])
+    assert list(graph.nodes) == [3, 2, 1, 0]
+    nx.set_node_attributes(graph, dict(enumerate(Y.tolist())), "y")
+    for arguments in ((PROBS, graph), (PROBS, Y, graph)):
+        message = refused(*arguments)
+    path = [(0, 1), (1, 2), (2, 3)]
+    expected = scores(PROBS, Y, path)
+
+    assert "ordered.add_nodes_from(sorted(graph.nodes(data=True))); ordered.add_edges_from(graph.edges)" in message
+    ordered = type(graph)()
+    ordered.add_nodes_from(sorted(graph.nodes(data=True)))
+    ordered.add_edges_from(graph.edges)
+    np.testing.assert_equal(scores(PROBS, ordered), expected)
+    np.testing.assert_equal(scores(PROBS, Y, ordered), expected)
+
+    assert "nx.convert_node_labels_to_integers(graph)" in message
+    numbered = nx.convert_node_labels_to_integers(graph)
+    np.testing.assert_equal(scores(PROBS[list(graph.nodes)], numbered), expected)
+
+
+@pytest.mark.slow
 def test_dgl_graph(monkeypatch):
     monkeypatch.setenv("DGLBACKEND", "pytorch")
     dgl = pytest.importorskip("dgl")
@@ -265,6 +333,7 @@ def test_dgl_graph(monkeypatch):
         ew.evaluate(PROBS, graph)
     graph.ndata["label"] = Y
     assert_graph_scores(graph)
+    assert_directed_joints(dgl.graph(tuple(torch.tensor(DIRECTED_PAIRS).T), num_nodes=4))
     assert_plain_scores(PROBS, Y, graph.edges(), mask=MASK)
     for name in ("train_mask", "val_mask", "test_mask"):
         graph.ndata[name] = MASK.byte()
@@ -357,6 +426,11 @@ MISTAKES = {  # the arguments, the advice, and the arguments after the advice is
         "[tuple(entry)[:2] for entry in edge_index]",
         lambda p, y, e: (p, y, [tuple(entry)[:2] for entry in e]),
     ),
+    "rows of starts and ends": (
+        (PROBS, Y, tuple(map(tuple, EDGES.tolist()))),
+        "np.array(edge_index)",
+        lambda p, y, e: (p, y, np.array(e)),
+    ),
     "weighted table": (
         (PROBS, Y, pd.DataFrame([(i, j, 0.5) for i, j in PAIRS], columns=["from", "to", "weight"])),
         "edge_index[['from', 'to']]",
@@ -414,7 +488,7 @@ def test_advice_about_masks_works():
     assert_plain_scores(PROBS, Y, EDGES, mask=np.asarray(parts) == "test")
     assert "split.test" in refused(PROBS, Y, EDGES, mask=ew.Split(MASK, MASK, MASK))
     assert "mask[:, k]" in refused(PROBS, Y, EDGES, mask=MASK[:, None].repeat(1, 2))
-    assert "np.isin(y, range(2))" in refused(PROBS, [0, 1, 1, None], EDGES)
+    assert "with mask=np.isin(y, range(2))" in refused(PROBS, [0, 1, 1, None], EDGES)
     assert_plain_scores(PROBS, [0, 1, 1, None], EDGES, mask=np.isin([0, 1, 1, None], range(2)))
 
 
@@ -432,12 +506,57 @@ def test_advice_about_class_names_works():
     assert "one per column of probs" in refused(PROBS, y, EDGES, class_names=["ham"])
 
 
+def test_advice_keeps_the_mask_of_the_caller():
+    test_nodes = np.array([False, True, True, True])
+    expected = scores(PROBS, Y, EDGES, mask=[False, True, True, False])
+    for mask in (test_nodes, torch.from_numpy(test_nodes), test_nodes.tolist(), test_nodes.astype(float)):
+        y = [0, 1, 1, -1]
+        assert "mask=np.asarray(mask, bool) & np.isin(y, range(2))" in refused(PROBS, y, EDGES, mask=mask)
+        np.testing.assert_equal(scores(PROBS, y, EDGES, mask=np.asarray(mask, bool) & np.isin(y, range(2))), expected)
+        y = ["ham", "spam", "spam", "eggs"]
+        message = refused(PROBS, y, EDGES, mask=mask, class_names=NAMES)
+        assert "mask=np.asarray(mask, bool) & np.isin(y, class_names)" in message
+        both = np.asarray(mask, bool) & np.isin(y, NAMES)
+        np.testing.assert_equal(scores(PROBS, y, EDGES, mask=both, class_names=NAMES), expected)
+
+
+def test_advice_about_labels_of_minus_one_and_one_works():
+    signed = 2 * Y - 1
+    assert "class_names=[-1, 1]" in refused(PROBS, signed, EDGES)
+    assert_plain_scores(PROBS, signed, EDGES, mask=MASK, class_names=[-1, 1])
+    assert "class_names" not in refused(PROBS, [0, 1, -1, 1], EDGES)
+
+
+def test_advice_about_labels_of_another_type_works():
+    table = pd.DataFrame(PROBS.numpy(), columns=["1", "2"])
+    assert "class_names=[int(name) for name in probs.columns]" in refused(table, Y + 1, EDGES)
+    assert_plain_scores(table, Y + 1, EDGES, mask=MASK, class_names=[int(name) for name in table.columns])
+    y = ["1", "2", "2", "1"]
+    message = refused(PROBS, y, EDGES, class_names=[1, 2])
+    assert "class_names=[str(name) for name in class_names]" in message and "Did you mean" not in message
+    assert_plain_scores(PROBS, y, EDGES, mask=MASK, class_names=[str(name) for name in [1, 2]])
+    for y in (NAMES[Y].astype("S"), [b"ham", b"spam", b"spam", b"ham"]):
+        assert "y = [label.decode() for label in y]" in refused(PROBS, y, EDGES, class_names=NAMES)
+        assert_plain_scores(PROBS, [label.decode() for label in y], EDGES, mask=MASK, class_names=NAMES)
+
+
 def test_joints_need_edges_in_an_order():
     joints = ew.IndependentPosterior(PROBS).joint(EDGES)
     adjacency = EDGE_FORMS["scipy csr_array"]
-    for edges in (adjacency, EDGE_FORMS["adj_t"]):
+    for edges in (adjacency, EDGE_FORMS["adj_t"], set(PAIRS), frozenset(PAIRS), SimpleNamespace(edge_index=adjacency)):
         assert "in the order of edge_probs" in refused(PROBS, Y, edges, edge_probs=joints)
     assert_same_joints(PROBS, Y, PAIRS, mask=MASK, edge_probs=joints)
+
+
+def test_joints_belong_to_edges_in_their_direction():
+    assert_directed_joints(DIRECTED_PAIRS)
+    assert_directed_joints(torch.tensor(DIRECTED_PAIRS).T)
+    assert_directed_joints(pd.DataFrame(DIRECTED_PAIRS))
+    edge_index = torch.tensor(DIRECTED_PAIRS).T
+    assert_directed_joints(Data(edge_index=edge_index, adj_t=sparse_tensor(torch.sparse_csr), num_nodes=4))
+    assert_directed_joints(edge_index.numpy())
+    swapped = [pair[::-1] for pair in DIRECTED_PAIRS]
+    assert ew.evaluate(PROBS, Y, swapped, edge_probs=DIRECTED_JOINTS.mT).edgewise.nll == pytest.approx(DIRECTED_NLL)
 
 
 # Rounded probabilities

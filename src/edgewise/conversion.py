@@ -4,7 +4,8 @@ DGL, networkx, pandas, polars, scipy and torch_sparse are recognized by their me
 
 Pairs of nodes follow one rule everywhere. Arrays, tensors and nested lists have shape (2, pairs), like ``edge_index``.
 A list of tuples, and a table with two columns, have one pair per row. A sparse N x N adjacency has an edge where an
-entry is not zero. The nodes of a networkx graph are numbered in the order of ``list(graph.nodes)``.
+entry is not zero. The nodes of a networkx graph are numbered in the order of ``list(graph.nodes)``. If they are the
+numbers 0, …, N - 1 in another order, a row could belong to either, and the graph is refused.
 """
 
 import re
@@ -56,6 +57,7 @@ def labels_of(graph: GraphLike) -> Any:
     if _is_dgl(graph):
         y, place = next((graph.ndata[name] for name in ("y", "label") if name in graph.ndata), None), "ndata['label']"
     elif is_networkx(graph):
+        _check_node_order(graph)
         by_name = {name: [value for _, value in graph.nodes(data=name)] for name in ("y", "label")}
         y = next((values for values in by_name.values() if any(value is not None for value in values)), None)
         place = "the node attribute 'y' or 'label'"
@@ -75,6 +77,7 @@ def edges_of(graph: GraphLike) -> EdgesLike | None:
     if _is_dgl(graph):
         return torch.stack(graph.edges())
     if is_networkx(graph):
+        _check_node_order(graph)
         number = {node: k for k, node in enumerate(graph.nodes)}
         pairs = [(number[start], number[end]) for start, end in graph.edges()]
         return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
@@ -86,7 +89,7 @@ def edges_of(graph: GraphLike) -> EdgesLike | None:
 
 def is_networkx(graph: object) -> bool:
     """Return whether a value is a networkx graph."""
-    return hasattr(graph, "is_multigraph") and hasattr(graph, "nodes")
+    return hasattr(graph, "is_multigraph") and hasattr(graph, "is_directed")
 
 
 def _is_dgl(graph: object) -> bool:
@@ -103,6 +106,20 @@ def _check_one_type(graph: GraphLike) -> None:
         raise ValueError(
             f"Expected one type of nodes and edges, but got a graph with {', '.join(map(str, types))}. Pass the labels "
             f"of one node type and the edges between its nodes: ew.evaluate(probs, y, {way_out})."
+        )
+
+
+def _check_node_order(graph: GraphLike) -> None:
+    """Raise ValueError if the nodes of a networkx graph are 0, …, N - 1 in another order."""
+    nodes = list(graph.nodes)
+    if not all(isinstance(node, int | np.integer) for node in nodes) or sorted(nodes) != list(range(len(nodes))):
+        return
+    if (k := next((k for k, node in enumerate(nodes) if node != k), None)) is not None:
+        raise ValueError(
+            f"Expected the nodes 0 to {len(nodes) - 1} of a networkx graph in this order, but node {nodes[k]} is at "
+            f"position {k}. If row {k} of probs belongs to node {k}, sort the nodes: ordered = type(graph)(); "
+            "ordered.add_nodes_from(sorted(graph.nodes(data=True))); ordered.add_edges_from(graph.edges). If it "
+            f"belongs to node {nodes[k]}, as in list(graph.nodes), pass nx.convert_node_labels_to_integers(graph)."
         )
 
 
@@ -175,9 +192,13 @@ def as_columns(pairs: EdgesLike, num_nodes: int, name: str, *, size: int | None 
     size = size or len(next(entry for entry in entries if isinstance(entry, tuple)))
     for k, entry in enumerate(entries):
         if not isinstance(entry, tuple) or len(entry) != size:
+            way_out = f"Pass [tuple(entry)[:{size}] for entry in {name}]."
+            if len(entries) == 2 and len({len(row) for row in entries}) == 1:
+                cut = f"; if they are two pairs, [tuple(entry)[:{size}] for entry in {name}]" if len(entry) > 2 else ""
+                way_out = f"If the two entries are all starts and all ends, pass np.array({name}){cut}."
             raise ValueError(
-                f"Expected {name} as tuples of {size} nodes, or as lists (2, pairs), but entry {k} is {entry!r}. Pass "
-                f"[tuple(entry)[:{size}] for entry in {name}]."
+                f"Expected {name} as tuples of {size} nodes, or as lists (2, pairs), but entry {k} is {entry!r}. "
+                f"{way_out}"
             )
     return _nested_lists([list(column) for column in zip(*entries, strict=True)], name)
 
@@ -229,17 +250,23 @@ def is_adjacency(value: object) -> bool:
 def _adjacency_edges(adjacency: Any) -> Int[Tensor, "2 edges"]:
     """Return (row, column) of the entries that are not zero. An entry that is stored twice is one edge."""
     if isinstance(adjacency, Tensor):
-        entries = adjacency.detach().to_sparse_coo().coalesce()
-        edges: Tensor = entries.indices()[:, entries.values() != 0]
+        entries = adjacency.detach().to_sparse_coo()
+        edges: Tensor = entries._indices()
+        value = entries._values()  # unlike values(), this does not add up entries that are stored twice
+    elif hasattr(adjacency, "tocsr"):
+        matrix = adjacency.tocoo()
+        edges = torch.from_numpy(np.stack([matrix.row, matrix.col]).astype(np.int64))
+        value = torch.from_numpy(matrix.data != 0)
+    else:
+        row, column, value = adjacency.coo()
+        edges = torch.stack([row, column])
+    edges = edges if value is None else edges[:, value != 0]
+    num_columns = int(edges[1].max()) + 1 if edges.shape[1] else 1
+    position = edges[0].long() * num_columns + edges[1]
+    if bool((position[1:] > position[:-1]).all()):  # sorted, as in a CSR matrix: no entry is stored twice
         return edges
-    if hasattr(adjacency, "tocsr"):
-        matrix = adjacency.tocoo(copy=True)
-        matrix.sum_duplicates()
-        is_edge = matrix.data != 0
-        return torch.from_numpy(np.stack([matrix.row[is_edge], matrix.col[is_edge]]).astype(np.int64))
-    row, column, value = adjacency.coo()
-    edges = torch.stack([row, column])
-    return edges if value is None else edges[:, value != 0]
+    position = position.unique()
+    return torch.stack([position // num_columns, position % num_columns])
 
 
 # Masks, names and labels
@@ -314,20 +341,25 @@ def as_name_array(names: object) -> NDArray[Any]:
     elif hasattr(names, "to_numpy"):
         names = names.to_numpy()
     array = names if isinstance(names, np.ndarray) else np.asarray(names, dtype=object)
-    if array.dtype.kind == "O" and array.size and all(isinstance(name, np.integer | int) for name in array.flat):
-        array = np.array(array.tolist())
-    if array.dtype.kind == "b" or (array.dtype.kind == "f" and bool((array == np.floor(array)).all())):
+    if array.dtype.kind in "fO" and array.size and all(map(_is_whole, array.flat)):
+        array = np.array([int(name) for name in array.flat]).reshape(array.shape)
+    if array.dtype.kind == "b":
         array = array.astype(np.int64)  # classes of a scikit-learn classifier that was fitted to such labels
     if array.dtype.kind in "iu":
         return array if array.dtype == np.uint64 else array.astype(np.int64)
     return array.astype(object)
 
 
+def _is_whole(name: object) -> bool:
+    is_float = isinstance(name, float | np.floating)
+    return isinstance(name, int | np.integer) or (is_float and float(name).is_integer())  # type: ignore[arg-type]
+
+
 def column_names(probs: object) -> list[Any] | None:
     """Return the names of the columns of a table, if they can be names of classes."""
     names = list(probs.columns) if is_table(probs) else []  # type: ignore[attr-defined]
     is_text = all(isinstance(name, str) for name in names)
-    is_number = all(isinstance(name, int | np.integer) for name in names) and names != list(range(len(names)))
+    is_number = all(map(_is_whole, names)) and names != list(range(len(names)))
     return names if names and (is_text or is_number) else None
 
 
@@ -345,7 +377,7 @@ def number_labels(y: ArrayLike, names: Names, mask: Bool[Tensor, " nodes"], argu
         if any(name.isdecimal() and int(name) != k for k, name in enumerate(classes) if isinstance(name, str)):
             raise ValueError(
                 f"Expected labels as text, like the class name {classes[0]!r}, but got numbers. Convert both to text, "
-                "or both to integers: class_names=[int(name) for name in class_names]."
+                f"or both to integers: class_names=[int(name) for name in {argument}]."
             )
         return y
     column = {name: k for k, name in enumerate(classes)}
@@ -356,11 +388,25 @@ def number_labels(y: ArrayLike, names: Names, mask: Bool[Tensor, " nodes"], argu
         label = values[node : node + 1].tolist()[0]
         shown = ", ".join(map(str, classes[:10])) + (", …" if len(classes) > 10 else "")
         found = "is missing." if _is_missing(label) else f"is {label!r}.{did_you_mean(label, map(str, classes))}"
+        way_out = (
+            f"Pass the class of each column as class_names=, or leave out such nodes: {mask_of_labels(argument, mask)}."
+        )
+        if isinstance(label, bytes):
+            found, way_out = f"is {label!r}.", "Convert bytes to text: y = [label.decode() for label in y]."
+        elif isinstance(label, str) and label and all(isinstance(name, int) for name in classes):
+            found = f"is the text {label!r}."
+            way_out = f"Convert the class names, which are integers: class_names=[str(name) for name in {argument}]."
         raise ValueError(
             f"Expected the label of each scored node among the class names {shown}, but that of node {node} {found} "
-            f"Pass the class of each column as class_names=, or leave out such nodes: mask=np.isin(y, {argument})."
+            f"{way_out}"
         )
     return numbers
+
+
+def mask_of_labels(known: str, mask: Bool[Tensor, " nodes"]) -> str:
+    """Return the code of an argument that scores only nodes with ``known`` labels, and keeps the caller's mask."""
+    is_known = f"np.isin(y, {known})"
+    return f"mask={is_known}" if bool(mask.all()) else f"mask=np.asarray(mask, bool) & {is_known}"
 
 
 @contextmanager

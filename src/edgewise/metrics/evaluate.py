@@ -70,13 +70,14 @@ def evaluate(
     edge_index
         Edges (2, E). An edge listed in both directions counts once, parallel edges count separately, and self-loops are
         ignored. Also a list of tuples, a table with two columns, a sparse N x N adjacency of scipy or torch, or a
-        graph. The nodes of a networkx graph are numbered in the order of ``list(graph.nodes)``, whatever their names
-        are: row k of ``probs`` belongs to the k-th. By default the edges of the graph passed as ``y``. With labels
-        only, nodes are scored, and all edge views are empty.
+        graph. Row k of ``probs`` belongs to the k-th of ``list(graph.nodes)`` of a networkx graph. If its nodes are the
+        numbers 0, …, N - 1 in another order, an error says how to choose. By default the edges of the graph
+        passed as ``y``. With labels only, nodes are scored, and all edge views are empty.
     mask
         Mask (N,) of the scored nodes, booleans or numbers 0 and 1. By default all nodes are scored.
     edge_probs
-        Joints (E, C, C), where row e belongs to ``edge_index[:, e]``. By default the product of the probabilities of
+        Joints (E, C, C), where row e belongs to ``edge_index[:, e]``, so edges need an order and a direction: an
+        adjacency, a set and an undirected networkx graph are refused. By default the product of the probabilities of
         the ends. If an edge is listed in both directions, the joint of the more frequent direction is scored, or that
         of (low, high) if both are equally frequent.
     class_names

@@ -1,6 +1,6 @@
 """Validation of the inputs and binning options of `evaluate` and `GraphCalibration`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -19,7 +19,9 @@ from edgewise.conversion import (
     column_names,
     is_adjacency,
     is_graph,
+    is_networkx,
     labels_of,
+    mask_of_labels,
     number_labels,
 )
 from edgewise.posterior import Belief, IndependentPosterior, Posterior, as_posterior
@@ -129,19 +131,30 @@ def _check_scored_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: i
         )
     unknown = mask & (y < 0)
     if bool(unknown.any()):
+        is_signed = num_classes == 2 and bool((y[mask].abs() == 1).all())
+        hint = " If -1 and 1 are the classes, pass class_names=[-1, 1]." if is_signed else ""
         raise ValueError(
             f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
-            f"Exclude such nodes with mask=np.isin(y, range({num_classes}))."
+            f"Exclude such nodes with {mask_of_labels(f'range({num_classes})', mask)}.{hint}"
         )
     return y
 
 
 def _check_order(edge_index: EdgesLike | None) -> None:
-    """Raise ValueError for edges without an order, which rows of edge_probs cannot be matched with."""
-    if is_adjacency(edge_index) or (is_graph(edge_index) and getattr(edge_index, "adj_t", None) is not None):
+    """Raise ValueError for edges without an order or direction, which rows of edge_probs cannot be matched with."""
+    if is_graph(edge_index) and (own := getattr(edge_index, "edge_index", None)) is not None:
+        edge_index = own
+    got = None
+    if is_adjacency(edge_index) or (is_graph(edge_index) and hasattr(edge_index, "adj_t")):
+        got = "an adjacency"
+    elif is_networkx(edge_index) and not edge_index.is_directed():  # type: ignore[union-attr]
+        got = "an undirected networkx graph"
+    elif isinstance(edge_index, Set):
+        got = "a set"
+    if got:
         raise ValueError(
             "Expected edge_index of shape (2, edges), because row e of edge_probs belongs to edge_index[:, e], but got "
-            "an adjacency. Pass the edges in the order of edge_probs."
+            f"{got}. Pass a list of tuples (start, end) in the order of edge_probs, whose rows are labels of the start."
         )
 
 
