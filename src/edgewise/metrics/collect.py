@@ -103,7 +103,18 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
     tables = carry_tables(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
     # For the K index: the number of nodes in the mask with an edge in each view.
     tables[1:, -1, 1] = (torch.stack((has_edge.any(0), *has_edge)) & mask).count_nonzero(1)
+    tables[1, -1, 2] = _degree_squares(task)
     return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
+
+
+def _degree_squares(task: ScoringTask) -> Tensor:
+    """Return Σ d², where d is the number of scored edges of a node."""
+    degree = torch.zeros_like(task.inputs.mask, dtype=torch.int32)
+    for part in slices(len(task.keep), EDGES_PER_REPORT):
+        is_scored = task.keep[part].int()
+        for ends in task.inputs.edge_index[:, part]:
+            degree.scatter_add_(0, ends.long(), is_scored)
+    return degree.long().square().sum()
 
 
 def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
@@ -113,6 +124,7 @@ def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binn
         has_edge = torch.zeros_like(mask)
         has_edge[views[view].nodes.flatten()] = True
         sums[view].table[-1, 1] = (has_edge & mask).count_nonzero()
+    sums["edgewise"].table[-1, 2] = views["edgewise"].nodes.flatten().bincount().square().sum()
     return sums
 
 

@@ -141,6 +141,19 @@ class Evaluation:
         num_with_edge = (int(self._sums[view].table[-1, 1]) for view in VIEWS[1:])
         return KIndex(*(number / nodes if nodes else float("nan") for number in num_with_edge))
 
+    @property
+    def independent_edges(self) -> float:
+        """Number of independent edges that vary as much as the scored edges, which share nodes.
+
+        It is E / (Σ_i d_i² / Σ_i d_i) for E edges, where d_i is the number of scored edges of node i: n / 2 on a
+        regular graph of n nodes, and about 2 on a star. NaN if the degrees are unknown, because an earlier version
+        stored the sums.
+        """
+        num_edges, degree_squares = self.edgewise.count, int(self._sums["edgewise"].table[-1, 2])
+        if not degree_squares:
+            return float("nan") if num_edges else 0.0
+        return 2 * num_edges**2 / degree_squares
+
     def __getitem__(self, view: str) -> ViewScores:
         if view not in VIEWS:
             raise KeyError(f"Expected one of {', '.join(VIEWS)}, but got {view!r}.{did_you_mean(view, VIEWS)}")

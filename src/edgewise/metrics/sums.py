@@ -4,7 +4,8 @@ The sums of one view are an int64 table of n_bins + 2 rows and 4 columns:
 
     row k < n_bins:  count, correct, confidence (high and low limb) of bin k
     row n_bins:      nll (high and low limb), brier (high and low limb)
-    row n_bins + 1:  elements whose true label has probability zero, nodes of the mask with an edge, 0, 0
+    row n_bins + 1:  elements whose true label has probability zero, nodes of the mask with an edge,
+                     Σ d² over the degrees of nodes in scored edges (only in the view of all edges), 0
 
 A float64 sum depends on the order of its terms, and so on the number of threads, batches and processes. Instead, each
 term x is rounded once to a multiple of 2^-50 (an error below 5·10^-16) and split into a high limb and a low limb of 30

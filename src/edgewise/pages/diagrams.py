@@ -14,7 +14,7 @@ from jaxtyping import Float
 from markupsafe import Markup, escape
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.plots.reliability_panels import SAME_LABEL, Panel
+from edgewise.plots.reliability_panels import SAME_LABEL, Panel, elements_name
 
 OVER, UNDER = "#E69F00", "#2E8BC8"  # orange and blue, for color-blind readers too, on light and on dark backgrounds
 GRID = {"stroke": "currentColor", "stroke_opacity": 0.15}
@@ -34,12 +34,6 @@ def tag(name: str, *children: str, **attributes: object) -> Markup:
 def _short(value: object) -> object:
     """Round to tenths: finer than a screen shows."""
     return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else value
-
-
-def elements_name(view: str, count: int) -> str:
-    """Return "node", "edge" or "set", in the plural unless there is one."""
-    singular = {"nodewise": "node", "node_sets": "set"}.get(view, "edge")
-    return singular if count == 1 else f"{singular}s"
 
 
 def axis_names(view: str) -> tuple[str, str]:
@@ -249,9 +243,9 @@ def histogram(counts: Sequence[int], label: str) -> Markup:
     parts = [tag("line", x1=10, x2=width - 10, y1=low, y2=low, stroke="currentColor", stroke_opacity=0.4)]
     for k, count in enumerate(counts):
         bar = max(1.0, (low - 6) * count / highest) if count else 0.0
-        words = tag("title", f"{k / len(counts):.3g} to {(k + 1) / len(counts):.3g}: {count:,}")
+        caption = tag("title", f"{k / len(counts):.3g} to {(k + 1) / len(counts):.3g}: {count:,}")
         box = {"x": 10 + k * step + 0.5, "y": low - bar, "width": step - 1, "height": bar}
-        parts.append(tag("rect", words, fill="currentColor", fill_opacity=0.45, **box))
+        parts.append(tag("rect", caption, fill="currentColor", fill_opacity=0.45, **box))
     places = ((0, "start"), (0.5, "middle"), (1, "end"))
     texts = (_text(f"{value:.0%}", 10 + value * (width - 20), low + 14, anchor) for value, anchor in places)
     return _picture(width, height, label, *parts, _texts(*texts))

@@ -11,10 +11,10 @@ import torch
 from edgewise.metrics.evaluation import Evaluation, Interval
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
-from edgewise.pages.diagrams import axis_names, elements_name, predicted_and_observed, reliability_diagram, view_name
+from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
 from edgewise.pages.html_page import page_part, render_page, write_page
 from edgewise.pages.verdict import Finding, explain_views, find, headline, next_steps, percent, sentence
-from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, prepare_reliability
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, elements_name, prepare_reliability
 from edgewise.version import __version__
 
 TITLE = "Are the probabilities right?"
@@ -133,8 +133,8 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
         "count": f"{finding.count:,}",
         "said": percent(finding.predicted, 1),
         "true": percent(finding.observed, 1),
-        "gap": signed_points(-finding.gap),
-        "kind": "" if not finding.count or abs(finding.gap) < 0.0005 else "over" if finding.gap > 0 else "under",
+        "gap": signed_points(finding.gap),
+        "kind": "" if not finding.count or abs(finding.gap) < 0.0005 else "over" if finding.gap < 0 else "under",
         "scores": [
             (number(value, 3), _interval_text(interval))
             for value, interval in (

@@ -36,7 +36,7 @@ def evaluation_html(ev: Evaluation) -> str:
     rows = []
     for view in views:
         finding, scores = find(ev, view), scores_of(ev, view)
-        fractions = [percent(finding.predicted, 1), percent(finding.observed, 1), signed_points(-finding.gap)]
+        fractions = [percent(finding.predicted, 1), percent(finding.observed, 1), signed_points(finding.gap)]
         numbers = [number(value, 4) for value in (scores.ece, scores.nll, scores.brier)]
         k_index = percent(ev.k_index[view]) if view in VIEWS[1:] else ""
         rows.append([view_name(view), f"{finding.count:,}", *fractions, *numbers, k_index])

@@ -10,8 +10,7 @@ from typing import Literal
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
-from edgewise.pages.diagrams import elements_name
-from edgewise.plots.reliability_panels import SAME_LABEL
+from edgewise.plots.reliability_panels import SAME_LABEL, elements_name
 from edgewise.small_samples import MIN_SAMPLE
 
 Z = 2.0  # standard errors
@@ -26,6 +25,10 @@ class Finding:
 
     Attributes
     ----------
+    count
+        The number of elements.
+    independent
+        The number of independent elements that vary as much. NaN if it is unknown.
     predicted
         The mean confidence, or the mean probability of the event.
     observed
@@ -40,6 +43,7 @@ class Finding:
 
     view: str
     count: int
+    independent: float
     predicted: float
     observed: float
     ece: float
@@ -48,16 +52,18 @@ class Finding:
 
     @property
     def gap(self) -> float:
-        """Predicted minus observed: above 0 if overconfident."""
-        return self.predicted - self.observed
+        """Observed minus predicted: below 0 if overconfident."""
+        return self.observed - self.predicted
 
     @property
     def kind(self) -> Kind:
         """The verdict. "uneven" means right on average, but not in each bin."""
-        if self.count < MIN_SAMPLE:
-            return "few" if self.count else "empty"
+        if not self.count:
+            return "empty"
+        if not self.independent >= MIN_SAMPLE:  # also if it is NaN
+            return "few"
         if abs(self.gap) > self.gap_by_chance:
-            return "overconfident" if self.gap > 0 else "underconfident"
+            return "overconfident" if self.gap < 0 else "underconfident"
         return "uneven" if self.ece > self.ece_by_chance else "calibrated"
 
     @property
@@ -70,36 +76,37 @@ def find(ev: Evaluation, view: str) -> Finding:
     """Compare the predictions of a view with the observations.
 
     If the predictions are calibrated, the number of correct elements of bin k is random with variance n_k c_k (1 - c_k)
-    at most, where c_k is the mean confidence. Edges share nodes. On a regular graph, E edges between n nodes are worth
-    n / 2 independent ones, so variances of edges are multiplied by 2 E / n.
+    at most, where c_k is the mean confidence, if the elements are independent. Edges share nodes. If nodes are
+    independent and the two ends of an edge explain the same part of its variance v, an end explains at most v / 2. This
+    is the covariance of two edges that share the end, so the variance of the sum over all E edges is at most
+
+        E v + Σ_i d_i (d_i - 1) v / 2 = E v f,   f = Σ_i d_i² / Σ_i d_i,
+
+    where d_i is the degree of node i and Σ_i d_i = 2 E. If bin k has a part p_k of the edges at each node, the factor
+    is 1 + (f - 1) p_k within it. Bins vary together, because they share nodes, so the variance of the ECE has the
+    factor f.
     """
     scores: Scores | None = ev.same_label if view == SAME_LABEL else ev[view]
     if scores is None or not scores.count:
-        return Finding(view, 0, *(math.nan,) * 5)
+        return Finding(view, 0, 0.0, *(math.nan,) * 5)
     bins, total = scores.reliability, scores.count
     filled = bins.filled
     count, confidence = bins.count[filled].double(), bins.confidence[filled].clamp(0, 1)
-    variance = count * confidence * (1 - confidence) * total / independent_elements(ev, view)
+    factor = 1.0 if view == VIEWS[0] else ev.edgewise.count / ev.independent_edges
+    variance = count * confidence * (1 - confidence)
+    in_bin, in_sum = variance * (1 + (factor - 1) * count / total), factor * float(variance.sum())
     predicted, observed = float(bins.confidence_sum.sum()) / total, int(bins.correct_sum.sum()) / total
-    ece_mean, ece_variance = ABS_MEAN * float(variance.sqrt().sum()), ABS_VARIANCE * float(variance.sum())
+    ece_mean, ece_variance = ABS_MEAN * float(in_bin.sqrt().sum()), ABS_VARIANCE * in_sum
     return Finding(
         view,
         total,
+        total / factor,
         predicted,
         observed,
         bins.calibration_error("l1"),
-        Z * math.sqrt(float(variance.sum())) / total,
+        Z * math.sqrt(in_sum) / total,
         (ece_mean + Z * math.sqrt(ece_variance)) / total,
     )
-
-
-def independent_elements(ev: Evaluation, view: str) -> float:
-    """Return the number of independent elements that a view is worth: its nodes, or half of the nodes of its edges."""
-    if view == VIEWS[0]:
-        return ev.nodewise.count
-    of_edges = ev.edgewise if view == SAME_LABEL else ev[view]
-    num_nodes = ev.k_index["edgewise" if view == SAME_LABEL else view] * ev.nodewise.count
-    return min(float(of_edges.count), max(1.0, num_nodes / 2))
 
 
 def percent(fraction: float, decimals: int = 0) -> str:
@@ -142,8 +149,17 @@ def headline(ev: Evaluation) -> str:
 
 
 def _too_few(finding: Finding) -> str:
+    return f" But {_few_elements(finding)} are too few to tell." if finding.kind == "few" else ""
+
+
+def _few_elements(finding: Finding) -> str:
+    """Name the elements, and how many independent ones they are worth if they would be enough otherwise."""
     elements = f"{finding.count:,} {elements_name(finding.view, finding.count)}"
-    return f" But {elements} are too few to tell." if finding.kind == "few" else ""
+    if finding.count < MIN_SAMPLE:
+        return elements
+    if math.isnan(finding.independent):
+        return f"{elements}, which share an unknown number of nodes,"
+    return f"{elements} that share nodes, worth about {finding.independent:.0f} independent ones,"
 
 
 def _pair(finding: Finding) -> tuple[str, str]:
@@ -164,9 +180,9 @@ def sentence(finding: Finding) -> str:
         case "empty":
             return f"No {elements_name(finding.view, 0)} were scored."
         case "few":
-            return f"Only {elements}: too few to tell ({numbers})."
+            return f"Only {_few_elements(finding).removesuffix(',')}: too few to tell ({numbers})."
         case "overconfident" | "underconfident" if event:
-            direction = "too high" if finding.gap > 0 else "too low"
+            direction = "too high" if finding.gap < 0 else "too low"
             return f"P(same label) is {direction} by {points(finding.gap)}: {numbers}."
         case "overconfident" | "underconfident":
             return f"{finding.kind.capitalize()} by {points(finding.gap)}: {numbers}."
@@ -219,6 +235,11 @@ def next_steps(ev: Evaluation, files: Mapping[str, str | None] = MappingProxyTyp
         steps.append(_check_again(ev, _options(given, *GRAPH_OPTIONS, "mask")))
     elif nodes.kind == "calibrated":
         reason = "No difference is larger than chance. Calibration would fit noise."
+        if edges.kind == "few":
+            reason = (
+                "The nodes show no difference larger than chance. For pairs, there are too few independent edges to "
+                "tell: compute intervals (n_resamples=200, or --resamples 200)."
+            )
         steps.append(Step("Keep the probabilities", reason))
     if nodes.kind == "few":
         return steps

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.transforms import ScaledTranslation
 
-from edgewise.plots.reliability_panels import Panel, mean_and_std
+from edgewise.plots.reliability_panels import Panel, elements_name, mean_and_std
 from edgewise.plots.style import MARKER, overlay_color, overlay_marker, wrap_text
 
 UNNAMED = ""  # the name of a model that is alone in a figure
@@ -63,7 +63,7 @@ def _draw_marker(ax: Axes, index: int, up: float) -> None:
 def _count_text(panels: Sequence[Panel]) -> str:
     total = np.concatenate([panel.count.sum(axis=1) for panel in panels])
     least, most = total.min(), total.max()
-    counted = elements(panels[0]) if most != 1 else elements(panels[0]).removesuffix("s")
+    counted = elements_name(panels[0].view, most)
     return f"{most:,} {counted}" if least == most else f"{least:,}–{most:,} {counted}"
 
 
@@ -71,8 +71,3 @@ def _ece_text(panel: Panel) -> str:
     mean, std = mean_and_std(panel.ece[:, None])
     spread = f" ± {std[0]:.3f}" if len(panel.ece) > 1 else ""
     return f"{mean[0]:.3f}{spread}"
-
-
-def elements(panel: Panel) -> str:
-    """Return what the view counts."""
-    return "nodes" if panel.view == "nodewise" else "edges"

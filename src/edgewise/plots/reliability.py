@@ -18,13 +18,14 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from edgewise.metrics.sums import VIEWS
-from edgewise.plots.panel_header import UNNAMED, draw_header, elements
+from edgewise.plots.panel_header import UNNAMED, draw_header
 from edgewise.plots.reliability_panels import (
     MIN_BIN_COUNT,
     SAME_LABEL,
     Floats,
     Panel,
     Runs,
+    elements_name,
     prepare_overlay,
     prepare_reliability,
 )
@@ -154,7 +155,15 @@ def _is_leftmost(ax: Axes) -> bool:
 def _draw_empty(ax: Axes, panel: Panel) -> None:
     # Ticks are hidden, not removed: removing them would also remove them from axes with shared ticks.
     ax.tick_params(which="both", bottom=False, left=False, labelbottom=False, labelleft=False)
-    ax.text(0.5, 0.5, f"no {elements(panel)}", ha="center", va="center", fontsize="small", transform=ax.transAxes)
+    ax.text(
+        0.5,
+        0.5,
+        f"no {elements_name(panel.view, 0)}",
+        ha="center",
+        va="center",
+        fontsize="small",
+        transform=ax.transAxes,
+    )
 
 
 def _draw_lines(ax: Axes, panel: Panel) -> None:

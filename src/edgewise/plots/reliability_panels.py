@@ -94,6 +94,12 @@ class Panel:
         return np.asarray((self.count[nonempty] / total[nonempty, None]).mean(axis=0))
 
 
+def elements_name(view: str, count: int) -> str:
+    """Return "node", "edge" or "set", in the plural unless there is one."""
+    singular = {"nodewise": "node", "node_sets": "set"}.get(view, "edge")
+    return singular if count == 1 else f"{singular}s"
+
+
 def prepare_reliability(evaluations: Runs, views: str | Sequence[str] = VIEWS) -> list[Panel]:
     """Compute the numbers of one panel per view.
 

@@ -31,10 +31,10 @@ const page = (() => {
   const nearest = (values, value) =>
     values.reduce((best, one) => (Math.abs(one - value) < Math.abs(best - value) ? one : best));
 
-  const text = (x, y, words, anchor = "middle") =>
-    draw("text", { x: round(x), y: round(y), "text-anchor": anchor }, words);
-  const title = (x, y, words) => fill(text(x, y, words), { class: "title" });
-  const verticalTitle = (x, y, words) => fill(title(0, 0, words), { transform: `translate(${x} ${round(y)}) rotate(-90)` });
+  const text = (x, y, label, anchor = "middle") =>
+    draw("text", { x: round(x), y: round(y), "text-anchor": anchor }, label);
+  const title = (x, y, label) => fill(text(x, y, label), { class: "title" });
+  const verticalTitle = (x, y, label) => fill(title(0, 0, label), { transform: `translate(${x} ${round(y)}) rotate(-90)` });
   const line = (kind, x1, y1, x2, y2) =>
     draw("line", { class: kind, x1: round(x1), y1: round(y1), x2: round(x2), y2: round(y2) });
   const stroke = (...points) => draw("polyline", { class: "stroke", points: series(points) });
@@ -70,9 +70,9 @@ const page = (() => {
     plot.y = (value) => top + up * (1 - value / max);
     plot.picture = draw("svg", { viewBox: `0 0 ${width} ${low + 46}`, role: "slider", tabindex: 0 });
     for (let n = 0; n * step < max + step / 2; n += 1) {
-      const [x, y, words] = [plot.x(n * step), plot.y(n * step), write(n * step)];
+      const [x, y, label] = [plot.x(n * step), plot.y(n * step), write(n * step)];
       plot.picture.append(line("grid", x, top, x, top + up), line("grid", left, y, left + across, y));
-      plot.picture.append(text(left - 8, y + 4, words, "end"), text(x, low + 16, words));
+      plot.picture.append(text(left - 8, y + 4, label, "end"), text(x, low + 16, label));
     }
     plot.picture.append(line("diagonal", plot.x(0), plot.y(0), plot.x(max), plot.y(max)));
     return plot;

@@ -7,17 +7,17 @@
     const readout = figure.querySelector(".readout");
     const columns = all(".bins rect", picture).map((box) => {
       const [left, width] = ["x", "width"].map((name) => Number(box.getAttribute(name)));
-      const words = box.querySelector("title").textContent;
+      const caption = box.querySelector("title").textContent;
       box.querySelector("title").remove(); // or it would cover the diagram
-      return { box, center: left + width / 2, words };
+      return { box, center: left + width / 2, caption };
     });
     let chosen = null;
     const go = (next) => {
       chosen = next;
       columns.forEach(({ box }, place) => box.classList.toggle("chosen", place === next));
-      const words = next === null ? "" : columns[next].words;
-      readout.textContent = words;
-      fill(picture, { "aria-valuenow": (next ?? 0) + 1, "aria-valuetext": words || "no bin selected" });
+      const caption = next === null ? "" : columns[next].caption;
+      readout.textContent = caption;
+      fill(picture, { "aria-valuenow": (next ?? 0) + 1, "aria-valuetext": caption || "no bin selected" });
     };
     const at = (x) => {
       const away = columns.map(({ center }) => Math.abs(center - x));
