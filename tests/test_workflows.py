@@ -46,7 +46,7 @@ def test_classifiers_claim_only_tested_versions_of_python() -> None:
     claimed = [name.removeprefix(prefix) for name in PROJECT["classifiers"] if name.startswith(prefix + "3.")]
     assert claimed == TESTED
     assert PROJECT["requires-python"] == f">={TESTED[0]}"
-    assert WORKFLOWS["release"]["jobs"]["try"]["strategy"]["matrix"]["python"] == TESTED
+    assert WORKFLOWS["release"]["jobs"]["test-wheel"]["strategy"]["matrix"]["python"] == TESTED
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
@@ -57,12 +57,19 @@ def test_permissions_are_minimal_and_actions_are_pinned(name: str) -> None:
     assert granted == ({"publish": {"id-token": "write"}} if name == "release" else {})
     assert all("timeout-minutes" in job for job in workflow["jobs"].values())
     actions = [step["uses"] for step in steps(name) if "uses" in step]
-    assert all(re.fullmatch(r"(actions|pypa)/[\w-]+@(release/)?v\d+", action) for action in actions)
+    version = "[0-9a-f]{40}" if name == "release" else r"v\d+"  # a tag can be moved to other code
+    assert all(re.fullmatch(rf"(actions|pypa)/[\w-]+@{version}", action) for action in actions)
+
+
+def test_only_torch_comes_from_a_second_package_index() -> None:
+    assert "env" not in WORKFLOWS["release"]
+    lines = [line for step in steps("release") for line in step.get("run", "").splitlines() if "index-url" in line]
+    assert [re.search(r"pip install (\S+) --index-url", line)[1] for line in lines] == ["torch"]
 
 
 def test_only_a_tested_wheel_of_a_tag_is_published() -> None:
     jobs = WORKFLOWS["release"]["jobs"]
-    assert (jobs["publish"]["needs"], jobs["try"]["needs"]) == ("try", "build")
+    assert (jobs["publish"]["needs"], jobs["test-wheel"]["needs"]) == ("test-wheel", "build")
     assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
 
 

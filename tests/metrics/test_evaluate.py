@@ -28,6 +28,31 @@ def assert_matches(ev, expected, rel=1e-11):
     assert got == pytest.approx(expected["k_index"], nan_ok=True)
 
 
+@pytest.mark.parametrize("num_edges", [60, 40_000])  # with tensors, and in compiled loops
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_independent_edges_follow_from_the_degrees_of_scored_edges(num_edges, binning):
+    probs, y, _, mask = random_case(0, num_nodes=300)
+    edge_index = torch.randint(0, 300, (2, num_edges), generator=torch.Generator().manual_seed(0))
+    edge_index = edge_index[:, (edge_index[0] < edge_index[1]) & (edge_index[0] % 7 > 0)]
+    degree = [0] * 300
+    for i, j in edge_index.T.tolist():
+        if mask[i] and mask[j]:
+            degree[i], degree[j] = degree[i] + 1, degree[j] + 1
+    mean_degree_of_an_end = sum(d * d for d in degree) / sum(degree)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, binning=binning)
+    assert ev.edgewise.count == sum(degree) / 2
+    assert ev.independent_edges == pytest.approx(ev.edgewise.count / mean_degree_of_an_end)
+    assert ew.evaluate(probs, y).independent_edges == 0
+
+
+def test_independent_edges_of_disjoint_graphs_add_up_in_the_sums():
+    star, pair = torch.tensor([[0, 0, 0], [1, 2, 3]]), torch.tensor([[0], [1]])
+    probs, y = torch.full((4, 2), 0.5), torch.zeros(4, dtype=torch.long)
+    added = ew.evaluate(probs, y, star) + ew.evaluate(probs, y, pair)
+    both = ew.evaluate(probs.repeat(2, 1), y.repeat(2), torch.cat((star, pair + 4), dim=1))
+    assert added.independent_edges == both.independent_edges == 4 * 8 / (9 + 1 + 1 + 1 + 1 + 1)
+
+
 def reference_scores(probs, y, edge_index, mask, **options):
     edges = list(zip(*edge_index.tolist(), strict=True))
     return loops.evaluate(probs.double().tolist(), y.tolist(), edges, mask.tolist(), **options)
