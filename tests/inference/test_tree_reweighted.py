@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from edgewise.inference import PairwiseMRF, exact_marginals, infer, sum_product, tree_reweighted
 from edgewise.inference.tree_reweighted import _spanning_forests
+from edgewise.posterior import Posterior
 from helpers.random_fields import (
     KINDS,
     batch_item,
@@ -101,7 +102,7 @@ def test_infer_is_exact_where_the_width_allows_it():
     inputs = random_mrf_inputs(random_graph(8, 14, g), 8, 3, g)
     posterior, convergence = infer(inputs.mrf())
     np.testing.assert_allclose(posterior.node.numpy(), inputs.enumeration().nodes(), rtol=0, atol=1e-12)
-    assert convergence.converged and "Exact" in convergence.reason and posterior.convergence is convergence
+    assert convergence.converged and "feasible" in convergence.reason and posterior.convergence is convergence
 
 
 def complete_graph(coupling):
@@ -123,15 +124,41 @@ def test_infer_uses_tree_reweighted_where_sum_product_does_not_converge(monkeypa
     assert not any(sum_product(mrf, damping=damping)[1].converged for damping in (0.0, 0.5, 0.9))
     _, convergence = infer(mrf)
     assert convergence.method == "tree-reweighted" and "did not converge" in convergence.reason
+    assert convergence.residual < 0.01 and convergence.disagreement is None
+    checked, convergence = infer(mrf, check=True)
+    assert convergence.disagreement > 0.1 and checked.convergence is convergence
+
+
+def test_infer_gives_gradients_where_exact_inference_has_none():
+    nodes = torch.arange(100).reshape(10, 10)
+    right, down = torch.stack([nodes[:, :-1], nodes[:, 1:]]), torch.stack([nodes[:-1], nodes[1:]])
+    unary = torch.zeros(100, 3, requires_grad=True)
+    edges = torch.cat([right.flatten(1), down.flatten(1)], dim=1)
+    posterior, convergence = infer(PairwiseMRF(unary, edges, 0.1 * torch.eye(3)))
+    posterior.node[0, 0].backward()
+    assert convergence.method == "sum-product" and "gradient" in convergence.reason
+    assert float(unary.grad.abs().max()) > 0
+
+
+@pytest.mark.parametrize("solver", [exact_marginals, tree_reweighted])
+@pytest.mark.parametrize("edges", [cycle(4), cycle(4)[:, :3]])
+def test_log_partition_is_kept(tmp_path, solver, edges):
+    batch = random_mrf_inputs(edges, 4, 2, generator(9), batch=(2,))
+    posterior, _ = solver(batch.mrf())
+    posterior.save(tmp_path / "posterior.safetensors")
+    kept = (posterior.detach(), posterior.to("cpu", torch.float32), Posterior.load(tmp_path / "posterior.safetensors"))
+    assert posterior.log_partition.shape == (2,)
+    assert all(torch.equal(copy.log_partition, posterior.log_partition) for copy in kept)
+    assert torch.equal(posterior[1].log_partition, posterior.log_partition[1])
 
 
 def test_check_warns_of_a_fixed_point_that_depends_on_the_start():
     """Attractive couplings without unaries have uniform marginals. If strong, sum-product has other fixed points."""
     weak, strong = (sum_product(complete_graph(coupling), check=True)[1] for coupling in (0.01, 1.0))
     assert weak.converged and strong.converged
-    assert weak.error_estimate < 0.01 and weak.advice == ""
-    assert strong.error_estimate > 0.4 and "tree_reweighted" in strong.advice
+    assert weak.disagreement < 0.01 and weak.advice == ""
+    assert strong.disagreement > 0.4 and "exact_marginals" in strong.advice
 
 
 def test_unchecked_fixed_point_has_no_estimate():
-    assert sum_product(complete_graph(0.01))[1].error_estimate is None
+    assert sum_product(complete_graph(0.01))[1].disagreement is None

@@ -140,3 +140,11 @@ def _published_marginals(path):
         number = int(words[0])
         yield np.array(words[1 : number + 1], dtype=float)
         words = words[number + 1 :]
+
+
+def test_model_without_a_possible_labeling_has_a_tiny_log_partition(tmp_path):
+    """Three binary variables that must all differ: with potential 0 written as e^-10000, log Z is about -10^4."""
+    factors = "\n".join(["2 0 1", "2 1 2", "2 0 2"]) + "\n" + "4 0 1 1 0\n" * 3
+    (tmp_path / "odd.uai").write_text(f"MARKOV\n3\n2 2 2\n3\n{factors}")
+    posterior, _ = exact_marginals(read_uai(tmp_path / "odd.uai"))
+    assert -10_000 <= float(posterior.log_partition) < -9_900

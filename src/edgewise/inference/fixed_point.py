@@ -77,8 +77,8 @@ def assess_convergence(residuals: list[float], stopping: StoppingRule) -> Conver
 
 def _advice_if_stalled(damping: float) -> str:
     if damping >= 0.9:
-        return "use exact_marginals if the width of the graph allows it, else mean_field or weaker couplings"
-    return f"try damping={0.5 if damping < 0.5 else 0.9}, or weaker couplings"
+        return "use infer, which tries exact inference and tree_reweighted"
+    return f"try damping={0.5 if damping < 0.5 else 0.9}, or infer"
 
 
 def attach_gradient(update: Update, start: Tensor, result: Tensor, convergence: Convergence, damping: float) -> Tensor:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from edgewise.inference.exact import exact_marginals
 from edgewise.inference.fixed_point import ELIMINATION
-from edgewise.inference.junction_tree import JunctionTree, TooLargeForExact, affordable_order, batch_items
+from edgewise.inference.junction_tree import JunctionTree, NoExactInference, batch_items, feasible_order
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
-from edgewise.inference.propagation import max_product, sum_product
+from edgewise.inference.propagation import check_marginals, max_product, sum_product
 from edgewise.inference.tree_reweighted import tree_reweighted
-from edgewise.posterior import Convergence, Posterior
+from edgewise.posterior import Convergence, PairwisePosterior, Posterior
 
 Array = NDArray[Any]
 
@@ -27,14 +27,15 @@ def infer(mrf: PairwiseMRF, *, check: bool = False) -> tuple[Posterior, Converge
     """Compute marginals by the best method that the MRF allows.
 
     The marginals are exact if the width of the graph allows it (`exact_marginals`). Otherwise `sum_product` is used if
-    it converges, without damping or with it. Otherwise `tree_reweighted` is used, which always converges, slowly.
+    it converges, without damping or with it. Otherwise `tree_reweighted` is used, whose sweeps come close to its unique
+    solution, slowly. If the potentials require gradients, exact inference is limited to forests and small graphs.
 
     Parameters
     ----------
     mrf
         The Markov random field.
     check
-        Estimate the error of marginals that are not exact, as in `sum_product`.
+        Compare marginals that are not exact with those of other methods, as in `sum_product`.
 
     Returns
     -------
@@ -48,26 +49,30 @@ def infer(mrf: PairwiseMRF, *, check: bool = False) -> tuple[Posterior, Converge
     >>> triangle = PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.eye(2))
     >>> posterior, convergence = infer(triangle)
     >>> convergence.method, convergence.reason
-    ('enumeration', 'Exact inference is affordable.')
+    ('enumeration', 'Exact inference is feasible.')
     """
     check_mrf(mrf)
+    posterior: Posterior
     try:
         posterior, convergence = exact_marginals(mrf)
-        return posterior, _explain(posterior, convergence, "Exact inference is affordable.")
-    except TooLargeForExact as error:
-        too_large = str(error)
+        reason = "Exact inference is feasible."
+    except NoExactInference as error:
+        posterior, convergence = _propagate(mrf, check)
+        outcome = "converged" if convergence.method == "sum-product" else "did not converge"
+        reason = f"{error.reason} Sum-product {outcome}."
+    explained = posterior.convergence = replace(convergence, reason=reason)
+    return posterior, explained
+
+
+def _propagate(mrf: PairwiseMRF, check: bool) -> tuple[PairwisePosterior, Convergence]:
+    """Run sum-product with increasing damping, or tree-reweighted sum-product if it does not converge."""
     for damping in DAMPINGS:
-        posterior, convergence = sum_product(mrf, damping=damping, check=check)
+        posterior, convergence = sum_product(mrf, damping=damping)
         if convergence.converged:
-            reason = f"{too_large} Sum-product converged with damping={damping:g}."
-            return posterior, _explain(posterior, convergence, reason)
-    posterior, convergence = tree_reweighted(mrf)
-    return posterior, _explain(posterior, convergence, f"{too_large} Sum-product did not converge.")
-
-
-def _explain(posterior: Posterior, convergence: Convergence, reason: str) -> Convergence:
-    posterior.convergence = replace(convergence, reason=reason)
-    return posterior.convergence
+            break
+    else:
+        posterior, convergence = tree_reweighted(mrf)
+    return posterior, check_marginals(mrf, posterior, convergence) if check else convergence
 
 
 def map_labels(mrf: PairwiseMRF) -> tuple[Int[Tensor, "*batch nodes"], Convergence]:
@@ -99,8 +104,8 @@ def map_labels(mrf: PairwiseMRF) -> tuple[Int[Tensor, "*batch nodes"], Convergen
     check_mrf(mrf)
     constant = mrf.detach()
     try:
-        order = affordable_order(constant)
-    except TooLargeForExact:
+        order = feasible_order(constant)
+    except NoExactInference:
         posterior, convergence = max_product(constant, damping=0.5)
         starts = posterior.node.argmax(-1).reshape(-1, mrf.num_nodes)
         items = zip(batch_items(constant), starts.cpu().numpy(), strict=True)

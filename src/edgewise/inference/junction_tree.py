@@ -31,8 +31,15 @@ MAX_REPORTED_ENTRIES = 1 << 60  # an order with a larger table is abandoned, and
 MAX_DEGREE = 64  # the fill-in of nodes with more neighbors is not counted: they are eliminated later
 
 
-class TooLargeForExact(ValueError):
-    """Raised if exact inference on a graph with loops would take too much memory or time."""
+class NoExactInference(ValueError):
+    """Raised if exact inference takes too much memory or time, or lacks the gradient that is asked for.
+
+    ``reason`` states the problem in one sentence.
+    """
+
+    def __init__(self, reason: str, expected: str, advice: str):
+        super().__init__(f"Expected {expected}. {reason} {advice}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -84,26 +91,26 @@ def min_fill_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> 
     >>> min_fill_order(square, [2] * 4).width
     2
     """
-    left = [set(nodes) for nodes in neighbors]
-    is_left = [True] * len(left)
+    remaining = [set(nodes) for nodes in neighbors]
+    is_remaining = [True] * len(remaining)
 
     def fill_in(node: int) -> int:
-        around = left[node]
+        around = remaining[node]
         if len(around) > MAX_DEGREE:
             return len(around) ** 2
-        return sum(len(around) - 1 - len(around & left[other]) for other in around) // 2
+        return sum(len(around) - 1 - len(around & remaining[other]) for other in around) // 2
 
-    cost = [fill_in(node) for node in range(len(left))]
-    heap = [(cost[node], node) for node in range(len(left))]
+    cost = [fill_in(node) for node in range(len(remaining))]
+    heap = [(cost[node], node) for node in range(len(remaining))]
     heapq.heapify(heap)
     nodes: list[int] = []
     separators: list[list[int]] = []
     largest = total = work = 0
     while heap:
         lowest, node = heapq.heappop(heap)
-        if not is_left[node] or lowest != cost[node]:
+        if not is_remaining[node] or lowest != cost[node]:
             continue
-        around = left[node]
+        around = remaining[node]
         entries = math.prod(num_labels[other] for other in around)
         largest = max(largest, entries * num_labels[node])
         total, work = total + entries, work + entries * num_labels[node]
@@ -111,12 +118,12 @@ def min_fill_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> 
         separators.append(sorted(around))
         if largest > MAX_REPORTED_ENTRIES:
             return EliminationOrder(nodes, separators, largest, total, work, is_complete=False)
-        is_left[node] = False
+        is_remaining[node] = False
         changed = set(around)
         for other in around:
-            left[other].discard(node)
+            remaining[other].discard(node)
         if lowest:
-            changed |= _connect(left, separators[-1])
+            changed |= _connect(remaining, separators[-1])
         for other in changed:
             if (new := fill_in(other)) != cost[other]:
                 cost[other] = new
@@ -124,15 +131,15 @@ def min_fill_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> 
     return EliminationOrder(nodes, separators, largest, total, work)
 
 
-def _connect(left: list[set[int]], nodes: Sequence[int]) -> set[int]:
+def _connect(remaining: list[set[int]], nodes: Sequence[int]) -> set[int]:
     """Connect all pairs of nodes, and return the nodes that were neighbors of both ends of a new edge."""
     common: set[int] = set()
     for k, node in enumerate(nodes):
         for other in nodes[:k]:
-            if other not in left[node]:
-                common |= left[node] & left[other]
-                left[node].add(other)
-                left[other].add(node)
+            if other not in remaining[node]:
+                common |= remaining[node] & remaining[other]
+                remaining[node].add(other)
+                remaining[other].add(node)
     return common
 
 
@@ -356,8 +363,6 @@ class ExactPosterior(Posterior):
         Marginals (N, C). With a batch, (B, N, C).
     joints
         Joints of edges (E, C, C). With a batch, (B, E, C, C).
-    log_partition
-        log Z, or (B,) with a batch.
     edge_scale
         Factors of the pairwise potentials, 1 by default.
     convergence
@@ -371,7 +376,6 @@ class ExactPosterior(Posterior):
         pairwise: ArrayLike,
         node: ArrayLike,
         joints: ArrayLike,
-        log_partition: ArrayLike,
         edge_scale: ArrayLike | None = None,
         *,
         convergence: Convergence | None = ELIMINATION,
@@ -379,7 +383,6 @@ class ExactPosterior(Posterior):
         super().__init__(convergence)
         self._mrf = PairwiseMRF(unary, edge_index, pairwise, edge_scale=edge_scale)
         self._node, self._edge_joints = dense_tensor(node, "node"), dense_tensor(joints, "joints")
-        self.log_partition: Tensor = dense_tensor(log_partition, "log_partition")
         check_distributions(self._node.flatten(0, -2), "node", "row")
         check_distributions(self._edge_joints.flatten(0, -3), "joints", "edge")
 
@@ -389,12 +392,11 @@ class ExactPosterior(Posterior):
         return self._node
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the MRF, the marginals, the joints and log Z."""
+        """Return the MRF, the marginals and the joints."""
         mrf = self._mrf
         tensors = {"unary": mrf.unary, "edge_index": mrf.edge_index, "pairwise": mrf.pairwise.contiguous()}
         scale = {} if mrf.edge_scale is None else {"edge_scale": mrf.edge_scale.contiguous()}
-        results = {"node": self._node, "joints": self._edge_joints, "log_partition": self.log_partition}
-        return {**tensors, **scale, **results}
+        return {**tensors, **scale, "node": self._node, "joints": self._edge_joints}
 
     def _select(self, index: int) -> Posterior:
         selected = {name: tensor[index] for name, tensor in self.tensors().items() if name != "edge_index"}
@@ -406,7 +408,7 @@ class ExactPosterior(Posterior):
 
     @cached_property
     def _order(self) -> EliminationOrder:
-        return affordable_order(self._mrf)
+        return feasible_order(self._mrf)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         if len(nodes) == 1:
@@ -438,41 +440,43 @@ class ExactPosterior(Posterior):
 def eliminate(mrf: PairwiseMRF) -> ExactPosterior:
     """Compute exact marginals by variable elimination, for each MRF of a batch."""
     constant = mrf.detach()
-    order = affordable_order(constant)
+    order = feasible_order(constant)
     if mrf.requires_grad:
-        raise ValueError(
-            "Expected potentials without gradients, because variable elimination does not provide them. Pass detached "
-            "potentials, or use sum_product."
+        raise NoExactInference(
+            "Variable elimination has no gradient.",
+            "potentials without gradients",
+            "Pass detached potentials, or use sum_product.",
         )
     results = [JunctionTree(item, order).marginals() for item in batch_items(constant)]
-    node, joints, log_partition = (
-        torch.from_numpy(np.stack(parts)).to(constant.unary).reshape((*mrf.batch_shape, *np.shape(parts[0])))
-        for parts in zip(*results, strict=True)
+    nodes, joints, log_partitions = zip(*results, strict=True)
+    node, joint = (
+        torch.from_numpy(np.stack(parts)).to(constant.unary).reshape((*mrf.batch_shape, *parts[0].shape))
+        for parts in (nodes, joints)
     )
-    scale = constant.edge_scale
-    return ExactPosterior(
-        constant.unary, constant.edge_index, constant.pairwise, node, joints, log_partition, edge_scale=scale
-    )
+    field = constant.unary, constant.edge_index, constant.pairwise
+    posterior = ExactPosterior(*field, node, joint, edge_scale=constant.edge_scale)
+    posterior.log_partition = torch.tensor(log_partitions, dtype=torch.float64).reshape(mrf.batch_shape)
+    return posterior
 
 
-def affordable_order(mrf: PairwiseMRF) -> EliminationOrder:
-    """Return an elimination order, or raise TooLargeForExact if its messages would take too much memory or time."""
+def feasible_order(mrf: PairwiseMRF) -> EliminationOrder:
+    """Return an elimination order, or raise NoExactInference if its messages would take too much memory or time."""
     order = elimination_order(_graph(mrf), _num_labels(mrf))
     _check_cost(order)
     return order
 
 
 def _check_cost(order: EliminationOrder) -> None:
-    if 8 * order.total > MAX_MESSAGE_BYTES or order.work > MAX_CLIQUE_ENTRIES:
-        cost = (
-            f"width {order.width}: {format_bytes(8 * order.total)} of messages and {order.work:.1g} label combinations"
-        )
-        if not order.is_complete:
-            cost = f"at least width {order.width}: more than {format_bytes(8 * MAX_REPORTED_ENTRIES)} of messages"
-        raise TooLargeForExact(
-            f"Expected a graph of small width, but exact inference needs {cost}. The limits are "
-            f"{format_bytes(MAX_MESSAGE_BYTES)} and {MAX_CLIQUE_ENTRIES:.1g}. Use sum_product."
-        )
+    if 8 * order.total <= MAX_MESSAGE_BYTES and order.work <= MAX_CLIQUE_ENTRIES:
+        return
+    cost = f"at least width {order.width}: more than {format_bytes(8 * MAX_REPORTED_ENTRIES)} of messages"
+    if order.is_complete:
+        messages = format_bytes(8 * order.total)
+        cost = f"width {order.width}: {messages} of messages and {order.work:.1g} label combinations"
+    limits = f"{format_bytes(MAX_MESSAGE_BYTES)} of messages and {MAX_CLIQUE_ENTRIES:.1g} label combinations"
+    raise NoExactInference(
+        f"Exact inference needs {cost}.", f"a graph of small width, with {limits} at most", "Use infer or sum_product."
+    )
 
 
 def format_bytes(number: int) -> str:

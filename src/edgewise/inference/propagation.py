@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from edgewise.inference.fixed_point import StoppingRule, assess_convergence, attach_gradient, iterate
 from edgewise.inference.messages import (
@@ -28,7 +27,7 @@ from edgewise.posterior import Convergence, PairwisePosterior
 CHECK_STARTS = 4
 CHECK_STANDARD_DEVIATION = 3.0
 CHECK_SWEEPS = 500
-MAX_ERROR_ESTIMATE = 0.1
+MAX_DISAGREEMENT = 0.1
 
 MIN_COMPILED_WORK = 1 << 22  # message entries times sweeps; for less, loading compiled loops costs more than it saves
 
@@ -58,9 +57,9 @@ def sum_product(
         Stop when no message entry changes by more than this, in nats; the change is relative for entries above one nat
         in magnitude. Default: 1e-5 in float32 and 1e-12 in float64.
     check
-        Estimate the error of the marginals, which can be large even if the messages converged. Sum-product is repeated
-        from random initial messages, and `tree_reweighted` is run. ``convergence.error_estimate`` is the largest
-        difference between these marginals. If it is above 0.1, ``convergence.advice`` says what to do.
+        Check the marginals, which can be wrong even if the messages converged. Sum-product is repeated from random
+        initial messages, and `tree_reweighted` is run. ``convergence.disagreement`` is the largest difference between
+        these marginals. If it is above 0.1, ``convergence.advice`` says what to do.
 
     Returns
     -------
@@ -81,9 +80,7 @@ def sum_product(
     check_mrf(mrf)
     stopping = StoppingRule.from_options("sum-product", max_sweeps, damping, tolerance, mrf.unary.dtype)
     posterior, convergence = _propagate(mrf, log_sum, stopping)
-    if check:
-        convergence = posterior.convergence = _check_marginals(mrf.detach(), posterior.node.detach(), convergence)
-    return posterior, convergence
+    return posterior, check_marginals(mrf, posterior, convergence) if check else convergence
 
 
 def max_product(
@@ -117,23 +114,29 @@ def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Pa
     return posterior_from_messages(mrf, messages, convergence), convergence
 
 
-def _check_marginals(mrf: PairwiseMRF, node: Tensor, convergence: Convergence) -> Convergence:
-    """Return the convergence with an estimate of the error of the node marginals."""
-    others = [tree_reweighted(mrf)[0].node]
+def check_marginals(mrf: PairwiseMRF, posterior: PairwisePosterior, convergence: Convergence) -> Convergence:
+    """Compare the node marginals with those from random messages and of `tree_reweighted`.
+
+    Return the convergence with the largest difference, and store it in the posterior.
+    """
+    constant, node = mrf.detach(), posterior.node.detach()
+    others = [] if convergence.method == "tree-reweighted" else [tree_reweighted(constant)[0].node]
     stopping = StoppingRule.from_options("sum-product", CHECK_SWEEPS, 0.5, 1e-4, mrf.unary.dtype)
     for seed in range(CHECK_STARTS):
         random = torch.randn(zero_messages(mrf).shape, generator=torch.Generator().manual_seed(seed)).to(mrf.unary)
-        start = CHECK_STANDARD_DEVIATION * random
-        messages, _ = iterate(lambda old: sweep(mrf, old, log_sum), start, largest_change, stopping)
-        others.append(posterior_from_messages(mrf, messages).node)
-    error = max((float((other - node).abs().max()) for other in others if node.numel()), default=0.0)
-    advice = convergence.advice
-    if convergence.converged and error > MAX_ERROR_ESTIMATE:
-        advice = (
-            f"The messages converged, but the marginals may be wrong: those from other initial messages or of "
-            f"tree_reweighted differ by up to {error:.2g}. Use exact_marginals if the width of the graph allows it."
+        messages, _ = iterate(
+            lambda old: sweep(constant, old, log_sum), CHECK_STANDARD_DEVIATION * random, largest_change, stopping
         )
-    return replace(convergence, error_estimate=error, advice=advice)
+        others.append(posterior_from_messages(constant, messages).node)
+    disagreement = max(float((other - node).abs().max()) if node.numel() else 0.0 for other in others)
+    advice = convergence.advice
+    if convergence.converged and disagreement > MAX_DISAGREEMENT:
+        advice = (
+            "The messages converged, but the marginals may be wrong: those from other initial messages or of another "
+            f"method differ by up to {disagreement:.2g}. Use exact_marginals if the width of the graph allows it."
+        )
+    checked = posterior.convergence = replace(convergence, disagreement=disagreement, advice=advice)
+    return checked
 
 
 def _is_worth_compiling(mrf: PairwiseMRF, stopping: StoppingRule) -> bool:

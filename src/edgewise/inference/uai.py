@@ -20,7 +20,7 @@ from edgewise.inference.mrf import PairwiseMRF, check_mrf
 
 Array = NDArray[Any]
 
-FORBIDDEN = -1e4  # log-potential of a pair of labels with potential 0: e^-10000 underflows to 0 in every sum
+FORBIDDEN = -1e4  # log-potential of a pair of labels with potential 0: beside possible pairs, e^-10000 underflows to 0
 MAX_LOG_CONSTANT = 600.0  # e^709 overflows; a larger constant is written as several factors
 
 
@@ -29,7 +29,8 @@ def read_uai(path: Path | str, evidence: Path | str | Mapping[int, int] | None =
 
     A variable with fewer labels than others has the log-potential -inf for the labels that it lacks, so they have
     probability 0. A factor of empty scope is a constant. It is added to the potentials of node 0, and so to log Z.
-    Factors on the same pair of nodes are multiplied. A pair of labels with potential 0 has the log-potential -1e4.
+    Factors on the same pair of nodes are multiplied. A pair of labels with potential 0 has the log-potential -1e4. So
+    if no labeling is possible, log Z is about -1e4 instead of -inf.
 
     Parameters
     ----------

@@ -42,9 +42,9 @@ class Convergence:
     method
         The solver: "forest", "enumeration" or "elimination", which are exact, "sum-product", "max-product", "mean
         field" or "tree-reweighted".
-    error_estimate
+    disagreement
         Largest difference between the marginals of a node from several initial messages and from tree-reweighted
-        sum-product, by ``sum_product(mrf, check=True)``. None if it was not computed.
+        sum-product, if ``check=True`` was passed, otherwise None. The error can be smaller or larger.
     reason
         Why `infer` chose the method.
 
@@ -64,7 +64,7 @@ class Convergence:
     residual: float
     advice: str = ""
     method: str = ""
-    error_estimate: float | None = None
+    disagreement: float | None = None
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -116,7 +116,8 @@ class Posterior(ABC):
     convergence
         Convergence of the solver that computed the posterior, or None without a solver. It is saved with the posterior.
     log_partition
-        log Z of the MRF, from `exact_marginals`, otherwise None.
+        log Z of the MRF in float64, with the shape of the batch: exact from `exact_marginals`, an upper bound from
+        `tree_reweighted`, otherwise None. It is saved with the posterior.
 
     Examples
     --------
@@ -212,6 +213,8 @@ class Posterior(ABC):
         metadata = {"format": FORMAT, "kind": type(self).__name__}
         if self.convergence is not None:
             metadata["convergence"] = self.convergence.to_json()
+        if self.log_partition is not None:
+            metadata["log_partition"] = json.dumps(self.log_partition.tolist())
         write_tensors(path, self.tensors(), metadata)
 
     @staticmethod
@@ -222,10 +225,13 @@ class Posterior(ABC):
         convergence = Convergence.from_json(metadata["convergence"]) if "convergence" in metadata else None
         kind: Callable[..., Posterior] = getattr(import_module(MODULES[metadata["kind"]]), metadata["kind"])
         try:
-            return kind(**tensors, convergence=convergence)
+            posterior = kind(**tensors, convergence=convergence)
         except TypeError as error:  # missing or unexpected tensors
             names = ", ".join(sorted(tensors))
             raise ValueError(f"Expected the tensors of a {metadata['kind']} in {path}, but got {names}.") from error
+        if "log_partition" in metadata:
+            posterior.log_partition = torch.tensor(json.loads(metadata["log_partition"]), dtype=torch.float64)
+        return posterior
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
         """Return the posterior on another device or in another dtype."""
@@ -243,14 +249,18 @@ class Posterior(ABC):
         """Return one posterior of a batch."""
         if not self.batch_shape:
             raise TypeError("Expected a batch of posteriors, but this is a single one. Use it without an index.")
-        return self._select(index)
+        selected = self._select(index)
+        selected.log_partition = None if self.log_partition is None else self.log_partition[index]
+        return selected
 
     def _select(self, index: int) -> "Posterior":
         return self._rebuild(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def _rebuild(self, **tensors: Tensor) -> "Posterior":
         kind: Callable[..., Posterior] = type(self)
-        return kind(**tensors, convergence=self.convergence)
+        posterior = kind(**tensors, convergence=self.convergence)
+        posterior.log_partition = None if self.log_partition is None else self.log_partition.detach()
+        return posterior
 
     def __repr__(self) -> str:
         batch = f"batch={self.batch_shape}, " if self.batch_shape else ""
