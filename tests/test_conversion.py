@@ -586,3 +586,16 @@ def test_normalize_keeps_the_dtype_and_gradient():
     probs = torch.tensor([[0.33, 0.66]], dtype=torch.float32, requires_grad=True)
     node = ew.wrap(probs, normalize=True).node
     assert node.dtype == torch.float32 and node.requires_grad
+
+
+def test_pandas_rows_in_another_order_are_refused():
+    names, shuffled = ["a", "b", "c", "d"], ["c", "a", "d", "b"]
+    probs = pd.DataFrame([[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6]], index=names)
+    y = pd.Series([0, 1, 0, 1], index=names)
+    expected = ew.evaluate(probs.to_numpy(), y.to_numpy()).nodewise.nll
+    with pytest.raises(ValueError, match=r"y\.loc\[probs\.index\]"):
+        ew.evaluate(probs, y.loc[shuffled])
+    with pytest.raises(ValueError, match=r"mask\.loc\[probs\.index\]"):
+        ew.evaluate(probs, y.to_numpy(), mask=pd.Series([True] * 4, index=shuffled))
+    assert ew.evaluate(probs, y.loc[shuffled].loc[probs.index]).nodewise.nll == expected
+    assert ew.evaluate(probs, y.reset_index(drop=True)).nodewise.nll == expected  # another index: by position

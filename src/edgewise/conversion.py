@@ -216,6 +216,18 @@ def is_table(value: object) -> bool:
     return hasattr(value, "columns") and hasattr(value, "to_numpy")
 
 
+def check_row_order(**tables: object) -> None:
+    """Raise ValueError if pandas tables or columns have the same rows in different orders, by their indices."""
+    indices = {name: value.index for name, value in tables.items() if hasattr(value, "iloc")}  # type: ignore[attr-defined]
+    (first, expected), *others = [*indices.items()] or [("", None)]
+    for name, index in others:
+        if index.is_unique and not index.equals(expected) and index.sort_values().equals(expected.sort_values()):
+            raise ValueError(
+                f"Expected {name} in the order of {first}, but their indices have the same rows in different orders. "
+                f"Pass {name}.loc[{first}.index]."
+            )
+
+
 def _table_columns(table: Any, num_nodes: int, name: str, size: int | None) -> NDArray[Any]:
     columns: NDArray[Any] = table.to_numpy().T
     if size not in (None, len(columns)):

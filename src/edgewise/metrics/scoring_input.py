@@ -16,6 +16,7 @@ from edgewise.conversion import (
     as_labels,
     as_mask,
     check_names,
+    check_row_order,
     column_names,
     is_adjacency,
     is_graph,
@@ -81,6 +82,7 @@ def check_scoring_input(
     normalize: bool = False,
 ) -> ScoringInput:
     """Check the arguments of `evaluate`, and convert them to tensors on the device of the probabilities."""
+    check_row_order(probs=probs, y=y, mask=mask)
     posterior = as_posterior(probs, normalize=normalize)
     is_product = isinstance(posterior, IndependentPosterior)
     if edge_probs is not None and not is_product:
