@@ -268,7 +268,7 @@ def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:
 def _score_lines(ev: Evaluation) -> list[str]:
     columns = ("count", *METRICS, "over", "under")
     lines = [f"{'':10}" + "".join(f"{name:>11}" for name in columns)]
-    for view in VIEWS:
+    for view in VIEWS if ev.edgewise.count else VIEWS[:1]:
         scores = ev[view]
         numbers = [*(scores[metric] for metric in METRICS), scores.overconfidence, scores.underconfidence]
         lines.append(f"{view:10}{scores.count:11,}" + "".join(f"{number:11.4f}" for number in numbers))
@@ -279,7 +279,8 @@ def _interval_lines(ev: Evaluation) -> list[str]:
     if not ev.intervals:
         return []
     lines = ["", f"{'interval':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
-    for view, intervals in ev.intervals.items():
+    for view in VIEWS if ev.edgewise.count else VIEWS[:1]:
+        intervals = ev.intervals[view]
         cells = (f"[{intervals[metric].low:.4f}, {intervals[metric].high:.4f}]" for metric in METRICS)
         lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
     return lines
@@ -287,12 +288,9 @@ def _interval_lines(ev: Evaluation) -> list[str]:
 
 def _graph_lines(ev: Evaluation) -> list[str]:
     k = ev.k_index
-    lines = [
-        "",
-        f"homophily {ev.homophily:.4f}; K index: edgewise {k.edgewise:.4f}, agree {k.agree:.4f}, "
-        f"disagree {k.disagree:.4f}",
-    ]
-    if ev.same_label is not None:
+    homophily = f"homophily {ev.homophily:.4f}; K index: edgewise {k.edgewise:.4f}, agree {k.agree:.4f}"
+    lines = ["", f"{homophily}, disagree {k.disagree:.4f}" if ev.edgewise.count else "no edges scored"]
+    if ev.same_label is not None and ev.same_label.count:
         same = ev.same_label
         lines.append(
             f"same label: predicted {same.probability:.4f}, observed {same.frequency:.4f}, "
