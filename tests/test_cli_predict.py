@@ -105,7 +105,10 @@ def test_integer_ids_stay_integers(saved, tmp_path):
     result = run(*inputs, "--pairs", tmp_path / "pairs.csv", "--out", tmp_path / "out.parquet")
     assert result.exit_code == 0, result.stderr
     assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [50, 20]
-    result = run(*inputs, "--edges", saved["edges"], "--out", tmp_path / "out.parquet")
+    result = run(*inputs, "--edges", saved["edges"])
+    assert result.exit_code == 2 and "ids[edges]" in result.stderr
+    np.save(tmp_path / "edges.npy", np.array([10, 20, 30, 40, 50])[EDGES])
+    run(*inputs, "--edges", tmp_path / "edges.npy", "--out", tmp_path / "out.parquet")
     assert pd.read_parquet(tmp_path / "out.parquet")["end"].tolist() == [20, 30, 40, 50, 10]
     (tmp_path / "ids.csv").write_text("007\n7\n8\n9\n10\n")
     (tmp_path / "pairs.csv").write_text("007,7\n")

@@ -29,7 +29,7 @@ from edgewise.files.inputs import (
     read_mask,
     read_rows,
 )
-from edgewise.files.names import Names, read_header_names, read_names
+from edgewise.files.names import NameFile, read_header_names, read_names
 
 PROBS = np.array([[0.9, 0.1], [0.25, 0.75], [0.5, 0.5]])
 EDGES = np.array([[0, 1, 2, 0], [1, 2, 0, 2]])
@@ -390,8 +390,8 @@ def test_empty_cells_of_edges_and_masks_are_refused(tmp_path: Path) -> None:
 # --- ids and names of classes ---
 
 
-def names(*values: object) -> Names:
-    return Names(np.array(values, dtype=np.int64 if isinstance(values[0], int) else object), Path("names.txt"))
+def names(*values: object) -> NameFile:
+    return NameFile(np.array(values, dtype=np.int64 if isinstance(values[0], int) else object), Path("names.txt"))
 
 
 def write_lines(path: Path, *cells: str) -> Path:
@@ -450,7 +450,7 @@ def test_edges_of_ids_become_row_numbers(ids: tuple[object, ...], ending: str, t
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint16, np.uint64])
 def test_ids_match_integers_of_another_type(dtype: type, tmp_path: Path) -> None:
-    ids = Names(np.array([17, 20, 3], dtype), Path("ids.npy"))
+    ids = NameFile(np.array([17, 20, 3], dtype), Path("ids.npy"))
     np.save(tmp_path / "a.npy", np.array([[17, 3], [20, 17]]))
     assert read_edges(tmp_path / "a.npy", ids).tolist() == [[0, 2], [1, 0]]
     np.save(tmp_path / "a.npy", np.array([[17, -(2**40)], [20, 17]]))
@@ -474,10 +474,32 @@ def test_float_ids_match_integer_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("save", COLUMNS)
-@pytest.mark.parametrize("ids", [("x17", "x20", "y3"), (17, 20, 30)], ids=["text", "integers"])
-def test_edges_without_any_id_are_row_numbers(save: Save, ids: tuple[object, ...], tmp_path: Path) -> None:
+def test_edges_without_any_id_are_row_numbers_if_ids_are_words(save: Save, tmp_path: Path) -> None:
     shown = EDGES if save in ARRAYS else EDGES.T
-    assert equal(read_edges(save(tmp_path / "edges", shown), names(*ids)), EDGES)
+    assert equal(read_edges(save(tmp_path / "edges", shown), names("x17", "x20", "y3")), EDGES)
+
+
+@pytest.mark.parametrize("save", COLUMNS)
+@pytest.mark.parametrize("ids", [(17, 20, 30), ("001", "002", "x3")], ids=["integers", "digits"])
+def test_row_numbers_are_not_guessed_if_an_id_is_a_number(save: Save, ids: tuple[object, ...], tmp_path: Path) -> None:
+    shown = EDGES if save in ARRAYS else EDGES.T
+    with pytest.raises(FileError, match=r"pair 0 has '0'\. If these are row numbers, save .* ids\[edges\]"):
+        read_edges(save(tmp_path / "edges", shown), names(*ids))
+    if isinstance(ids[0], int):
+        assert equal(read_edges(save(tmp_path / "edges", np.array(ids)[shown]), names(*ids)), EDGES)
+
+
+@pytest.mark.parametrize("ids", [(17, 20, 3), ("x17", "x20", "y3")], ids=["integers", "words"])
+def test_first_pair_of_unknown_numbers_is_not_a_header(ids: tuple[object, ...], tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.csv", "7,8", f"{ids[0]},{ids[1]}")
+    with pytest.raises(FileError, match="pair 0 has '7'"):
+        read_edges(path, names(*ids))
+
+
+def test_column_numbers_are_not_guessed_if_a_class_name_is_a_number(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.csv", "0", "2", "1")
+    with pytest.raises(FileError, match="that of node 0 is '0'"):
+        read_labels(path, names(10, 20, 30), 3)
 
 
 def test_edges_with_ids_prefer_ids_to_row_numbers(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import edgewise as ew
 from edgewise.files import arrays
 from edgewise.files.arrays import FileError
 from edgewise.files.inputs import read_array, read_edges, read_labels
-from edgewise.files.names import Names, read_names
+from edgewise.files.names import NameFile, read_names
 from edgewise.paper.results import Results
 from edgewise.paper.study import SCORE_COLUMNS, StudyPlan, StudyRow, read_rows, write_rows
 from edgewise.sweep.run_table import write_run_table
@@ -67,7 +67,7 @@ def study(path: Path) -> None:
     write_rows(path, [StudyRow(next(iter(StudyPlan().graphs())), name, scores) for name in "pq"])
 
 
-LETTERS = Names(np.array(list("abcde"), dtype=object), Path("letters.txt"))
+LETTERS = NameFile(np.array(list("abcde"), dtype=object), Path("letters.txt"))
 
 # By file name: functions that write a valid file, and that read it.
 KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from edgewise.files.arrays import Array
-    from edgewise.files.names import Names
+    from edgewise.files.names import NameFile
     from edgewise.posterior import Posterior
 
 
@@ -146,7 +146,7 @@ NormalizeOption = Annotated[
     bool, typer.Option("--normalize", help="Divide rounded probabilities by their sums, which may differ from 1 by 2%.")
 ]
 IdsOption = Annotated[Path | None, typer.Option("--ids", metavar="FILE", help="Ids of the nodes.")]
-ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="Names of the classes.")]
+ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="NameFile of the classes.")]
 LABELS_HELP = "True labels, one per node; -1 or empty if unknown."
 NODES_HELP = "one boolean or 0/1 per node, or a list of ids"
 
@@ -208,14 +208,14 @@ class NodeFiles:
         return self.belief.num_classes if self.logits is None else self.raw_logits.shape[1]
 
     @cached_property
-    def node_ids(self) -> "Names | None":
+    def node_ids(self) -> "NameFile | None":
         """The names of the nodes in --ids."""
         from edgewise.files.names import read_names
 
         return read_names(self.ids, self.num_nodes, "node") if self.ids else None
 
     @cached_property
-    def class_names(self) -> "Names | None":
+    def class_names(self) -> "NameFile | None":
         """The names of the classes in --classes."""
         from edgewise.files.names import read_names
 

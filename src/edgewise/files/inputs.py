@@ -1,7 +1,8 @@
 """Readers for the input files of commands: probabilities, labels, edges and masks.
 
 Labels may be names of classes if the names of all classes are passed, and nodes may be ids if the ids of all nodes are
-passed. A file without any of these names holds numbers, of the columns and rows of the probabilities.
+passed. If these names are words, a file without any of them holds numbers, of the columns and rows of the
+probabilities. If a name is a number itself, every label or node must be a name.
 """
 
 import math
@@ -15,8 +16,8 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from edgewise.files.arrays import Array, FileError, TextError, convert_read_errors, read_npy, read_npz, suffix_of
-from edgewise.files.names import Names, is_integer, is_text, is_text_file, look_up, read_cells
-from edgewise.files.tables import is_table, read_table
+from edgewise.files.names import NameFile, is_integer, is_text, is_text_file, look_up, read_cells
+from edgewise.files.tables import is_number, is_table_file, read_table
 from edgewise.files.tensors import read_pt
 from edgewise.suggestions import did_you_mean
 
@@ -58,13 +59,13 @@ def read_edge_probs(path: Path) -> Array:
     return joints.reshape(len(joints), classes, classes)
 
 
-def read_labels(path: Path, classes: Names | None = None, num_nodes: int = 0) -> Int[np.ndarray, " nodes"]:
+def read_labels(path: Path, classes: NameFile | None = None, num_nodes: int = 0) -> Int[np.ndarray, " nodes"]:
     """Read labels, one per node: column numbers, or names of ``classes``. An empty cell of a table is -1."""
     if classes is not None:
         return _read_class_names(path, classes, num_nodes)
     hint = f"{CLASSES_HINT} Remove other columns, such as ids."
     labels = _as_column(read_array(path, hint, missing=-1), path, LABELS_MEANING)
-    if is_table(path) and labels.dtype.kind == "f":
+    if is_table_file(path) and labels.dtype.kind == "f":
         labels = np.nan_to_num(labels, nan=-1)
     return _as_integers(
         labels,
@@ -74,24 +75,24 @@ def read_labels(path: Path, classes: Names | None = None, num_nodes: int = 0) ->
     )
 
 
-def read_edges(path: Path, ids: Names | None = None) -> Int[np.ndarray, "2 edges"]:
+def read_edges(path: Path, ids: NameFile | None = None) -> Int[np.ndarray, "2 edges"]:
     """Read edges (2, edges): row numbers, or ``ids``, which are converted to row numbers.
 
     A table has two columns. An array (edges, 2) is transposed, unless it is (2, 2).
     """
     edges = read_array(path, IDS_HINT) if ids is None else read_cells(path)
-    if edges.ndim != 2 or 2 not in edges.shape or (is_table(path) and edges.shape[1] != 2):
-        expected = "two columns, the end nodes" if is_table(path) else "(2, edges)"
+    if edges.ndim != 2 or 2 not in edges.shape or (is_table_file(path) and edges.shape[1] != 2):
+        expected = "two columns, the end nodes" if is_table_file(path) else "(2, edges)"
         is_square = edges.ndim == 2 and edges.shape[0] == edges.shape[1]
         hint = "For an adjacency save np.argwhere(adjacency).T." if is_square else "Remove others, such as weights."
         raise FileError(f"Expected {path} to hold edges as {expected}, but got shape {edges.shape}. {hint}")
-    edges = edges.T if is_table(path) or edges.shape[0] != 2 else edges
+    edges = edges.T if is_table_file(path) or edges.shape[0] != 2 else edges
     if ids is not None:
         return _find_nodes(edges, path, ids)
     return _as_integers(edges, path, "nodes", "Number nodes from 0 and save them with .astype(int).")
 
 
-def read_mask(path: Path, ids: Names | None = None) -> Bool[np.ndarray, " nodes"]:
+def read_mask(path: Path, ids: NameFile | None = None) -> Bool[np.ndarray, " nodes"]:
     """Read a mask: one boolean (or 0 or 1) per node, or a list of ``ids``."""
     try:
         mask = _as_column(read_array(path, MASK_TEXT_HINT), path, "one boolean per node")
@@ -115,7 +116,7 @@ def _as_floats(array: Array, path: Path) -> Array:
     """Convert integers of a text file to float64, because text has no types, and a table to row-major order."""
     if suffix_of(path) in (".csv", ".tsv") and array.dtype.kind in "iu":
         return array.astype(np.float64, order="C")
-    return np.ascontiguousarray(array) if is_table(path) else array
+    return np.ascontiguousarray(array) if is_table_file(path) else array
 
 
 def _as_column(array: NDArray[Any], path: Path, meaning: str) -> NDArray[Any]:
@@ -134,7 +135,7 @@ def _as_integers(array: NDArray[Any], path: Path, meaning: str, hint: str) -> ND
     if array.dtype.kind in "iu":
         return array
     fractions = np.ones(0)
-    if is_table(path) and array.dtype.kind == "f":
+    if is_table_file(path) and array.dtype.kind == "f":
         fractions = array[~((array == np.floor(array)) & (np.abs(array) < MAX_EXACT_FLOAT))]
         if len(fractions) == 0:
             return array.astype(np.int64)
@@ -170,16 +171,16 @@ def read_array(path: Path, text_hint: str = TABLE_HINT, missing: int | None = No
         raise FileError(f"Expected a file that ends in {SUFFIXES}, but got {path}. {hint}")
     with convert_read_errors(path, f"a valid {suffix} file of numbers"):
         try:
-            return read_table(path, missing) if is_table(path) else READERS[suffix](path)
+            return read_table(path, missing) if is_table_file(path) else READERS[suffix](path)
         except TextError as error:
             raise FileError(f"{error} {text_hint}") from error
 
 
-def _read_class_names(path: Path, classes: Names, num_nodes: int) -> NDArray[np.int64]:
+def _read_class_names(path: Path, classes: NameFile, num_nodes: int) -> NDArray[np.int64]:
     """Return the column of each label, and -1 if a cell is empty or -1."""
     cells = _as_column(read_cells(path), path, LABELS_MEANING)
     found = look_up(cells, classes.values)
-    if not (found >= 0).any():
+    if not (found >= 0).any() and _are_words(classes.values):
         with suppress(FileError):
             return read_labels(path)
     is_wrong = found < 0
@@ -199,24 +200,33 @@ def _read_class_names(path: Path, classes: Names, num_nodes: int) -> NDArray[np.
     return found
 
 
-def _find_nodes(pairs: NDArray[Any], path: Path, ids: Names) -> NDArray[np.int64]:
-    """Return the rows of pairs of ids. If none of them is an id, they are row numbers already."""
+def _are_words(names: NDArray[Any]) -> bool:
+    """Return whether no name is a number, so that numbers in a file cannot be meant as names."""
+    return is_text(names) and not any(name.isdecimal() for name in names)
+
+
+def _find_nodes(pairs: NDArray[Any], path: Path, ids: NameFile) -> NDArray[np.int64]:
+    """Return the rows of pairs of ids. If ids are words, and none of them is in the file, it holds row numbers."""
     found = look_up(pairs, ids.values)
-    if not (found >= 0).any():
+    has_ids = (found >= 0).any()
+    if not has_ids and _are_words(ids.values):
         with suppress(FileError):
             return read_edges(path)
-    if is_text_file(path) and found.shape[1] and (found[:, 0] < 0).all():  # a header
-        pairs, found = pairs[:, 1:], found[:, 1:]
+    if is_text_file(path) and found.shape[1] and (found[:, 0] < 0).all() and not any(map(is_number, pairs[:, 0])):
+        pairs, found = pairs[:, 1:], found[:, 1:]  # without the header
     if (found < 0).any():
         side, row = np.argwhere(found < 0)[0]
+        hint = "Add it to the ids, with a row of probabilities, or remove the pair."
+        if not has_ids:
+            hint = "If these are row numbers, save the ids of the rows: ids[edges]."
         raise FileError(
             f"Expected pairs of ids in {path}, such as {ids.values[0]!r} ({ids.path}), but pair {row} has "
-            f"{str(pairs[side, row])[:40]!r}. Add it to the ids, with a row of probabilities, or remove the pair."
+            f"{str(pairs[side, row])[:40]!r}. {hint}"
         )
     return found
 
 
-def _read_listed_nodes(path: Path, ids: Names) -> NDArray[np.bool_]:
+def _read_listed_nodes(path: Path, ids: NameFile) -> NDArray[np.bool_]:
     """Return a mask of the ids in a file."""
     cells = _as_column(read_cells(path), path, "one id per line")
     if is_text(cells) and not is_text(ids.values) and len(cells) and not is_integer(cells[0]):

@@ -1,4 +1,4 @@
-"""Names of nodes and classes: reading them from files of all formats, and looking up ids and labels among them."""
+"""NameFile of nodes and classes: reading them from files of all formats, and looking up ids and labels among them."""
 
 import re
 from collections import Counter
@@ -9,21 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.files.arrays import FileError, convert_read_errors, read_npy, read_npz, suffix_of
-from edgewise.files.tables import check_utf8, column_names, is_table, read_text_columns
+from edgewise.files.tables import check_utf8, header_names, is_table_file, read_text_columns
 from edgewise.files.tensors import load_pt, read_pt
 
 NAME_SUFFIXES = (".csv", ".txt", ".tsv", ".parquet", ".npy", ".npz", ".pt")
 WHOLE_NUMBER = r"^(0|-?[1-9]\d{0,17})\.0+$"  # pandas writes 3 as 3.0 beside empty cells
 
 
-class Names(NamedTuple):
+class NameFile(NamedTuple):
     """Names of all nodes or classes, in order, and the file that they are from. They are all integers or all text."""
 
     values: NDArray[Any]
     path: Path
 
 
-def read_names(path: Path, count: int, thing: str) -> Names:
+def read_names(path: Path, count: int, thing: str) -> NameFile:
     """Read ``count`` names, one per line. Names are converted if all are integers. One extra line is a header."""
     names = read_cells(path)
     if names.ndim != 1:
@@ -41,25 +41,25 @@ def read_names(path: Path, count: int, thing: str) -> Names:
     return _as_names(names, path, thing)
 
 
-def read_header_names(path: Path, count: int) -> Names | None:
+def read_header_names(path: Path, count: int) -> NameFile | None:
     """Read names of classes from the header of a table, or return None if it has none."""
-    if not is_table(path):
+    if not is_table_file(path):
         return None
     with convert_read_errors(path, "a valid table"):
-        names = column_names(path)
+        names = header_names(path)
     if names is None or len(set(names)) != count or len(names) != count:
         return None
     return None if names == [str(k) for k in range(count)] else _as_names(np.array(names, dtype=object), path, "class")
 
 
-def _as_names(values: NDArray[Any], path: Path, thing: str) -> Names:
+def _as_names(values: NDArray[Any], path: Path, thing: str) -> NameFile:
     """Check that names are unique, and convert them if all are integers."""
     if is_text(values) and all(is_integer(re.sub(WHOLE_NUMBER, r"\1", name)) for name in values):
         values = np.array([int(name.partition(".")[0]) for name in values], np.int64)
     if len(set(values.tolist())) < len(values):
         duplicate = next(name for name, times in Counter(values.tolist()).items() if times > 1)
         raise FileError(f"Expected a different name for each {thing} in {path}, but got {duplicate!r} twice.")
-    return Names(values, path)
+    return NameFile(values, path)
 
 
 def look_up(cells: NDArray[Any], names: NDArray[Any]) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ def read_cells(path: Path) -> NDArray[Any]:
         if suffix == ".txt":
             check_utf8(path)
             return np.array([line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()], dtype=object)
-        if is_table(path):
+        if is_table_file(path):
             return _as_rows(read_text_columns(path))
         if suffix in (".npy", ".npz"):
             array: NDArray[Any] = {".npy": read_npy, ".npz": read_npz}[suffix](path, _check_names)

@@ -25,7 +25,7 @@ CSV_BLOCK_BYTES = 16 << 20  # a line must fit in a block, and a joint of many cl
 BYTES_PER_VALUE = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4}  # 8 for other physical types
 
 
-def is_table(path: Path) -> bool:
+def is_table_file(path: Path) -> bool:
     """Return whether a file is a table (.csv, .tsv or .parquet)."""
     return path.suffix.lower() in (".csv", ".tsv", ".parquet")
 
@@ -103,7 +103,7 @@ def _is_header(first: list[str], second: list[str], path: Path) -> bool:
             f"Expected a name or a number first in {path}, but got an empty cell. Fill it in. If the column holds "
             "row numbers, save the table without them (pandas: index=False)."
         )
-    names = [cell for cell in first if not _is_number(cell)]
+    names = [cell for cell in first if not is_number(cell)]
     if names and len(names) < len(first):
         # Either a header or a row with a typo. A wrong guess would drop a row silently.
         raise FileError(
@@ -117,7 +117,7 @@ def _is_header(first: list[str], second: list[str], path: Path) -> bool:
 def _check_separator(cell: str, path: Path) -> None:
     """Raise FileError if a cell holds several numbers, because columns are separated by another character."""
     separator = next((char for char in ",\t; " if char in cell.strip()), None)
-    if separator is None or not all(map(_is_number, cell.strip().split(separator))):
+    if separator is None or not all(map(is_number, cell.strip().split(separator))):
         return
     expected = "tabs" if path.suffix.lower() == ".tsv" else "commas"
     way_out = {",": "Rename the file to .csv.", "\t": "Rename the file to .tsv."}
@@ -127,7 +127,8 @@ def _check_separator(cell: str, path: Path) -> None:
     )
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Return whether a cell is a number, a boolean or empty, so that it is no name of a column."""
     try:
         float(cell)
     except ValueError:
@@ -250,7 +251,7 @@ def _check_complete(values: Any, name: str, path: Path) -> None:
 def _example(column: Any) -> str | None:
     """Return the first cell that is text but no number, or None."""
     cells = (cell.as_py() for cell in column)
-    return next((cell for cell in cells if isinstance(cell, str) and cell and not _is_number(cell)), None)
+    return next((cell for cell in cells if isinstance(cell, str) and cell and not is_number(cell)), None)
 
 
 def read_text_columns(path: Path) -> list[NDArray[Any]]:
@@ -289,7 +290,7 @@ def _as_text(column: Any) -> NDArray[Any]:
     return text
 
 
-def column_names(path: Path) -> list[str] | None:
+def header_names(path: Path) -> list[str] | None:
     """Return the names of the columns of a table, or None if it has no header."""
     if path.suffix.lower() == ".parquet":
         from pyarrow.parquet import read_schema
