@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numba
@@ -23,13 +24,14 @@ import torch
 import torch_geometric
 from matplotlib.figure import Figure
 from pyarrow import parquet
+from torch_geometric.data import Data
 from typer.testing import CliRunner, Result
 
 import edgewise as ew
 from edgewise.calibration import known_calibrators
 from edgewise.cli import app
 from edgewise.cli import options as cli_options
-from edgewise.cli.app import COMMANDS
+from edgewise.cli.app import ADVICE, COMMANDS
 from edgewise.cli.options import names_in
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.scores import Norm
@@ -494,6 +496,47 @@ def test_advice_works_when_it_is_followed(
     result = evaluate(follow(dict(wrong)))
     assert (result.exit_code, result.stderr) == (0, "")
     assert "nodewise" in result.stdout
+
+
+def fit(calibrator: Any, count: int = 4, **data: Any) -> None:
+    """Fit a calibrator to ``count`` nodes without features."""
+    logits = torch.tensor([[2.0, 0.0]]).repeat(count, 1)
+    nodes = SimpleNamespace(**{"y": torch.arange(count) % 2, **data})
+    calibrator.fit(logits, nodes, SimpleNamespace(val=torch.ones(count, dtype=torch.bool)))
+
+
+# A call of the library whose message each pattern of ADVICE matches, in the order of ADVICE.
+PAIR, TRIPLE = torch.tensor([[0], [1]]), [[0.5, 0.5]] * 3
+MESSAGES: list[Callable[[], object]] = [
+    lambda: ew.evaluate([[2.0, -1.0]], [0]),
+    lambda: ew.TemperatureScaling().fit(torch.tensor([[0.5, 0.5]]), Data(y=torch.tensor([0])), None),
+    lambda: ew.TemperatureScaling().fit(torch.tensor([[-torch.inf, 0.0]]), Data(y=torch.tensor([0])), None),
+    lambda: ew.evaluate([[0.33, 0.66]], [0]),
+    lambda: ew.evaluate([[0.5, 0.5]], [-99]),
+    lambda: ew.evaluate([[50.0, 50.0]], [0]),
+    lambda: ew.evaluate([[[0.5, 0.5]]], [0]),
+    lambda: ew.evaluate(TRIPLE, [0, 1, 1], np.zeros((3, 2), int)),
+    lambda: ew.evaluate(TRIPLE, [0, 1, -1]),
+    lambda: ew.evaluate(TRIPLE, [-1, 1, 1]),
+    lambda: ew.evaluate(TRIPLE, [0, 1, 1], [(0, 9)]),
+    lambda: fit(ew.LocalScaling()),
+    lambda: ew.evaluate(TRIPLE, [0, 1, 1], n_resamples=2),
+    lambda: ew.TemperatureScaling().fit(torch.tensor([[2.0, 1.0]]), Data(y=torch.tensor([0])), None),
+    lambda: ew.predict_edges(TRIPLE, [(0, 1)], ["sam"]),
+    lambda: fit(ew.LocalScaling(), 60, edge_index=PAIR),
+    lambda: fit(ew.StructuredCalibrator(ew.TemperatureScaling()), 60, edge_index=PAIR, x=torch.ones(60, 1)),
+    lambda: ew.threshold_for_precision([0.9], [True], 0.5),
+    lambda: fit(ew.StructuredCalibrator(ew.TemperatureScaling()), 60, edge_index=PAIR),
+    lambda: ew.predict_edges(TRIPLE, [(0, 1)], ["any=Spam"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "call"), [*zip(ADVICE, MESSAGES, strict=True)], ids=range(len(ADVICE)))
+def test_the_library_still_gives_the_advice_that_commands_replace(pattern: str, call: Callable[[], object]) -> None:
+    with pytest.raises((ValueError, ew.SmallSampleWarning)) as error:  # warnings are errors
+        call()
+    assert re.search(pattern, str(error.value))
+    assert re.sub(pattern, ADVICE[pattern], str(error.value)) != str(error.value)
 
 
 def test_warnings_of_the_library_are_one_line(saved: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

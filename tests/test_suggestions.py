@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import edgewise as ew
+from edgewise.metrics.module import OPTIONS
 
 PROBS, Y, EDGES = [[0.9, 0.1], [0.4, 0.6]], [0, 1], [(0, 1)]
 
@@ -16,6 +17,7 @@ MISSPELT = {
     "GCN": (lambda: ew.GCN(max_epoch=3), "max_epochs"),
     "fit": (lambda: ew.GCN().fit(None, None, num_clases=3), "num_classes"),
     "calibrator": (lambda: ew.CaGCN(hiden=3), "hidden"),
+    "GraphCalibration": (lambda: ew.GraphCalibration(bins=3), "n_bins"),
 }
 
 
@@ -43,6 +45,12 @@ def test_signatures_are_shown_with_all_names():
     assert list(inspect.signature(ew.evaluate).parameters)[:5] == ["probs", "y", "edge_index", "mask", "edge_probs"]
     assert "max_epochs" in inspect.signature(ew.GCN).parameters
     assert ew.evaluate.__name__ == "evaluate" and "Score node probabilities" in ew.evaluate.__doc__
+
+
+def test_suggested_keywords_of_the_module_are_its_own():
+    parameters = inspect.signature(ew.GraphCalibration).parameters.values()
+    assert tuple(option.name for option in parameters if option.kind is not option.VAR_KEYWORD) == OPTIONS
+    ew.GraphCalibration(sync_on_compute=False, compute_on_cpu=True, dist_sync_on_step=True)  # options of torchmetrics
 
 
 def test_other_keywords_and_positions_still_raise():

@@ -27,14 +27,14 @@ def changed_options(options: Any, limit: int = 90) -> str:
     >>> changed_options(Model(dropout=0.1))
     'Model(dropout=0.1)'
     """
-    values = {one.name: getattr(options, one.name) for one in fields(options) if one.init}
+    values = {option.name: getattr(options, option.name) for option in fields(options) if option.init}
     changed = (
-        f"{one.name}={changed_options(value) if is_dataclass(value) else repr(value)}"
-        for one in fields(options)
-        if one.init and (value := values[one.name]) != _default(one)
+        f"{option.name}={changed_options(value) if is_dataclass(value) else repr(value)}"
+        for option in fields(options)
+        if option.init and (value := values[option.name]) != _default(option)
     )
     return shorten(f"{type(options).__name__}({', '.join(changed)})", limit)
 
 
-def _default(one: "Field[Any]") -> object:
-    return one.default_factory() if one.default_factory is not MISSING else one.default
+def _default(option: "Field[Any]") -> object:
+    return option.default_factory() if option.default_factory is not MISSING else option.default

@@ -17,7 +17,7 @@ class SmallSampleWarning(UserWarning):
 
 
 def fraction_interval(hits: float, count: int) -> tuple[float, float]:
-    """Return the Wilson score interval, at level 95%, of a fraction of which ``hits`` in ``count`` were observed.
+    """Return the 95% Wilson score interval of a fraction, from ``hits`` successes in ``count`` trials.
 
     >>> fraction_interval(9, 10)
     (0.595..., 0.982...)
@@ -39,10 +39,13 @@ def warn_small_sample(message: str) -> None:
 
 
 def check_sample(result: str, count: int, elements: str, advice: str, least: int = MIN_SAMPLE) -> None:
-    """Warn if a result rests on fewer than ``least`` elements, and state how uncertain a fraction of so many is."""
+    """Warn if a result rests on fewer than ``least`` elements, and state how uncertain a frequency among them is.
+
+    ``result`` is the begin of a sentence that the number of elements completes, such as "The map was fitted to".
+    """
     if count < least:
         low, high = fraction_interval(count / 2, count)
         warn_small_sample(
-            f"{result} rests on {count:,} {elements}. A fraction estimated on so few has a 95% interval of up to "
-            f"±{(high - low) / 2:.2f}. {advice}"
+            f"{result} only {count:,} {elements}. A frequency that is observed on so few is uncertain by up to "
+            f"±{(high - low) / 2:.2f} (95% interval). {advice}"
         )

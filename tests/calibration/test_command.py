@@ -200,5 +200,5 @@ def test_few_labels_are_stated_on_stderr(saved, tmp_path):
     result = calibrate(saved, "logits", "--calibrator", "local", "--out", tmp_path / "out.npy")
     assert result.exit_code == 0
     (line,) = result.stderr.splitlines()
-    assert line.startswith("edgewise: Warning: LocalScaling rests on 15 validation nodes")
+    assert line.startswith("edgewise: Warning: LocalScaling was fitted to only 15 validation nodes")
     assert "Warning" not in result.stdout

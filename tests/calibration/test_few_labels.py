@@ -63,6 +63,16 @@ def test_coupling_without_features_rests_on_validation_edges(make_case):
     ew.StructuredCalibrator().fit(case.logits, case.data, case.split)
 
 
+def test_no_warning_about_a_coupling_that_cannot_be_fitted(make_case, monkeypatch):
+    def fail(*terms):
+        raise ArithmeticError
+
+    monkeypatch.setattr("edgewise.calibration.structured._fit_coupling", fail)
+    case = make_case(num_nodes=400, num_edges=100)
+    with pytest.raises(ArithmeticError):  # a warning would be raised instead
+        ew.StructuredCalibrator().fit(case.logits, case.data, case.split)
+
+
 def test_isotonic_map_of_few_pairs_warns():
     p = torch.linspace(0, 1, 60)
     with pytest.warns(ew.SmallSampleWarning, match="60 observations"):

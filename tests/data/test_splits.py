@@ -344,6 +344,9 @@ def test_column_selects_one_of_several_splits_of_data() -> None:
     assert Split.from_data(data, column=1).split == 1
     with pytest.raises(ValueError, match=r"column .* from 0 to 1, but got 2"):
         Split.from_data(data, column=2)
+    data.val_mask = torch.stack([TRAIN, VAL, VAL], 1)  # more columns than train_mask
+    with pytest.raises(ValueError, match=r"column .* from 0 to 1, but got 2"):
+        Split.from_data(data, column=2)
 
 
 def test_data_without_masks_are_rejected() -> None:

@@ -40,7 +40,7 @@ def test_warning_states_the_interval_of_the_precision():
     with pytest.warns(ew.SmallSampleWarning) as caught:
         threshold = ew.threshold_for_precision(p, happened, 0.9)
     message = str(caught[0].message)
-    assert "12 labeled pairs" in message and "selects 10 with precision 0.90" in message
+    assert "12 labeled pairs" in message and "selects 10 of them with precision 0.90" in message
     assert f"{interval.low:.2f} to {interval.high:.2f}" in message
     assert threshold.validation.precision_interval == pytest.approx((interval.low, interval.high))
 
@@ -60,8 +60,12 @@ def test_nothing_is_known_of_a_fraction_of_nothing():
 def test_few_selected_pairs_of_many_warn():
     """The precision rests on the selected pairs only."""
     p, happened = outcomes(1000)
-    with pytest.warns(ew.SmallSampleWarning, match="1,000 labeled pairs, of which it selects 7"):
-        ew.threshold_for_precision(p, np.arange(1000) < 7, 1.0)
+    few = np.arange(1000) < 7
+    with pytest.warns(ew.SmallSampleWarning, match="1,000 labeled pairs and selects 7") as caught:
+        ew.threshold_for_precision(p, few, 1.0)
+    message = str(caught[0].message)
+    assert "Lower the precision" in message and "100 or more" not in message
+    ew.threshold_for_precision(p, few, 0.5)  # the advice is followed
     ew.threshold_for_precision(p, happened, 1.0)
 
 

@@ -104,7 +104,7 @@ class Calibrator(ABC):
         advice = f"Label more, if possible {least:,} or more"
         if count >= MIN_NODES_FOR_TEMPERATURE:
             advice += ", or use ew.TemperatureScaling(), which has one parameter"
-        check_sample(type(self).__name__, count, "validation nodes", f"{advice}.", least)
+        check_sample(f"{type(self).__name__} was fitted to", count, "validation nodes", f"{advice}.", least)
 
     @abstractmethod
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:

@@ -61,8 +61,10 @@ def isotonic_map(probability: ArrayLike, happened: ArrayLike) -> IsotonicMap:
     [0.009..., 0.5, 0.990...]
     """
     p, outcomes = _check_observations(probability, happened)
-    check_sample("The isotonic map", len(p), "observations", f"Use {MIN_SAMPLE} or more, or calibrate nodes instead.")
-    return _fit_isotonic(p, outcomes)
+    fitted = _fit_isotonic(p, outcomes)
+    advice = f"Use {MIN_SAMPLE} or more, or calibrate nodes instead."
+    check_sample("The isotonic map was fitted to", len(p), "observations", advice)
+    return fitted
 
 
 def _fit_isotonic(p: Float[Tensor, " observations"], outcomes: Bool[Tensor, " observations"]) -> IsotonicMap:

@@ -105,8 +105,8 @@ class StructuredCalibrator(Calibrator):
         edges = _labeled_edges(inputs)
         log_odds_ratio = _log_odds_ratio(inputs, edges)
         terms = self._likelihood_terms(inputs, log_p, edges)
-        _check_num_edges(inputs, terms[1].shape[1])
         coupling = _fit_coupling(*terms, log_odds_ratio) if edges.numel() else 0.0
+        _check_num_edges(inputs, terms[1].shape[1])
         return {
             **{f"nodes/{name}": value for name, value in node_parameters.items()},
             "coupling": coupling,
@@ -178,7 +178,7 @@ def _check_num_edges(inputs: CalibrationInput, num_edges: int) -> None:
     advice = "Label neighbors of labeled nodes, or calibrate nodes only: ew.LocalScaling()."
     if inputs.raw_features is None:
         advice = "Pass features, data.x or --features on the command line, to use edges of training nodes too."
-    check_sample("The coupling of StructuredCalibrator", num_edges, "edges between labeled nodes", advice)
+    check_sample("The coupling of StructuredCalibrator was fitted to", num_edges, "edges between labeled nodes", advice)
 
 
 def _labeled_edges(inputs: CalibrationInput) -> Int[Tensor, "2 labeled"]:

@@ -146,7 +146,7 @@ NormalizeOption = Annotated[
     bool, typer.Option("--normalize", help="Divide rounded probabilities by their sums, which may differ from 1 by 2%.")
 ]
 IdsOption = Annotated[Path | None, typer.Option("--ids", metavar="FILE", help="Ids of the nodes.")]
-ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="NameFile of the classes.")]
+ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="Names of the classes.")]
 LABELS_HELP = "True labels, one per node; -1 or empty if unknown."
 NODES_HELP = "one boolean or 0/1 per node, or a list of ids"
 

@@ -83,7 +83,7 @@ class Split:
                 "ew.Split(train, val, test), or draw a split: ew.make_splits(data.y)[0]."
             )
         tensors = {name: as_tensor(mask, name) for name, mask in masks.items()}
-        num_columns = max(mask.shape[1] if mask.ndim == 2 else 1 for mask in tensors.values())
+        num_columns = min((mask.shape[1] for mask in tensors.values() if mask.ndim == 2), default=1)
         check_whole_number("column", column, 0, num_columns - 1)
         chosen = {name: mask[:, column] if mask.ndim == 2 else mask for name, mask in tensors.items()}
         num_nodes = len(chosen["train_mask"])

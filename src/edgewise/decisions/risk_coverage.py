@@ -173,7 +173,7 @@ def _warn_if_few(curve: RiskCoverage, elements: str) -> None:
     """Warn if a curve rests on few elements. Without any there is no curve, and its risks are NaN."""
     if curve.count:
         advice = "At a lower coverage the risk rests on even fewer. Use more labeled nodes."
-        check_sample("The risk-coverage curve", curve.count, f"labeled {elements}", advice)
+        check_sample("The risk-coverage curve rests on", curve.count, f"labeled {elements}", advice)
 
 
 def counts_by_threshold(

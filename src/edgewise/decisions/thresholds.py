@@ -187,11 +187,14 @@ def _warn_if_few(threshold: Threshold, min_selected: int = 0) -> Threshold:
     if on is None or (on.count >= MIN_SAMPLE and not 0 < on.selected < min_selected):
         return threshold
     low, high = on.precision_interval
+    advice = f"Label more pairs, if possible {MIN_SAMPLE} or more"
+    if on.count >= MIN_SAMPLE:
+        advice = "Lower the precision, or label more pairs with a high probability"
     warn_small_sample(
-        f"The threshold was chosen on {on.count:,} labeled pairs, of which it selects {on.selected:,}"
+        f"The threshold was chosen on {on.count:,} labeled pairs and selects {on.selected:,} of them"
         + (f" with precision {on.precision:.2f}" if on.selected else "")
-        + f". The 95% interval of its precision is {low:.2f} to {high:.2f}. Label more pairs, if possible "
-        f"{MIN_SAMPLE} or more, and check the threshold on test pairs: threshold.check(p, happened)."
+        + f". The 95% interval of its precision is {low:.2f} to {high:.2f}. {advice}, and check the threshold on test "
+        "pairs: threshold.check(p, happened)."
     )
     return threshold
 
@@ -229,7 +232,7 @@ def threshold_for_precision(
     Warns
     -----
     SmallSampleWarning
-        If there are fewer than 100 pairs.
+        If there are fewer than 100 pairs, or, without ``confidence``, if fewer than 10 are selected.
 
     Examples
     --------

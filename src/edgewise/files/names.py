@@ -1,4 +1,4 @@
-"""NameFile of nodes and classes: reading them from files of all formats, and looking up ids and labels among them."""
+"""Names of nodes and classes: reading them from files of all formats, and looking up ids and labels among them."""
 
 import re
 from collections import Counter

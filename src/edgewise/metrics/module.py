@@ -1,5 +1,6 @@
 """Torchmetrics module for training loops and distributed evaluation."""
 
+import inspect
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import torch
@@ -15,6 +16,7 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, check_scoring_input
 from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.posterior import Belief
+from edgewise.suggestions import did_you_mean
 from edgewise.validation import ArrayLike, check_option
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
     total = tables.clone()
     torch.distributed.all_reduce(total, group=group)
     return [total]
+
+
+OPTIONS = ("n_bins", "norm", "closed", "edge_choice", "same_label")  # of GraphCalibration, without those of Metric
 
 
 class GraphCalibration(Metric):
@@ -81,6 +86,9 @@ class GraphCalibration(Metric):
                 f"Expected no option binning, but got {kwargs['binning']!r}. Bins have equal width here, because bins "
                 "of equal mass depend on all batches. Score all batches at once with ew.evaluate(..., binning='mass')."
             )
+        for keyword in kwargs:
+            if suggestion := did_you_mean(keyword, OPTIONS):
+                raise TypeError(f"GraphCalibration() got an unexpected keyword argument {keyword!r}.{suggestion}")
         # One state, one collective. A dist_sync_fn of the caller takes precedence.
         super().__init__(**{"dist_sync_fn": all_reduce_sum, **kwargs})
         check_option("norm", norm, get_args(Norm))
@@ -121,7 +129,7 @@ class GraphCalibration(Metric):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the scores of the batch."""
-        batch = self._update_signature.bind(*args, **kwargs)
+        batch = inspect.signature(self.update).bind(*args, **kwargs)
         check_scoring_input(*batch.args, **batch.kwargs)  # torchmetrics would lose all sums if `update` raised an error
         return super().forward(*args, **kwargs)
 
