@@ -347,7 +347,7 @@ def test_wrong_usage_exits_with_one_line(args: list[str], message: str) -> None:
         ("calibrate --probs p --labels y --edges e --val v --out o.npy --calibrator vectro", "vector"),
     ],
 )
-def test_misspelt_command_option_or_value_gets_a_suggestion(words: str, suggestion: str) -> None:
+def test_misspelled_command_option_or_value_gets_a_suggestion(words: str, suggestion: str) -> None:
     assert_refused(run(*words.split()), f"Did you mean '{suggestion}'?")
 
 

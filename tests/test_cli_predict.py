@@ -91,7 +91,7 @@ def test_events_are_separated_by_commas_or_spaces(saved, tmp_path, words):
     ("events", "suggestion"),
     [("same,diferent", "different"), ("ayn=Spam", "any=Spam"), ("any=Spma", "Spam"), ("same any=spam", "Spam")],
 )
-def test_misspelt_event_or_class_gets_a_suggestion(saved, events, suggestion):
+def test_misspelled_event_or_class_gets_a_suggestion(saved, events, suggestion):
     inputs = ("--probs", saved["probs"], "--edges", saved["edges"], "--classes", saved["classes"])
     result = run(*inputs, "--events", *events.split())
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""Misspelt keywords, names and columns get a suggestion, and signatures stay readable."""
+"""Misspelled keywords, names and columns get a suggestion, and signatures stay readable."""
 
 import inspect
 
@@ -9,7 +9,7 @@ from edgewise.metrics.module import OPTIONS
 
 PROBS, Y, EDGES = [[0.9, 0.1], [0.4, 0.6]], [0, 1], [(0, 1)]
 
-MISSPELT = {
+MISSPELLED = {
     "evaluate": (lambda: ew.evaluate(PROBS, Y, EDGES, edgeprobs=None), "edge_probs"),
     "predict_edges": (lambda: ew.predict_edges(PROBS, EDGES, nodeids=None), "node_ids"),
     "wrap": (lambda: ew.wrap(PROBS, normalise=True), "normalize"),
@@ -21,14 +21,14 @@ MISSPELT = {
 }
 
 
-@pytest.mark.parametrize("name", MISSPELT)
-def test_misspelt_keyword_gets_a_suggestion(name):
-    call, suggestion = MISSPELT[name]
+@pytest.mark.parametrize("name", MISSPELLED)
+def test_misspelled_keyword_gets_a_suggestion(name):
+    call, suggestion = MISSPELLED[name]
     with pytest.raises(TypeError, match=f"unexpected keyword argument.*Did you mean '{suggestion}'"):
         call()
 
 
-def test_misspelt_view_metric_and_column_get_a_suggestion():
+def test_misspelled_view_metric_and_column_get_a_suggestion():
     ev, table = ew.evaluate(PROBS, Y, EDGES), ew.predict_edges(PROBS, EDGES)
     for call, suggestion in (
         (lambda: ev["edgewse"], "edgewise"),

@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names. This file imports neither torch nor NumPy, so that the command line stays fast."""
+"""Suggestions for misspelled names. This file imports neither torch nor NumPy, so that the command line stays fast."""
 
 import inspect
 import sys
@@ -24,7 +24,7 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
 
 def suggest_keywords(callable_: F) -> F:
-    """Decorate a function or a dataclass, so that a misspelt keyword raises a TypeError with a suggestion.
+    """Decorate a function or a dataclass, so that a misspelled keyword raises a TypeError with a suggestion.
 
     Python does this itself since version 3.13.
     """

@@ -136,7 +136,7 @@ def test_path_selects_one_array_of_an_npz_file(tmp_path: Path) -> None:
         read_array(tmp_path / "all.npz:y")
 
 
-def test_misspelt_name_of_an_array_gets_a_suggestion(tmp_path: Path) -> None:
+def test_misspelled_name_of_an_array_gets_a_suggestion(tmp_path: Path) -> None:
     np.savez(tmp_path / "out.npz", probs=PROBS, edges=EDGES)
     torch.save({"probs": torch.from_numpy(PROBS), "edges": torch.from_numpy(EDGES)}, tmp_path / "out.pt")
     for file in (tmp_path / "out.npz", tmp_path / "out.pt"):

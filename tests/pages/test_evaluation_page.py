@@ -51,6 +51,14 @@ def evaluations() -> dict[str, ew.Evaluation]:
     }
 
 
+def test_page_says_what_the_limits_of_chance_assume(evaluations):
+    page = " ".join(evaluation_page(evaluations["whole"]).split())
+    assert "nodes are independent" in page and "errors of neighbors are often correlated" in page
+    assert "mean degree" in page
+    rows = re.findall(r"<strong>(Edges|Agree|Disagree)</strong></th>.*?number soft\">([^<]*)<", page)
+    assert [text == "–" for _, text in rows] == [False, True, True]  # chosen by the true labels
+
+
 def test_report_writes_the_page_with_the_verdict_first(evaluations, tmp_path):
     ev = evaluations["whole"]
     path = tmp_path / "report.html"

@@ -144,6 +144,17 @@ def test_any_convergence_is_shown(converged, sweeps, residual, advice):
     assert convergence._repr_html_()
 
 
+def test_convergence_names_the_method_its_reason_and_the_disagreement():
+    convergence = ew.Convergence(True, 12, 1e-7, "", "sum-product", 0.03125, "the width is 40")
+    cells = [cell.text for cell in ElementTree.fromstring(convergence._repr_html_()).iter("td")]
+    assert cells == ["yes", "sum-product", "12", "1e-07", "0.0312"]
+    assert "the width is 40" in convergence._repr_html_()
+    for fact in ("method='sum-product'", "disagreement=0.0312", "the width is 40"):
+        assert fact in repr(convergence)
+    unchecked = ew.Convergence(True, 12, 1e-7, method="mean field")
+    assert "disagreement" not in repr(unchecked) + unchecked._repr_html_()
+
+
 def test_evaluation_shows_the_numbers_of_its_views():
     ev = evaluation()
     cells = [cell.text for cell in ElementTree.fromstring(ev._repr_html_()).iter("td")]

@@ -23,7 +23,7 @@ from matplotlib.transforms import Bbox
 
 import edgewise as ew
 from edgewise.plots.reliability import plot_reliability
-from edgewise.plots.reliability_panels import MIN_BIN_COUNT, prepare_reliability
+from edgewise.plots.reliability_panels import MIN_BIN_COUNT, elements_name, prepare_reliability
 from edgewise.plots.style import wrap_text
 
 
@@ -143,6 +143,18 @@ def test_strip_shows_the_fraction_of_each_filled_bin() -> None:
         np.testing.assert_allclose([bar.get_x() + bar.get_width() / 2 for bar in drawn], center)
         assert strip(ax).get_ylim()[1] >= fraction.max()
     assert len({strip(ax).get_ylim() for ax in axes}) == 1
+
+
+def test_header_counts_one_node_in_the_singular() -> None:
+    _, axes = plot_reliability(evaluation([0.75], [0], n_bins=5), views="nodewise")
+    assert any("1 node" in text and "1 nodes" not in text for text in texts(axes[0]))
+
+
+@pytest.mark.parametrize(
+    ("view", "count", "name"), [("nodewise", 2, "nodes"), ("edgewise", 1, "edge"), ("node_sets", 0, "sets")]
+)
+def test_elements_are_named_by_view_and_count(view: str, count: int, name: str) -> None:
+    assert elements_name(view, count) == name
 
 
 def test_panel_header_has_view_count_and_ece_with_norm() -> None:

@@ -226,7 +226,7 @@ def print_exception(error: Exception) -> int:
 
 
 def _usage_message(error: Any, context: Any) -> str:
-    """Return the message of a usage error, with the most similar option or value if one is misspelt."""
+    """Return the message of a usage error, with the most similar option or value if one is misspelled."""
     if type(error).__name__ == "NoSuchOption":
         name = error.option_name
         known = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]

@@ -143,7 +143,8 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
                 (scores.brier, intervals.get("brier")),
             )
         ],
-        "chance": number(finding.ece_by_chance, 3),
+        # Agree and disagree are chosen by the true labels, so no ECE is expected of a calibrated model there.
+        "chance": "–" if view in VIEWS[2:] else number(finding.ece_by_chance, 3),
         "k_index": percent(ev.k_index[view]) if view in VIEWS[1:] else "",
     }
 

@@ -142,10 +142,17 @@ def _training(history: History) -> list[Markup]:
 
 
 def convergence_html(convergence: Convergence) -> str:
-    """Return whether a solver converged, and how to make it converge."""
-    row = ["yes" if convergence.converged else "no", f"{convergence.sweeps:,}", f"{convergence.residual:.3g}"]
-    table = _table(("converged", "sweeps", "residual"), [row], [False] * 3)
-    return _show(table, _note(convergence.advice)) if convergence.advice else _show(table)
+    """Return whether a solver converged, why it was chosen, and how to make it converge."""
+    cells = {
+        "converged": "yes" if convergence.converged else "no",
+        "method": convergence.method or "–",
+        "sweeps": f"{convergence.sweeps:,}",
+        "residual": f"{convergence.residual:.3g}",
+    }
+    if convergence.disagreement is not None:
+        cells["disagreement"] = f"{convergence.disagreement:.3g}"
+    table = _table(list(cells), [list(cells.values())], [False] * len(cells))
+    return _show(table, *(_note(text) for text in (convergence.reason, convergence.advice) if text))
 
 
 def _show(*parts: Markup) -> str:

@@ -71,9 +71,12 @@ class Convergence:
         return self.converged
 
     def __repr__(self) -> str:
-        advice = f", advice={self.advice!r}" if self.advice else ""
-        numbers = f"converged={self.converged}, sweeps={self.sweeps}, residual={self.residual:.6g}"
-        return shorten(f"Convergence({numbers}{advice})")
+        text = f"converged={self.converged}, sweeps={self.sweeps}, residual={self.residual:.6g}"
+        if self.disagreement is not None:
+            text += f", disagreement={self.disagreement:.3g}"
+        for name, value in (("method", self.method), ("advice", self.advice), ("reason", self.reason)):
+            text += f", {name}={value!r}" if value else ""
+        return shorten(f"Convergence({text})")
 
     def _repr_html_(self) -> str:
         from edgewise.pages.notebook import convergence_html
