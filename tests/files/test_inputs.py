@@ -4,6 +4,7 @@ import io
 import os
 import re
 import struct
+import tomllib
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from packaging.requirements import Requirement
 from pyarrow import parquet
 
 from edgewise.files import arrays, inputs, tables, tensors
@@ -101,6 +103,13 @@ TABLES: list[Save] = [*COLUMNS, save_lists, save_fixed_lists]
 
 def equal(read: np.ndarray, expected: np.ndarray) -> bool:
     return read.shape == expected.shape and read.dtype == expected.dtype and bool((read == expected).all())
+
+
+def test_torch_that_executes_code_from_pt_files_is_not_installed() -> None:
+    """`torch.load` with ``weights_only=True`` executes code up to version 2.5.1 (CVE-2025-32434)."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    required = {Requirement(line).name: Requirement(line).specifier for line in project["dependencies"]}
+    assert "2.5.1" not in required["torch"] and "2.6.0" in required["torch"]
 
 
 # --- round trips ---
