@@ -106,15 +106,15 @@ def calibrate(
             calibrated = known_calibrators()[calibrator]().fit(predictions, data, split)
     posterior = calibrated.posterior()
     try:
-        _write(posterior, out)
+        _write(posterior, calibrator, out)
     finally:  # print the result even if writing failed
         typer.echo("\n".join([_summary(calibrator, calibrated), *convergence_warnings(predictions, posterior)]))
     typer.echo(f"Wrote {posterior.num_nodes:,} nodes to {out}{_omission_note(posterior, out)}.")
 
 
-def _write(posterior: "Posterior", path: Path) -> None:
+def _write(posterior: "Posterior", calibrator: str, path: Path) -> None:
     if path.suffix.lower() == ".safetensors":
-        posterior.save(path)
+        posterior.save(path, calibrator=calibrator)
         return
     import numpy as np
 

@@ -153,8 +153,12 @@ def evaluate(
             _draw(ev, plot)
         if html:
             from edgewise.pages.evaluation_page import write_evaluation_page
+            from edgewise.pages.next_steps import Inputs
 
-            write_evaluation_page(ev, html, title, paths_as_text(files))
+            # The calibrated predictions have no header, so commands name the table whose header has the classes.
+            named = {**files, "classes": classes or (nodes.source if nodes.header_names else None)}
+            inputs = Inputs(paths_as_text(named), nodes.scored, normalize, selective)
+            write_evaluation_page(ev, html, title, inputs)
     finally:  # print the result even if writing failed
         parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(belief)]
         typer.echo("\n\n".join(parts))

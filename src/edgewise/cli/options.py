@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from edgewise.files.arrays import Array
     from edgewise.files.names import NameFile
+    from edgewise.metrics.evaluation import Scored
     from edgewise.posterior import Posterior
 
 
@@ -146,7 +147,10 @@ NormalizeOption = Annotated[
     bool, typer.Option("--normalize", help="Divide rounded probabilities by their sums, which may differ from 1 by 2%.")
 ]
 IdsOption = Annotated[Path | None, typer.Option("--ids", metavar="FILE", help="Ids of the nodes.")]
-ClassesOption = Annotated[Path | None, typer.Option("--classes", metavar="FILE", help="Names of the classes.")]
+ClassesOption = Annotated[
+    Path | None,
+    typer.Option("--classes", metavar="FILE", help="Names of the classes, or a table with them in its header."),
+]
 LABELS_HELP = "True labels, one per node; -1 or empty if unknown."
 NODES_HELP = "one boolean or 0/1 per node, or a list of ids"
 
@@ -216,18 +220,33 @@ class NodeFiles:
 
     @cached_property
     def class_names(self) -> "NameFile | None":
-        """The names of the classes in --classes."""
-        from edgewise.files.names import read_names
+        """The names of the classes in --classes: a list, or the header of a table with a column per class."""
+        from edgewise.files.names import read_header_names, read_names
 
-        return read_names(self.classes, self.num_classes, "class") if self.classes else None
+        if self.classes is None:
+            return None
+        header = read_header_names(self.classes, self.num_classes) if self.num_classes > 1 else None
+        return header or read_names(self.classes, self.num_classes, "class")
+
+    @cached_property
+    def header_names(self) -> "NameFile | None":
+        """The names of the classes in the header of the predictions."""
+        from edgewise.files.names import read_header_names
+
+        return read_header_names(self.source, self.num_classes)
+
+    @property
+    def scored(self) -> "Scored":
+        """What the file of predictions holds."""
+        if self.source.suffix.lower() != ".safetensors":
+            return "probs"
+        return "calibrated" if "calibrator" in _metadata(self.source) else "model"
 
     def labels(self, path: Path) -> "NDArray[Any]":
         """Read labels: numbers, names of --classes, or names in the header of the predictions."""
         from edgewise.files.inputs import read_labels
-        from edgewise.files.names import read_header_names
 
-        names = self.class_names or read_header_names(self.source, self.num_classes)
-        return read_labels(path, names, self.num_nodes)
+        return read_labels(path, self.class_names or self.header_names, self.num_nodes)
 
     def edges(self, path: Path) -> "NDArray[Any]":
         """Read edges: numbers of nodes, or ids in --ids."""
@@ -253,7 +272,7 @@ def read_belief(path: Path, normalize: bool = False) -> "Posterior":
             return as_posterior(probs, normalize=normalize)
     with name_files_in_errors(probs=path), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Inference of")  # printed by `convergence_warnings`
-        if (format_name := _format_name(path)).startswith("edgewise fitted"):
+        if (format_name := _metadata(path).get("format", "")).startswith("edgewise fitted"):
             from edgewise.models import Fitted
 
             return Fitted.load(path).posterior()
@@ -280,14 +299,14 @@ def convergence_warnings(*beliefs: object) -> list[str]:
     return [f"convergence: {report.advice}" for report in reports if report is not None and not report]
 
 
-def _format_name(path: Path) -> str:
-    """Return the format name in the metadata of a safetensors file."""
+def _metadata(path: Path) -> dict[str, str]:
+    """Return the metadata of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():  # reading a pipe would block
-        return ""
+        return {}
     try:
         with safe_open(path, framework="pt") as file:
-            return str((file.metadata() or {}).get("format"))
+            return file.metadata() or {}
     except (SafetensorError, OSError):  # `Posterior.load` reports it
-        return ""
+        return {}

@@ -17,11 +17,11 @@ from edgewise.metrics.collect import (
     same_label_sums,
     width_sums,
 )
-from edgewise.metrics.evaluation import Evaluation, Intervals
+from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
 from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
-from edgewise.posterior import Belief
+from edgewise.posterior import Belief, Posterior
 from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import (
@@ -158,7 +158,14 @@ def evaluate(
     intervals: Intervals = {}
     if n_resamples:
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
-    return Evaluation(sums, bins, norm, edge_choice, intervals)
+    settings = EvaluationSettings(_kind_of_belief(probs), normalize, n_resamples, confidence_level, seed)
+    return Evaluation(sums, bins, norm, edge_choice, intervals, settings)
+
+
+def _kind_of_belief(belief: Belief) -> Scored:
+    if not callable(getattr(belief, "posterior", None)):
+        return "model" if isinstance(belief, Posterior) else "probs"
+    return "calibrated" if hasattr(belief, "calibrator") else "model"
 
 
 def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -61,6 +61,28 @@ class KIndex:
 
 
 Intervals = Mapping[str, Mapping[str, Interval]]
+Scored = Literal["probs", "model", "calibrated"]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What was scored, and how intervals were computed.
+
+    Attributes
+    ----------
+    scored
+        "probs" for an array, "model" for another object, or "calibrated" for a fitted calibrator.
+    normalize
+        Whether probabilities were divided by the sums of their rows.
+    n_resamples, confidence_level, seed
+        Options of the intervals.
+    """
+
+    scored: Scored = "probs"
+    normalize: bool = False
+    n_resamples: int = 0
+    confidence_level: float = 0.95
+    seed: int = 0
 
 
 class Evaluation:
@@ -86,6 +108,8 @@ class Evaluation:
     intervals
         Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``. Empty without
         ``n_resamples``.
+    settings
+        What was scored, and how intervals were computed.
 
     Examples
     --------
@@ -111,10 +135,12 @@ class Evaluation:
         norm: Norm = "l1",
         edge_choice: EdgeChoice = "both",
         intervals: Intervals | None = None,
+        settings: EvaluationSettings | None = None,
     ):
         self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
         self._binning, self._norm, self._edge_choice = binning, norm, edge_choice
         self.intervals: Intervals = intervals or {}
+        self.settings = settings or EvaluationSettings()
         self.nodewise, self.edgewise, self.agree, self.disagree = (
             ViewScores(*self._sums[view], norm) for view in VIEWS
         )

@@ -1,9 +1,7 @@
 """The HTML page of one evaluation: the verdict in words, all views, reliability diagrams, and what to do next."""
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy
 import torch
@@ -13,22 +11,20 @@ from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
 from edgewise.pages.html_page import page_part, render_page, write_page
-from edgewise.pages.verdict import Finding, explain_views, find, headline, next_steps, percent, sentence
+from edgewise.pages.next_steps import PREPARATION, Inputs, next_steps
+from edgewise.pages.verdict import Finding, explain_views, find, headline, percent, sentence
 from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, elements_name, prepare_reliability
 from edgewise.version import __version__
 
 TITLE = "Are the probabilities right?"
-NO_FILES: Mapping[str, str | None] = MappingProxyType({})
 
 
-def write_evaluation_page(
-    ev: Evaluation, path: Path, title: str | None = None, files: Mapping[str, str | None] = NO_FILES
-) -> None:
+def write_evaluation_page(ev: Evaluation, path: Path, title: str | None = None, inputs: Inputs | None = None) -> None:
     """Write the page atomically."""
-    write_page(path, evaluation_page(ev, title, files))
+    write_page(path, evaluation_page(ev, title, inputs))
 
 
-def evaluation_page(ev: Evaluation, title: str | None = None, files: Mapping[str, str | None] = NO_FILES) -> str:
+def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | None = None) -> str:
     """Return the page as HTML.
 
     Parameters
@@ -37,12 +33,13 @@ def evaluation_page(ev: Evaluation, title: str | None = None, files: Mapping[str
         The evaluation.
     title
         The title of the page, such as the name of the model.
-    files
-        Names of the input files by option ("probs", "labels", "edges", "mask"), for the commands of the page.
+    inputs
+        The input files, for the commands of the page.
     """
     views = shown_views(ev)
     findings = {view: find(ev, view) for view in views}
     panels = prepare_reliability(ev, views)
+    steps = next_steps(ev, inputs)
     judged = [view for view in ("nodewise", "edgewise", SAME_LABEL) if view in findings]
     return render_page(
         page_part("evaluation.html.j2"),
@@ -60,7 +57,9 @@ def evaluation_page(ev: Evaluation, title: str | None = None, files: Mapping[str
         ],
         diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
         bins=[row for panel in panels for row in _bin_rows(panel)],
-        steps=next_steps(ev, files),
+        steps=steps,
+        preparation=PREPARATION if any(step.python for step in steps) else "",
+        names_model=any("(model," in step.python for step in steps),
         has_edges=bool(ev.edgewise.count),
         homophily=percent(ev.homophily, 1),
         min_bin_count=MIN_BIN_COUNT,

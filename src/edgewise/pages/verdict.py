@@ -1,10 +1,8 @@
-"""Sentences about an evaluation: predicted and observed, differences that chance explains, and what to do next."""
+"""Sentences about an evaluation: predicted and observed, and differences that chance explains."""
 
 import math
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 from edgewise.metrics.evaluation import Evaluation
@@ -192,126 +190,6 @@ def sentence(finding: Finding) -> str:
         case _:
             chance = f"chance explains {points(finding.gap_by_chance)}"
             return f"Calibrated, as far as {elements} can tell: {numbers}; {chance}."
-
-
-@dataclass(frozen=True)
-class Step:
-    """Something to do next: what, why, and the Python code and the command for it."""
-
-    title: str
-    reason: str
-    python: str = ""
-    command: str = ""
-
-
-DEFAULT_FILES = {"probs": "probs.npy", "labels": "labels.npy", "edges": "edges.npy", "mask": "test.npy"}
-GRAPH_OPTIONS = ("labels", "edges", "ids", "classes")
-
-
-def next_steps(ev: Evaluation, files: Mapping[str, str | None] = MappingProxyType({})) -> list[Step]:
-    """Return what to do next, which depends on the findings.
-
-    Commands name the files, by option of `edgewise evaluate`. Without files, they name `DEFAULT_FILES`.
-    """
-    given = {name: file for name, file in files.items() if file} or DEFAULT_FILES
-    nodes, edges, same = (find(ev, view) for view in ("nodewise", "edgewise", SAME_LABEL))
-    if nodes.kind == "empty":
-        return [Step("Score some nodes", "The mask selects no node. Pass the mask of the test nodes, or none.")]
-    steps = []
-    if ev.nodewise.zero_probability:
-        number = ev.nodewise.zero_probability
-        reason = (
-            f"The true label of {number:,} {elements_name('nodewise', number)} has probability 0, so the NLL is "
-            "infinite. Compute probabilities with softmax and do not round them. A calibrator gives no label "
-            "probability 0."
-        )
-        steps.append(Step("Remove zero probabilities", reason))
-    if nodes.kind == "few":
-        reason = f"{nodes.count:,} {elements_name('nodewise', nodes.count)} cannot show whether a model is calibrated."
-        steps.append(Step(f"Score at least {MIN_SAMPLE} labeled nodes", reason))
-    wrong = [finding for finding in (nodes, edges, same) if finding.is_wrong]
-    if wrong:
-        steps.append(_calibrate(nodes, edges, same, _options(given, "probs", "logits", *GRAPH_OPTIONS)))
-        steps.append(_check_again(ev, _options(given, *GRAPH_OPTIONS, "mask")))
-    elif nodes.kind == "calibrated":
-        reason = "No difference is larger than chance. Calibration would fit noise."
-        if edges.kind == "few":
-            reason = (
-                "The nodes show no difference larger than chance. For pairs, there are too few independent edges to "
-                "tell: compute intervals (n_resamples=200, or --resamples 200)."
-            )
-        steps.append(Step("Keep the probabilities", reason))
-    if nodes.kind == "few":
-        return steps
-    if edges.count:
-        probs = "--probs calibrated.safetensors" if wrong else _options(given, "probs", "logits")
-        steps.append(
-            _decide("calibrated" if wrong else "probs", f"{probs} {_options(given, 'edges', 'ids', 'classes')}")
-        )
-    else:
-        steps.append(_add_edges())
-    return steps
-
-
-def _calibrate(nodes: Finding, edges: Finding, same: Finding, inputs: str) -> Step:
-    if not edges.count:
-        reason = (
-            "Temperature scaling corrects confidences with one parameter, learned from validation nodes, and keeps all "
-            "predictions."
-        )
-        python = "calibrated = ew.TemperatureScaling().fit(ew.wrap(probs), data, split)"
-        return Step("Calibrate the nodes", reason, python)
-    pairs = [finding for finding in (edges, same) if finding.is_wrong]
-    if nodes.is_wrong and pairs:
-        reason = "Nodes and pairs are both off. The structured calibrator corrects the confidence of each node and"
-    elif pairs:
-        reason = "Nodes are calibrated, pairs are not. The structured calibrator"
-    else:
-        reason = "The structured calibrator corrects the confidence of each node and"
-    reason += (
-        " learns how much neighbors depend on each other. It keeps the predicted labels. With fewer than about "
-        f"{MIN_SAMPLE} validation labels, use temperature scaling."
-    )
-    return Step(
-        "Calibrate nodes and pairs",
-        reason,
-        "calibrated = ew.StructuredCalibrator().fit(ew.wrap(probs), data, split)",
-        f"edgewise calibrate {inputs} --train train.npy --val val.npy --out calibrated.safetensors",
-    )
-
-
-def _check_again(ev: Evaluation, inputs: str) -> Step:
-    view, name = ("edgewise", "edge") if ev.edgewise.count else ("nodewise", "node")
-    score = ev[view].nll
-    now = f"now {score:.3f}" if math.isfinite(score) else "now infinite"
-    reason = (
-        f"Score the same test nodes again. The {name} NLL, {now}, should fall. Judge by it first: a model that says "
-        "the same about everything can have a low ECE."
-    )
-    return Step(
-        "Check the improvement",
-        reason,
-        "ew.evaluate(calibrated, data, mask=split.test).report('after.html')",
-        f"edgewise evaluate --probs calibrated.safetensors {inputs} --html after.html" if ev.edgewise.count else "",
-    )
-
-
-def _options(files: Mapping[str, str], *names: str) -> str:
-    return " ".join(f"--{name} {shlex.quote(files[name])}" for name in names if name in files)
-
-
-def _decide(name: str, inputs: str) -> Step:
-    return Step(
-        "Decide about pairs",
-        "Compute P(same label) of the pairs that matter, and choose a threshold for a precision or a cost.",
-        f"ew.predict_edges({name}, pairs, events=('same',))",
-        f"edgewise predict {inputs} --events same --out pairs.csv",
-    )
-
-
-def _add_edges() -> Step:
-    reason = "Without edges, nothing is known about pairs of neighbors, where most models are off. Pass the graph."
-    return Step("Evaluate pairs too", reason, "ew.evaluate(probs, data, mask=split.test)")
 
 
 def explain_views(ev: Evaluation) -> Sequence[tuple[str, str]]:

@@ -211,9 +211,11 @@ class Posterior(ABC):
                 joints[..., lo : lo + step, :] = self._joints(nodes[:, lo : lo + step])
         return joints.view(*joints.shape[:-1], *[self.num_classes] * size)
 
-    def save(self, path: Path | str) -> None:
-        """Write the posterior to a safetensors file."""
+    def save(self, path: Path | str, *, calibrator: str | None = None) -> None:
+        """Write the posterior to a safetensors file, with the name of the calibrator that made it, if any."""
         metadata = {"format": FORMAT, "kind": type(self).__name__}
+        if calibrator is not None:
+            metadata["calibrator"] = calibrator
         if self.convergence is not None:
             metadata["convergence"] = self.convergence.to_json()
         if self.log_partition is not None:
