@@ -1,19 +1,15 @@
 """The sentences of a report: numbers against loops, the noise limits against draws, and advice that can be followed."""
 
 import math
-import shlex
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data
-from typer.testing import CliRunner
 
 import edgewise as ew
-from edgewise.cli import app
-from edgewise.pages.verdict import Finding, find, headline, next_steps, percent, sentence
+from edgewise.pages.next_steps import next_steps
+from edgewise.pages.verdict import Finding, find, headline, percent, sentence
 from edgewise.small_samples import MIN_SAMPLE
 
 pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none")  # an empty mask is legal
@@ -190,66 +186,6 @@ def test_calibrated_predictions_are_not_sent_to_a_calibrator():
     assert {find(ev, view).kind for view in JUDGED} == {"calibrated"}
     assert not any("calibrate " in step.command for step in next_steps(ev))
     assert any("predict --probs probs.npy" in step.command for step in next_steps(ev))
-
-
-def test_zero_probabilities_are_reported():
-    probs = np.tile([1.0, 0.0], (200, 1))
-    y = (np.arange(200) % 2).astype(int)
-    step = next_steps(ew.evaluate(probs, y, np.empty((2, 0), int)))[0]
-    assert "100 nodes" in step.reason and "infinite" in step.reason
-
-
-def test_nodes_only_are_sent_to_a_node_calibrator_and_to_the_graph():
-    probs, _, rng = random_graph(1000, 0, 0)
-    y = draw_labels(probs, rng)
-    steps = next_steps(ew.evaluate(sharpen(probs, 3), y, np.empty((2, 0), int)))
-    assert "TemperatureScaling" in steps[0].python and "pairs" in steps[-1].title
-
-
-def test_commands_of_the_report_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    truth, edges, rng = random_graph(900, 1800, 0)
-    y, probs, part = draw_labels(truth, rng), sharpen(truth, 3.0), rng.integers(0, 3, 900)
-    arrays = {"probs": probs, "labels": y, "edges": edges, "train": part == 0, "val": part == 1, "test": part == 2}
-    for name, array in arrays.items():
-        np.save(f"{name}.npy", array)
-    ev = ew.evaluate(probs, y, edges, mask=part == 2)
-    commands = [step.command for step in next_steps(ev)]
-    assert len(commands) == 3
-    for command in commands:
-        result = CliRunner().invoke(app, shlex.split(command)[1:])
-        assert result.exit_code == 0, (command, result.output)
-    assert (tmp_path / "after.html").exists() and (tmp_path / "pairs.csv").exists()
-
-
-@pytest.mark.parametrize("has_edges", [True, False])
-def test_python_code_of_the_report_runs(tmp_path, monkeypatch, has_edges):
-    monkeypatch.chdir(tmp_path)
-    truth, edges, rng = random_graph(900, 1800, 0)
-    y, probs, part = draw_labels(truth, rng), sharpen(truth, 3.0), torch.from_numpy(rng.integers(0, 3, 900))
-    data = Data(y=torch.from_numpy(y), edge_index=torch.from_numpy(edges), num_nodes=900)
-    names = {
-        "ew": ew,
-        "probs": probs,
-        "data": data,
-        "split": ew.Split(*(part == k for k in range(3))),
-        "pairs": [(0, 1), (2, 3)],
-    }
-    steps = next_steps(ew.evaluate(probs, data if has_edges else y, mask=part == 2))
-    assert all(step.python for step in steps) and len(steps) == 3
-    for step in steps:
-        exec(step.python, names)
-    before, after = (ew.evaluate(names[name], data, mask=part == 2) for name in ("probs", "calibrated"))
-    assert after.nodewise.nll < before.nodewise.nll and (tmp_path / "after.html").exists()
-
-
-def test_commands_name_the_files_of_the_user():
-    probs, edges, rng = random_graph(1000, 500, 0)
-    ev = ew.evaluate(sharpen(probs, 3), draw_labels(probs, rng), edges)
-    files = {"probs": None, "logits": "my logits.npy", "labels": "y.csv", "edges": "e.csv", "mask": None}
-    calibrate, evaluate, predict = (shlex.split(step.command) for step in next_steps(ev, files))
-    assert "my logits.npy" in calibrate and "--probs" not in calibrate and "y.csv" in calibrate
-    assert "--mask" not in evaluate and "e.csv" in evaluate and "e.csv" in predict
 
 
 fractions = st.floats(0, 1)

@@ -11,8 +11,12 @@ from edgewise.plots.reliability_panels import SAME_LABEL, elements_name
 from edgewise.small_samples import MIN_SAMPLE
 
 PREPARATION = """\
+import edgewise as ew, torch
+from torch_geometric.data import Data
+
 data = Data(y=torch.as_tensor(labels), edge_index=torch.as_tensor(edges), x=None)
-split = ew.Split(train=train, val=val, test=test)"""
+split = ew.Split(train=train, val=val, test=test)
+pairs = data.edge_index[:, data.edge_index[0] != data.edge_index[1]]"""
 """The variables of the Python code, made from arrays."""
 
 # Options of ew.evaluate with their defaults, and the options of the command.
@@ -156,9 +160,9 @@ def _calibrate(nodes: Finding, edges: Finding, same: Finding, inputs: Inputs, so
     else:
         reason = "The structured calibrator corrects the confidence of each node and"
     reason += (
-        " learns how much neighbors depend on each other. It keeps the predicted labels. Python uses the features "
-        "data.x if there are any; add --features x.npy to the command (optional). With fewer than about "
-        f"{MIN_SAMPLE} validation labels, use ew.TemperatureScaling(), or --calibrator temperature."
+        " learns how much neighbors depend on each other. It keeps the predicted labels. Features are optional: "
+        f"data.x, or --features x.npy. With fewer than about {MIN_SAMPLE} validation labels, use "
+        "ew.TemperatureScaling(), or --calibrator temperature."
     )
     return Step(
         "Calibrate nodes and pairs",
@@ -215,9 +219,9 @@ def _decide(source: str, predictions: str, inputs: Inputs) -> Step:
     test = f" --test {shlex.quote(mask)}" if (mask := inputs.files.get("mask")) else ""
     return Step(
         "Decide about pairs",
-        "Compute P(same label) of the pairs that matter, and choose a threshold on validation pairs: for a precision, "
-        "or with --cost or --fdr instead of --precision.",
-        f"table = ew.predict_edges({source}, data.edge_index, events=('same',))\n"
+        "Compute P(same label) of the pairs that matter, and choose a threshold on validation pairs, for a precision "
+        "or a --cost.",
+        f"table = ew.predict_edges({source}, pairs, events=('same',))\n"
         "ew.threshold_for_precision(*table.outcomes('same', data.y, split.val), 0.9)",
         f"edgewise predict {predictions} {inputs.graph} --val val.npy{test} --select same --precision 0.9 "
         "--out pairs.csv",
