@@ -149,7 +149,7 @@ def sum_independent_edges(
     records: Float[Tensor, "nodes fields"],
     edge_index: Int[Tensor, "2 edges"],
     keep: Bool[Tensor, " edges"],
-    touched: Bool[Tensor, "2 nodes"],
+    degree: Int[Tensor, "2 nodes"],
     n_bins: int,
     right: bool,
     fraction_bits: int,
@@ -157,24 +157,23 @@ def sum_independent_edges(
 ) -> Int[Tensor, "2 rows 4"]:
     """Sum the kept edges of independent nodes into the tables of (agree, disagree).
 
-    ``touched`` is updated in place: the nodes that have an edge of each view.
+    ``degree`` is updated in place: the number of edges of each view at each node.
     """
     nodes, one = _structured_view(records, fields), 2.0**fraction_bits
-    flags = []
+    degrees = []
 
     def sum_slice(lo: int, hi: int) -> Array:
-        # Each thread has its own flags, to avoid false sharing of cache lines.
-        seen = np.zeros((2, len(nodes)), dtype=np.bool_)
-        flags.append(torch.from_numpy(seen))
+        own_degree = np.zeros((2, len(nodes)), dtype=np.int32)  # threads that share one would lose counts
+        degrees.append(torch.from_numpy(own_degree))
         tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
-            _edge_terms(nodes, start, end, seen, n_bins, right, *terms)
+            _edge_terms(nodes, start, end, own_degree, n_bins, right, *terms)
             _sum_terms(len(start), *terms, one, low_bits, tables)
         return tables
 
     total = _sum_slices(sum_slice, len(keep))
-    for seen in flags:
-        touched |= seen
+    for own_degree in degrees:
+        degree += own_degree
     return total
 
 
@@ -211,7 +210,7 @@ def _edge_terms(
     nodes: Array,
     start: Array,
     end: Array,
-    seen: Array,
+    degree: Array,
     n_bins: int,
     right: bool,
     views: Array,
@@ -221,7 +220,7 @@ def _edge_terms(
     nlls: Array,
     briers: Array,
 ) -> None:
-    """Compute the terms of edges, and flag their ends in ``seen``.
+    """Compute the terms of edges, and count the edges of their ends in ``degree``.
 
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
@@ -236,8 +235,8 @@ def _edge_terms(
         confidences[k], nlls[k] = confidence, i.nll + j.nll
         briers[k] = 1.0 - 2.0 * (i.p_true * j.p_true) + i.square_sum * j.square_sum
     for k in range(len(start)):
-        seen[views[k], start[k]] = True
-        seen[views[k], end[k]] = True
+        degree[views[k], start[k]] += 1
+        degree[views[k], end[k]] += 1
 
 
 def sum_same_label(

@@ -85,12 +85,12 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
     options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
     nodewise = _sum_chunks(_node_chunks(task), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
-    has_edge = torch.zeros(2, len(mask), dtype=torch.bool, device=mask.device)
+    degree = torch.zeros(2, len(mask), dtype=torch.int32, device=mask.device)  # of each node, in agree and disagree
     if task.inputs.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), EDGES_PER_REPORT):
             edges, keep = task.inputs.edge_index[:, part], task.keep[part]
             tables = kernels.score_sums.sum_independent_edges(
-                RECORD_COLUMNS, task.records, edges, keep, has_edge, *options
+                RECORD_COLUMNS, task.records, edges, keep, degree, *options
             )
             by_agreement += carry_tables(tables, n_bins)
             _report(progress, part, task)
@@ -98,23 +98,15 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
         for ends, elements, agree in edge_chunks(task, progress):
             bins = bin_index(elements.confidence, binning, boundaries)
             by_agreement += sum_groups(elements, bins, (~agree).long(), 2, n_bins)
-            has_edge[0, ends[:, agree].flatten()] = True
-            has_edge[1, ends[:, ~agree].flatten()] = True
+            for view, selected in enumerate((agree, ~agree)):
+                nodes = ends[:, selected].flatten()
+                degree[view].index_add_(0, nodes, torch.ones_like(nodes, dtype=degree.dtype))
     tables = carry_tables(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
     # For the K index: the number of nodes in the mask with an edge in each view.
-    tables[1:, -1, 1] = (torch.stack((has_edge.any(0), *has_edge)) & mask).count_nonzero(1)
-    tables[1, -1, 2] = _degree_squares(task)
+    degrees = torch.stack((degree.sum(0), *degree))
+    tables[1:, -1, 1] = ((degrees > 0) & mask).count_nonzero(1)
+    tables[1, -1, 2] = degrees[0].square().sum()
     return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
-
-
-def _degree_squares(task: ScoringTask) -> Tensor:
-    """Return Σ d², where d is the number of scored edges of a node."""
-    degree = torch.zeros_like(task.inputs.mask, dtype=torch.int32)
-    for part in slices(len(task.keep), EDGES_PER_REPORT):
-        is_scored = task.keep[part].int()
-        for ends in task.inputs.edge_index[:, part]:
-            degree.scatter_add_(0, ends.long(), is_scored)
-    return degree.long().square().sum()
 
 
 def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
