@@ -359,3 +359,11 @@ def test_empty_mask_warns_at_the_line_of_the_caller_but_not_in_batches():
         metric.update(probs, y, edge_index, mask=torch.zeros_like(mask))  # a batch may have no test node
         metric.update(probs, y, edge_index, mask=mask)
         ew.evaluate(probs[:0], y[:0], edge_index[:, :0])  # an empty graph
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-22, 1e-120])
+def test_tiny_probability_of_the_same_label_has_an_exact_nll(scale):
+    """P(same) = 2 · scale + scale², far above the probability scale² of the two labels."""
+    probs = torch.tensor([[1.0, scale, scale], [scale, 1.0, scale]], dtype=torch.float64)
+    ev = ew.evaluate(probs, torch.tensor([2, 2]), torch.tensor([[0], [1]]))
+    assert ev.same_label.nll == pytest.approx(-math.log(2 * scale + scale**2), rel=1e-12)

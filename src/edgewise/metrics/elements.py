@@ -106,7 +106,8 @@ def product_same_label_elements(
     """Compute the elements of the event "same label", P = Σ_l p_i(l) p_j(l), on edges with product joints.
 
     The probability of the outcome, P or 1 - P, has an absolute error of about 10^-16. If it is small, P is computed
-    with a smaller unit, and the probability of the outcome is at least that of the labels (see `_event_elements`).
+    with a relative error of that size, and the probability of the outcome is at least that of the labels (see
+    `_event_elements`).
     """
     outcome: Tensor = labels[0] == labels[1]
     p_same = _sum_products(_row_products(probs, ends)).clamp(max=1.0)
@@ -124,8 +125,10 @@ def recompute_small_outcomes(
     labels: Int[Tensor, "2 edges"],
     p_outcome: Float[Tensor, " edges"],
 ) -> Float[Tensor, " edges"]:
-    """Return P(same label) with a smaller unit, and probabilities of outcomes that are at least those of the labels."""
-    precise = _sum_products(_row_products(probs, ends) * 2.0**SMALL_BITS) * 0.5**SMALL_BITS
+    """Return P(same label) with a unit relative to its largest term, and outcomes at least as likely as the labels."""
+    products = _row_products(probs, ends)
+    exponent = products.amax(1).frexp().exponent.unsqueeze(1)  # the largest product is below 2^exponent
+    precise = _sum_products(products.ldexp(-exponent)).ldexp(exponent.squeeze(1))
     p_labels = probs[ends, labels].double().prod(0)
     return torch.where(labels[0] == labels[1], precise, p_outcome).maximum(p_labels)
 
