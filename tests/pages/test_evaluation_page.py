@@ -93,6 +93,23 @@ def test_page_shows_intervals_if_they_were_computed(evaluations):
     assert text in evaluation_page(evaluations["intervals"]) and text not in evaluation_page(evaluations["whole"])
 
 
+def test_page_states_level_and_resamples_instead_of_advising_them(evaluations):
+    with_intervals, without = (evaluation_page(evaluations[name]) for name in ("intervals", "whole"))
+    assert "95%, 40 resamples" in with_intervals and "resamples 200" not in with_intervals
+    assert "resamples 200" in without and "<strong>Intervals" not in without
+
+
+@pytest.mark.parametrize("name", ["page.pdf", "page.png", "page"])
+def test_page_is_written_only_as_html(evaluations, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"Pass page\.html"):
+        evaluations["whole"].report(name)
+    command = ["evaluate", "--probs", "p.npy", "--labels", "y.npy", "--html", name]
+    assert "Pass page.html" in CliRunner().invoke(app, command).output
+    assert not list(tmp_path.iterdir())
+    evaluations["whole"].report("page.HTM")
+
+
 @pytest.mark.parametrize("name", ["whole", "nodes_only", "nothing"])
 def test_page_has_no_inline_style_and_no_address(evaluations, name):
     html = evaluation_page(evaluations[name], title=HOSTILE)
@@ -159,6 +176,15 @@ def test_page_fits_the_screen_and_is_silent(opener, name, width, scheme):
     brightness = [sum(map(int, re.findall(r"\d+", color)[:3])) for color in (background, ink)]
     assert (brightness[0] > brightness[1]) == (scheme == "light")
     opener.check_no_messages_or_requests()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_marks_at_the_end_of_the_scale_are_not_clipped(opener, width):
+    page = opener("impossible", width=width)
+    picture = page.locator(".pair svg").first
+    mark, frame = picture.locator(".predicted").bounding_box(), picture.bounding_box()
+    assert mark["x"] + mark["width"] > frame["x"] + frame["width"]  # at 100%, it reaches beyond the picture
+    assert picture.evaluate("(svg) => getComputedStyle(svg).overflow") == "visible"
 
 
 def test_title_is_text(opener):

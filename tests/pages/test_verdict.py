@@ -137,7 +137,7 @@ def test_errors_that_cancel_on_average_are_uneven():
     y = np.concatenate((np.arange(500) % 10 == 9, np.arange(500) % 10 >= 6)).astype(int)  # accuracy 0.9 and 0.6
     finding = find(ew.evaluate(probs, y, np.empty((2, 0), int)), "nodewise")
     assert finding.kind == "uneven" and finding.gap == pytest.approx(0)
-    assert "30.0 points" in sentence(finding)
+    assert "30.0 points" in sentence(finding) and "right" not in sentence(finding).lower()
 
 
 def test_headline_compares_predicted_and_observed_neighbors():
@@ -150,6 +150,17 @@ def test_headline_compares_predicted_and_observed_neighbors():
     assert "both ends" in headline(without) and "80%" in headline(without)
     nodes_only = ew.evaluate(probs, y, np.empty((2, 0), int))
     assert "nodes" in headline(nodes_only) and "83%" in headline(nodes_only)
+
+
+@pytest.mark.parametrize(("confidence", "leads"), [(0.9, "nodes"), (0.5, "share a label")])
+def test_headline_is_the_largest_difference_beyond_chance(confidence, leads):
+    probs = np.tile([confidence, 1 - confidence], (2000, 1))
+    y = np.repeat([0, 1], 1000)  # half of the nodes are right
+    edges = np.array([(i, i + 1) for i in range(0, 2000, 2)]).T  # ends always share a label
+    ev = ew.evaluate(probs, y, edges)
+    gaps = {view: abs(find(ev, view).gap) for view in JUDGED}
+    assert max(gaps, key=gaps.__getitem__) == {"nodes": "nodewise", "share a label": "same_label"}[leads]
+    assert leads in headline(ev)
 
 
 def test_equal_percentages_are_shown_with_a_decimal():

@@ -44,6 +44,15 @@ def is_special(path: Path) -> bool:
 PLOT_SUFFIXES = (".png", ".pdf", ".svg")
 
 
+def check_page_suffix(path: Path, name: str = "path") -> None:
+    """Raise ValueError if the name of a page is not that of an HTML file."""
+    if path.suffix.lower() not in (".html", ".htm") and not is_special(path):
+        raise ValueError(
+            f"Expected {name} to end in .html or .htm, but got {path}. Pass {path.with_suffix('.html')}, and print the "
+            "page from a browser if it must be a PDF."
+        )
+
+
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
     """Raise ValueError if an output file cannot be written, before any long computation starts."""
     used = {_resolve(_file_path(path)) for path in inputs.values() if path}
@@ -54,6 +63,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
             raise ValueError(f"Expected {option} to end in {', '.join(PLOT_SUFFIXES)}, but got {path}.")
         if path.is_dir():
             raise ValueError(f"Expected {option} to be a file, but {path} is a folder. Pass a file in it.")
+        if option == "--html":
+            check_page_suffix(path, option)
         if (target := _resolve(path)) in used:
             raise ValueError(f"Expected {option} to be a file of its own, but {path} is named twice.")
         if not is_special(path):

@@ -265,7 +265,7 @@ class Evaluation:
         Parameters
         ----------
         path
-            The file to write, such as "report.html". An existing file is replaced.
+            The file to write, which ends in .html or .htm. An existing file is replaced.
         title
             The title of the page, such as the name of the model.
         """

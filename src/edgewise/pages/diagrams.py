@@ -254,7 +254,7 @@ def histogram(counts: Sequence[int], label: str) -> Markup:
 def predicted_and_observed(predicted: float, observed: float, label: str, width: str = "100%") -> Markup:
     """Draw a hollow mark at the predicted and a filled mark at the observed fraction, from 0 to 1.
 
-    Positions are percentages, so the picture has any width and its marks stay round.
+    Positions are percentages, so the picture has any width and its marks stay round. Marks at the ends reach beyond it.
     """
     y, color = 11, OVER if predicted > observed else UNDER
     parts = [tag("line", x1="1%", x2="99%", y1=y, y2=y, stroke="currentColor", stroke_opacity=0.2, class_="grid")]
@@ -266,7 +266,7 @@ def predicted_and_observed(predicted: float, observed: float, label: str, width:
             tag("circle", cx=start, cy=y, r=5, stroke="currentColor", stroke_width=2, fill="none", class_="predicted")
         )
         parts.append(tag("circle", cx=end, cy=y, r=5.5, fill="currentColor", class_="observed"))
-    return tag("svg", *parts, width=width, height=22, role="img", aria_label=label)
+    return tag("svg", *parts, width=width, height=22, overflow="visible", role="img", aria_label=label)
 
 
 def _text(text: str, x: float, y: float, anchor: str | None = None, **attributes: object) -> Markup:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy
 import torch
 
+from edgewise.files.output import check_page_suffix
 from edgewise.metrics.evaluation import Evaluation, Interval
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
@@ -20,7 +21,8 @@ TITLE = "Are the probabilities right?"
 
 
 def write_evaluation_page(ev: Evaluation, path: Path, title: str | None = None, inputs: Inputs | None = None) -> None:
-    """Write the page atomically."""
+    """Write the page atomically to a file that ends in .html or .htm."""
+    check_page_suffix(path)
     write_page(path, evaluation_page(ev, title, inputs))
 
 
@@ -64,6 +66,7 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
         homophily=percent(ev.homophily, 1),
         min_bin_count=MIN_BIN_COUNT,
         options=", ".join(f"{name} {value}" for name, value in ev.options.items()),
+        settings=ev.settings,
         norm=ev.options["norm"],
         versions=f"edgewise {__version__}, torch {torch.__version__}, NumPy {numpy.__version__}",
         version=__version__,

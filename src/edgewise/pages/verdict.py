@@ -55,7 +55,7 @@ class Finding:
 
     @property
     def kind(self) -> Kind:
-        """The verdict. "uneven" means right on average, but not in each bin."""
+        """The verdict. "uneven" means calibrated on average, but not in each bin."""
         if not self.count:
             return "empty"
         if not self.independent >= MIN_SAMPLE:  # also if it is NaN
@@ -130,20 +130,24 @@ def points(difference: float) -> str:
 
 
 def headline(ev: Evaluation) -> str:
-    """Return the most important comparison in one sentence: of neighbors, else of edges, else of nodes."""
-    same, edges, nodes = (find(ev, view) for view in (SAME_LABEL, "edgewise", "nodewise"))
-    if same.count:
-        said, true = _pair(same)
-        return f"Of neighbors, your model says that {said} share a label; {true} do.{_too_few(same)}"
-    if edges.count:
-        said, true = _pair(edges)
-        text = f"Your model says that it is right about both ends of {said} of the edges; it is right about {true}."
-        return text + _too_few(edges)
-    if nodes.count:
-        said, true = _pair(nodes)
-        text = f"Your model says that it is right about {said} of the nodes; it is right about {true}."
-        return text + _too_few(nodes)
-    return "Nothing was scored: the mask selects no node."
+    """Return the largest difference that chance does not explain, in one sentence.
+
+    If there is none, it is the comparison of neighbors, else of edges, else of nodes. Neighbors come first if others
+    differ as much.
+    """
+    scored = [finding for view in (SAME_LABEL, "edgewise", "nodewise") if (finding := find(ev, view)).count]
+    if not scored:
+        return "Nothing was scored: the mask selects no node."
+    differing = [finding for finding in scored if finding.kind in ("overconfident", "underconfident")]
+    finding = max(differing or scored[:1], key=lambda finding: round(abs(finding.gap), 3))
+    said, true = _pair(finding)
+    text = {
+        SAME_LABEL: f"Of neighbors, your model says that {said} share a label; {true} do.",
+        "edgewise": f"Your model says that it is right about both ends of {said} of the edges; "
+        f"it is right about {true}.",
+        "nodewise": f"Your model says that it is right about {said} of the nodes; it is right about {true}.",
+    }
+    return text[finding.view] + _too_few(finding)
 
 
 def _too_few(finding: Finding) -> str:
@@ -185,7 +189,7 @@ def sentence(finding: Finding) -> str:
         case "overconfident" | "underconfident":
             return f"{finding.kind.capitalize()} by {points(finding.gap)}: {numbers}."
         case "uneven":
-            average = f"Right on average ({numbers}), but not at every confidence"
+            average = f"Calibrated on average ({numbers}), but not at every confidence"
             return f"{average}: ECE {points(finding.ece)}, by chance up to {points(finding.ece_by_chance)}."
         case _:
             chance = f"chance explains {points(finding.gap_by_chance)}"
