@@ -155,3 +155,24 @@ def test_too_few_resamples_for_the_level_are_reported():
             ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=n_resamples, confidence_level=level)
     for n_resamples, level in ((0, 0.95), (40, 0.95), (200, 0.99), (4, 0.5)):
         ew.evaluate(probs, y, edge_index, mask=mask, n_resamples=n_resamples, confidence_level=level)
+
+
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_intervals_of_the_event_match_a_loop_over_resamples(binning):
+    rng = np.random.default_rng(0)
+    probs, y, edges = rng.dirichlet([1, 1, 1], 200), rng.integers(0, 3, 200), rng.integers(0, 200, (2, 400))
+    start, end = np.array(sorted({(min(i, j), max(i, j)) for i, j in edges.T.tolist() if i != j})).T
+    happened = y[start] == y[end]
+    p_same = (probs[start] * probs[end]).sum(1)
+    nll = -np.log(np.where(happened, p_same, 1 - p_same))
+    resampled = []
+    for _ in range(4000):
+        times = np.bincount(rng.integers(0, 200, 200), minlength=200)
+        resampled.append([np.average(score, weights=times[start] * times[end]) for score in (happened, nll)])
+    ev = ew.evaluate(probs, y, np.stack((start, end)), n_resamples=4000, binning=binning)
+    for k, (metric, score) in enumerate((("frequency", happened.mean()), ("nll", nll.mean()))):
+        high, low = np.quantile(np.array(resampled)[:, k], [0.025, 0.975])
+        interval = ev.intervals["same_label"][metric]
+        assert interval.low == pytest.approx(2 * score - low, abs=0.01)
+        assert interval.high == pytest.approx(2 * score - high, abs=0.01)
+    assert "same_label" not in ew.evaluate(probs, y, edges, n_resamples=40, same_label=False).intervals

@@ -88,9 +88,11 @@ def test_page_has_the_scores_of_each_view(evaluations, name):
 
 
 def test_page_shows_intervals_if_they_were_computed(evaluations):
-    interval = evaluations["intervals"].intervals["edgewise"]["nll"]
-    text = f"{interval.low:.3f} to {interval.high:.3f}"
-    assert text in evaluation_page(evaluations["intervals"]) and text not in evaluation_page(evaluations["whole"])
+    with_intervals, without = (evaluation_page(evaluations[name]) for name in ("intervals", "whole"))
+    for view in ("edgewise", "same_label"):
+        interval = evaluations["intervals"].intervals[view]["nll"]
+        text = f"{interval.low:.3f} to {interval.high:.3f}"
+        assert text in with_intervals and text not in without
 
 
 def test_page_states_level_and_resamples_instead_of_advising_them(evaluations):

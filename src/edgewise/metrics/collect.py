@@ -120,6 +120,11 @@ def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binn
     return sums
 
 
+def same_label_elements(task: ScoringTask, progress: Progress | None = None) -> Elements:
+    """Return the elements of the event "both ends have the same label", in the order of the edgewise view."""
+    return concatenate(list(_same_label_chunks(task, progress)))
+
+
 def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dict[str, ViewElements]:
     """Return the elements of all views. They take about 100 bytes of memory per edge."""
     mask, parts = task.inputs.mask, list(edge_chunks(task, progress))

@@ -10,10 +10,12 @@ from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_node_sets
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import (
     Progress,
+    ViewElements,
     elements_by_view,
     mass_sums,
     node_set_sums,
     prepare,
+    same_label_elements,
     same_label_sums,
     width_sums,
 )
@@ -157,6 +159,8 @@ def evaluate(
         sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
     intervals: Intervals = {}
     if n_resamples:
+        if same_label:
+            views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
     settings = EvaluationSettings(_kind_of_belief(probs), normalize, n_resamples, confidence_level, seed)
     return Evaluation(sums, bins, norm, edge_choice, intervals, settings)

@@ -26,7 +26,7 @@ from edgewise.metrics.elements import Elements
 from edgewise.metrics.evaluation import Interval, Intervals
 from edgewise.metrics.scores import METRICS, Norm, calibration_error
 from edgewise.metrics.scoring_input import Binning
-from edgewise.metrics.sums import VIEWS, Sums, bin_index
+from edgewise.metrics.sums import Sums, bin_index
 
 CHUNK_ELEMENTS = 1 << 22
 MAX_SCORE = {"accuracy": 1.0, "nll": math.inf, "brier": 2.0, "ece": 1.0}
@@ -50,7 +50,7 @@ def node_resampling_intervals(
     confidence_level: float,
     seed: int,
 ) -> Intervals:
-    """Compute an interval for each metric of each view."""
+    """Compute an interval for each metric of each view. The accuracy of the event "same label" is its frequency."""
     views = [
         _View(view_elements, bin_index(view_elements.confidence, binning, sums[view].boundaries), nodes)
         for view, (view_elements, nodes) in elements.items()
@@ -61,7 +61,7 @@ def node_resampling_intervals(
     resampled = [
         _scores(views, weights, binning.n_bins, norm) for weights in _draw_weights(population, n_resamples, seed)
     ]
-    return _basic_intervals(original[0], torch.cat(resampled), confidence_level)
+    return _basic_intervals(list(elements), original[0], torch.cat(resampled), confidence_level)
 
 
 def _draw_weights(
@@ -118,6 +118,7 @@ def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) ->
 
 
 def _basic_intervals(
+    views: list[str],
     original: Float[Tensor, "views metrics"],
     resampled: Float[Tensor, "resamples views metrics"],
     confidence_level: float,
@@ -129,9 +130,10 @@ def _basic_intervals(
     reflected = 2 * original - resampled.nanquantile(levels, dim=0)
     reflected = torch.where(original == math.inf, math.inf, reflected)
     intervals: dict[str, dict[str, Interval]] = {}
-    for v, view in enumerate(VIEWS):
+    for v, view in enumerate(views):
         intervals[view] = {}
         for m, metric in enumerate(METRICS):
             low, high = reflected[:, v, m].clamp(0.0, MAX_SCORE[metric]).tolist()
-            intervals[view][metric] = Interval(low, high)
+            name = "frequency" if view == "same_label" and metric == "accuracy" else metric
+            intervals[view][name] = Interval(low, high)
     return intervals

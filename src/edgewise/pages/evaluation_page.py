@@ -102,7 +102,7 @@ def signed_points(gap: float) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
-def wrap_command(command: str, width: int = 78) -> str:
+def wrap_command(command: str, width: int = 74) -> str:
     r"""Break a command before options, so that lines have at most ``width`` characters where possible.
 
     >>> print(wrap_command("edgewise evaluate --probs probs.npy --labels y.npy", 40))
