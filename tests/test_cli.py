@@ -338,6 +338,7 @@ def test_wrong_usage_exits_with_one_line(args: list[str], message: str) -> None:
         ("--vresion", "--version"),
         ("evaluate --lables y.npy", "--labels"),
         ("evaluate --no-same-labels", "--no-same-label"),
+        ("calibrate --method temperature", "--calibrator"),
         ("evaluate --binning widht", "width"),
         ("reproduce --dataset cora", "--datasets"),
         ("reproduce --out out --datasets cora coro", "cora"),

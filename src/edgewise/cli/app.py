@@ -225,13 +225,16 @@ def print_exception(error: Exception) -> int:
     return print_error(message + stop + (f" See '{context.command_path} --help'." if context else ""))
 
 
+SYNONYMS = {"--method": "--calibrator"}  # what a user may expect, and the option
+
+
 def _usage_message(error: Any, context: Any) -> str:
     """Return the message of a usage error, with the most similar option or value if one is misspelled."""
     if type(error).__name__ == "NoSuchOption":
         name = error.option_name
         known = [option for param in context.command.params for option in (*param.opts, *param.secondary_opts)]
         # A word with one hyphen is parsed letter by letter.
-        hint = " Options start with two hyphens." if len(name) == 2 else did_you_mean(name, known)
+        hint = " Options start with two hyphens." if len(name) == 2 else did_you_mean(SYNONYMS.get(name, name), known)
         return f"No such option: {name}.{hint}"
     message = str(error.format_message()).replace(": Value error, ", ": ")  # added by some versions of typer
     if (choice := re.search("'([^']*)' is not one of (.*)", message)) is None:
