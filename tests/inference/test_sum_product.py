@@ -364,7 +364,7 @@ def test_advice_increases_damping_then_suggests_other_solvers():
     _, convergence = sum_product(repelling_complete_graph(30, 40.0), damping=0.6, max_sweeps=60)
     assert "try damping=0.9," in convergence.advice
     _, convergence = sum_product(repelling_complete_graph(30, 40.0), damping=0.9, max_sweeps=200)
-    assert "mean_field" in convergence.advice and "damping=" not in convergence.advice
+    assert "infer" in convergence.advice and "damping=" not in convergence.advice
 
 
 def test_damping_does_not_change_the_fixed_point():
