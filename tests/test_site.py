@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,13 +54,28 @@ def address(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
         thread.join()
 
 
+def type_until_found(tab: Any, word: str) -> None:
+    """Type a word into the search field, again if the page did not yet listen to it."""
+    from playwright.sync_api import TimeoutError as NotFound
+
+    query = tab.locator("[data-md-component=search-query]")
+    for _ in range(60):
+        query.fill("")
+        query.press_sequentially(word)
+        try:
+            tab.wait_for_selector(".md-search-result__link", timeout=10_000)
+            return
+        except NotFound:
+            continue
+    pytest.fail(f"The search finds no page with {word!r}.")
+
+
 @pytest.mark.parametrize("address", ["folder", "server"], indirect=True)
 @pytest.mark.parametrize("page", ["index.html", "api/data.html"])
 def test_search_finds_a_word(address: str, page: str, browser: Opener) -> None:
     tab = browser.new_tab(viewport={"width": 1280, "height": 900})
     tab.goto(f"{address}/{page}")
-    tab.fill("[data-md-component=search-query]", "heterophilous")
-    tab.wait_for_selector(".md-search-result__link")
+    type_until_found(tab, "heterophilous")
     links = tab.eval_on_selector_all(".md-search-result__link", "links => links.map(link => link.href)")
     assert any(link.startswith(f"{address}/choosing.html") for link in links)
     tab.context.close()
