@@ -46,6 +46,7 @@ PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.0, 1.0]
 LABELS = np.array([0, 0, 1, 1, 0])
 EDGES = np.array([[0, 1, 1, 2, 3, 4], [1, 0, 2, 3, 4, 0]])
 MASK = np.array([True, True, True, True, False])
+PREDICTIONS = np.array([0, 1, 1, 0, 0])
 JOINTS = np.einsum("ei,ej->eij", PROBS[EDGES[0]], PROBS[EDGES[1]])[:, ::-1]
 ARRAYS = {"probs": PROBS, "labels": LABELS, "edges": EDGES, "mask": MASK, "edge-probs": JOINTS}
 
@@ -139,6 +140,41 @@ def test_posterior_is_scored_with_its_joint_distributions(saved: dict[str, Path]
     assert_refused(run("evaluate", *options(saved)), "to be a safetensors file")
     saved["probs"].unlink()
     assert_refused(run("evaluate", *options(saved)), "no such file")
+
+
+@pytest.mark.parametrize("save", [save_npy, save_npz, save_pt, save_csv, save_tsv, save_parquet])
+def test_given_predictions_are_scored(save: Callable[[Path, np.ndarray], Path], tmp_path: Path) -> None:
+    files = {name: save(tmp_path / name, array) for name, array in ARRAYS.items()}
+    files["predictions"] = save(tmp_path / "predictions", PREDICTIONS)
+    result = run("evaluate", *options(files), "--json", tmp_path / "scores.json")
+    expected = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, edge_probs=JOINTS, predictions=PREDICTIONS)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert (
+        result.stdout == f"{expected}\n" != run("evaluate", *options(files | {"predictions": files["labels"]})).stdout
+    )
+    document = json.loads((tmp_path / "scores.json").read_text())
+    assert document["files"]["predictions"] == str(files["predictions"])
+
+
+def test_given_predictions_may_be_class_names(saved: dict[str, Path], tmp_path: Path) -> None:
+    plain = run("evaluate", *options(saved), "--predictions", save_npy(tmp_path / "given", PREDICTIONS)).stdout
+    named = {"probs": saved["probs"], **write_named_files(tmp_path), "predictions": tmp_path / "predictions.txt"}
+    words = [*np.array(CLASS_NAMES)[PREDICTIONS[:4]], "-1"]  # the last node is outside the mask
+    named["predictions"].write_text("\n".join(words) + "\n")
+    result = run("evaluate", *options(named))
+    assert (result.stdout, result.stderr) == (plain, "")
+    assert_refused(run("evaluate", *options(named), "--edge-choice", "any"), "or use --edge-choice both")
+    named["predictions"].write_text("\n".join(["Spma", *words[1:]]) + "\n")
+    assert_refused(run("evaluate", *options(named)), "predictions.txt out of Ham, Spam")
+
+
+def test_given_predictions_are_checked(saved: dict[str, Path], tmp_path: Path) -> None:
+    file = save_npy(tmp_path / "predictions", PREDICTIONS[:3])
+    assert_refused(run("evaluate", *options(saved), "--predictions", file), f"predictions is {file}")
+    assert_refused(run("evaluate", *options(saved), "--predictions", tmp_path / "none.npy"), "none.npy does not exist")
+    np.save(file, PREDICTIONS)
+    assert_refused(run("evaluate", *options(saved), "--predictions", file, "--selective"), "without --predictions")
+    assert_refused(run("evaluate", *options(saved), "--predictions", file, "--json", file), "predictions.npy")
 
 
 def test_logits_are_scored_by_their_softmax(saved: dict[str, Path], tmp_path: Path) -> None:
@@ -450,6 +486,16 @@ WAYS_OUT: list[tuple[dict[str, np.ndarray], str, Callable[[dict[str, np.ndarray]
         "save np.maximum(y, -1)",
         lambda new: {**new, "labels": np.maximum(new["labels"], -1)},
     ),
+    (
+        {"predictions": np.array([0, 0, 1, -99]), "mask": np.array([1, 1, 1, 0])},
+        "save np.maximum(predictions, -1)",
+        lambda new: {**new, "predictions": np.maximum(new["predictions"], -1)},
+    ),
+    (
+        {"predictions": np.array([0, -1, 1, 1])},
+        "--mask: np.save('FILE.npy', np.isin(predictions, range(2)))",
+        lambda new: {**new, "mask": np.isin(new["predictions"], range(2))},
+    ),
     ({"labels": np.eye(2)[LABELS[:4]]}, "save y.argmax(1)", lambda new: {**new, "labels": new["labels"].argmax(1)}),
     (
         {"labels": LABELS[:4].astype(float)},
@@ -522,6 +568,7 @@ MESSAGES: list[Callable[[], object]] = [
     lambda: ew.evaluate(TRIPLE, [0, 1, 1], [(0, 9)]),
     lambda: fit(ew.LocalScaling()),
     lambda: ew.evaluate(TRIPLE, [0, 1, 1], n_resamples=2),
+    lambda: ew.evaluate(TRIPLE, [0, 1, 1], mask=[1, 1, 0], predictions=[0, 1, -1], edge_choice="any"),
     lambda: ew.TemperatureScaling().fit(torch.tensor([[2.0, 1.0]]), Data(y=torch.tensor([0])), None),
     lambda: ew.predict_edges(TRIPLE, [(0, 1)], ["sam"]),
     lambda: fit(ew.LocalScaling(), 60, edge_index=PAIR),

@@ -293,18 +293,24 @@ def as_mask(
 
 
 def as_labels(
-    y: ArrayLike, num_nodes: int | None = None, rows: str = "nodes", device: torch.device | None = None
+    y: ArrayLike,
+    num_nodes: int | None = None,
+    rows: str = "nodes",
+    device: torch.device | None = None,
+    name: str = "y",
 ) -> Int[Tensor, " nodes"]:
     """Convert labels to integers, one per node. Missing values among integers become -1, which means unknown."""
     if is_table(y) and len(y.columns) > 1:  # type: ignore[union-attr]
         columns = list(y.columns)  # type: ignore[union-attr]
-        raise ValueError(f"Expected y as one column of labels, but got the columns {columns}. Select one: y[…].")
-    with _list_hint(y, "y"):
-        values = y if isinstance(y, Tensor) else as_numpy(y, "y")
+        raise ValueError(
+            f"Expected {name} as one column of labels, but got the columns {columns}. Select one: {name}[…]."
+        )
+    with _list_hint(y, name):
+        values = y if isinstance(y, Tensor) else as_numpy(y, name)
         if isinstance(values, np.ndarray) and values.dtype.kind == "O" and all(map(_is_label, values.flat)):
             known = [-1 if _is_missing(label) else int(label) for label in values.flat]
             values = np.array(known, dtype=np.int64).reshape(values.shape)
-        return check_labels(as_tensor(values, "y").to(device), num_nodes, rows)
+        return check_labels(as_tensor(values, name).to(device), num_nodes, rows, name)
 
 
 def _is_label(value: object) -> bool:
@@ -375,24 +381,26 @@ def column_names(probs: object) -> list[Any] | None:
     return names if names and (is_text or is_number) else None
 
 
-def number_labels(y: ArrayLike, names: Names, mask: Bool[Tensor, " nodes"], argument: str) -> ArrayLike:
+def number_labels(
+    y: ArrayLike, names: Names, mask: Bool[Tensor, " nodes"], argument: str, name: str = "y"
+) -> ArrayLike:
     """Look up labels among class names. Labels that are numbers are column indices if the names are text.
 
     A label outside the mask that is missing or no class name becomes -1, which means unknown. ``argument`` holds the
-    names.
+    names, and ``name`` the labels.
     """
     classes: list[Any] = [] if names.values is None else names.values.tolist()
-    values = as_numpy(y, "y")
+    values = as_numpy(y, name)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     has_text = values.dtype.kind in "US" or (values.dtype.kind == "O" and not all(map(_is_label, values.flat)))
-    if values.ndim != 1 or not (has_text or all(isinstance(name, int) for name in classes)):
-        if any(name.isdecimal() and int(name) != k for k, name in enumerate(classes) if isinstance(name, str)):
+    if values.ndim != 1 or not (has_text or all(isinstance(label, int) for label in classes)):
+        if any(text.isdecimal() and int(text) != k for k, text in enumerate(classes) if isinstance(text, str)):
             raise ValueError(
-                f"Expected labels as text, like the class name {classes[0]!r}, but got numbers. Convert both to text, "
+                f"Expected {name} as text, like the class name {classes[0]!r}, but got numbers. Convert both to text, "
                 f"or both to integers: class_names=[int(name) for name in {argument}]."
             )
         return y
-    column = {name: k for k, name in enumerate(classes)}
+    column = {label: k for k, label in enumerate(classes)}
     numbers = np.array([-1 if _is_missing(label) else column.get(label, -1) for label in values.tolist()], np.int64)
     unknown = (numbers < 0) & mask.cpu().numpy() if len(numbers) == len(mask) else np.zeros(1, dtype=bool)
     if unknown.any():
@@ -401,23 +409,24 @@ def number_labels(y: ArrayLike, names: Names, mask: Bool[Tensor, " nodes"], argu
         shown = ", ".join(map(str, classes[:10])) + (", …" if len(classes) > 10 else "")
         found = "is missing." if _is_missing(label) else f"is {label!r}.{did_you_mean(label, map(str, classes))}"
         way_out = (
-            f"Pass the class of each column as class_names=, or leave out such nodes: {mask_of_labels(argument, mask)}."
+            "Pass the class of each column as class_names=, or leave out such nodes: "
+            f"{mask_of_labels(argument, mask, name)}."
         )
         if isinstance(label, bytes):
-            found, way_out = f"is {label!r}.", "Convert bytes to text: y = [label.decode() for label in y]."
-        elif isinstance(label, str) and label and all(isinstance(name, int) for name in classes):
+            found, way_out = f"is {label!r}.", f"Convert bytes to text: {name} = [label.decode() for label in {name}]."
+        elif isinstance(label, str) and label and all(isinstance(number, int) for number in classes):
             found = f"is the text {label!r}."
             way_out = f"Convert the class names, which are integers: class_names=[str(name) for name in {argument}]."
         raise ValueError(
-            f"Expected the label of each scored node among the class names {shown}, but that of node {node} {found} "
-            f"{way_out}"
+            f"Expected the label of each scored node in {name} among the class names {shown}, but that of node {node} "
+            f"{found} {way_out}"
         )
     return numbers
 
 
-def mask_of_labels(known: str, mask: Bool[Tensor, " nodes"]) -> str:
+def mask_of_labels(known: str, mask: Bool[Tensor, " nodes"], name: str = "y") -> str:
     """Return the code of an argument that scores only nodes with ``known`` labels, and keeps the caller's mask."""
-    is_known = f"np.isin(y, {known})"
+    is_known = f"np.isin({name}, {known})"
     return f"mask={is_known}" if bool(mask.all()) else f"mask=np.asarray(mask, bool) & {is_known}"
 
 

@@ -127,11 +127,13 @@ def _from_numpy(array: NDArray[Any], name: str) -> Tensor:
 
 
 MASK_HINT = " For a column such as ['train', 'test', …] pass np.asarray(column) == 'test'."
+CLASS_NAMES_HINT = (
+    " For ew.evaluate pass the class of each column of probs in order as class_names=, such as clf.classes_ of a "
+    "scikit-learn classifier."
+)
 TEXT_HINTS = {
-    "y": (
-        " For ew.evaluate pass the class of each column of probs in order as class_names=, such as clf.classes_ of a "
-        "scikit-learn classifier. Elsewhere number the labels: [list(classes).index(label) for label in y]."
-    ),
+    "y": f"{CLASS_NAMES_HINT} Elsewhere number the labels: [list(classes).index(label) for label in y].",
+    "predictions": CLASS_NAMES_HINT,
     **dict.fromkeys(("mask", "train", "val", "test"), MASK_HINT),
 }
 
@@ -142,8 +144,8 @@ def check_integers(tensor: Tensor, name: str) -> Tensor:
         return tensor.long()
     if tensor.dtype.is_floating_point or tensor.dtype.is_complex or tensor.dtype == torch.bool:
         hint = f"If the values are integers, pass {name}.long() (NumPy: {name}.astype(int))."
-        if name == "y" and tensor.dtype.is_floating_point and bool(tensor.isnan().any()):
-            hint = "If NaN means unknown, pass np.nan_to_num(np.asarray(y, float), nan=-1).astype(int)."
+        if name in ("y", "predictions") and tensor.dtype.is_floating_point and bool(tensor.isnan().any()):
+            hint = f"If NaN means unknown, pass np.nan_to_num(np.asarray({name}, float), nan=-1).astype(int)."
         raise ValueError(f"Expected {name} to hold integers, but got dtype {tensor.dtype}. {hint}")
     return tensor if tensor.dtype.is_signed else tensor.long()
 
@@ -151,22 +153,25 @@ def check_integers(tensor: Tensor, name: str) -> Tensor:
 # Labels, masks, edges and node sets
 
 
-def check_labels(y: Tensor, num_nodes: int | None = None, rows: str = "nodes") -> Int[Tensor, " nodes"]:
+def check_labels(
+    y: Tensor, num_nodes: int | None = None, rows: str = "nodes", name: str = "y"
+) -> Int[Tensor, " nodes"]:
     """Check that each node has a label, or -1 for unknown. ``rows`` is the word for nodes in the message."""
     if y.ndim == 2 and y.shape[1] == 1:  # a column, as in OGB
         y = y.squeeze(1)
     if y.ndim != 1 or num_nodes not in (None, len(y)):
         hint = " Pass one label for each node of the graph, in the same order." if y.ndim == 1 else ""
         if y.ndim == 2:
-            hint = " For one-hot labels pass y.argmax(-1)."
+            is_rows = y.shape[1] == num_nodes != len(y)
+            hint = f" For the first row pass {name}[0]." if is_rows else f" For one-hot labels pass {name}.argmax(-1)."
         target = "each node" if num_nodes is None else f"each of the {num_nodes} {rows}"
-        raise ValueError(f"Expected y to hold one label for {target}, but got shape {tuple(y.shape)}.{hint}")
-    y = check_integers(y, "y")
+        raise ValueError(f"Expected {name} to hold one label for {target}, but got shape {tuple(y.shape)}.{hint}")
+    y = check_integers(y, name)
     if bool((y < -1).any()):
         node = int((y < -1).nonzero()[0])
         raise ValueError(
-            f"Expected labels of at least 0, or -1 for unknown, but node {node} has label {int(y[node])}. If it means "
-            "unknown, pass y.clamp(min=-1)."
+            f"Expected {name} to hold labels of at least 0, or -1 for unknown, but node {node} has label "
+            f"{int(y[node])}. If it means unknown, pass {name}.clamp(min=-1)."
         )
     return y
 

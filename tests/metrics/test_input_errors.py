@@ -45,6 +45,28 @@ INVALID = {
     "float labels": (lambda c: {"y": c["y"].double()}, "y to hold integers.*float64"),
     "few labels": (lambda c: {"y": c["y"][:-1]}, r"for each of the 12 rows of probs, but got shape \(11,\)"),
     "one-hot": (lambda c: {"y": torch.eye(12, 3).long()}, r"\(12, 3\).*y.argmax"),
+    "prediction high": (
+        lambda c: {"predictions": change(c["y"], 4, 3)},
+        "predictions to hold labels from 0 to 2.*node 4 has label 3",
+    ),
+    "prediction low": (lambda c: {"predictions": change(c["y"], 4, -2)}, r"node 4 has label -2.*predictions.clamp"),
+    "predictions from 1": (lambda c: {"predictions": c["y"] + 1}, r"np.maximum\(np.asarray\(predictions\), 0\) - 1"),
+    "no prediction": (
+        lambda c: {"predictions": change(c["y"], 4, -1), "mask": None},
+        r"predictions to hold .*node 4 has label -1.*mask=np.isin\(predictions, range\(3\)\)",
+    ),
+    "no prediction of a neighbor": (
+        lambda c: {"predictions": torch.where(c["mask"], c["y"], -1), "edge_choice": "any"},
+        "predictions .*edge_choice='any' .* has label -1.*edge_choice='both'",
+    ),
+    "few predictions": (lambda c: {"predictions": c["y"][:-1]}, r"predictions .*12 rows of probs, .*\(11,\)"),
+    "scores as predictions": (lambda c: {"predictions": c["probs"]}, r"\(12, 3\).*predictions.argmax"),
+    "float predictions": (lambda c: {"predictions": c["y"].double()}, "predictions to hold integers.*float64"),
+    "text predictions": (lambda c: {"predictions": ["a"] * 12}, "predictions to hold numbers.*'a'.*class_names="),
+    "result of map_labels": (
+        lambda c: {"predictions": ew.map_labels(ew.PairwiseMRF(c["probs"], [[0], [1]], torch.eye(3).double()))},
+        r"labels, convergence = ew.map_labels",
+    ),
     "edge high": (lambda c: {"edge_index": change(c["edge_index"], (1, 2), 12)}, "nodes from 0 to 11, but edge 2 is"),
     "edge low": (lambda c: {"edge_index": change(c["edge_index"], (0, 2), -1)}, r"edge 2 is \[-1, "),
     "edges transposed": (lambda c: {"edge_index": c["edge_index"].T}, r"shape \(2, edges\).*edge_index.T"),
@@ -98,7 +120,7 @@ def test_evaluate_rejects_invalid_input(name, compiled, monkeypatch):
         ew.evaluate(**case)
 
 
-@pytest.mark.parametrize("name", ["NaN", "label high", "edge high", "short mask", "joint sum"])
+@pytest.mark.parametrize("name", ["NaN", "label high", "prediction high", "edge high", "short mask", "joint sum"])
 def test_module_rejects_invalid_input_and_keeps_its_sums(name):
     changes, message = INVALID[name]
     metric = ew.GraphCalibration()

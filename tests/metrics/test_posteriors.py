@@ -104,9 +104,9 @@ def test_invalid_posteriors_and_node_sets_are_rejected():
         ew.evaluate(posteriors["mixture"], y, edge_index, node_sets=torch.tensor([[1, 30], [0, 1]]))
 
 
-def loop_over_sets(posterior, y, sets, n_bins=15):
+def loop_over_sets(posterior, y, sets, predictions=None, n_bins=15):
     """Compute the scores of node sets with a loop over sets."""
-    prediction = posterior.node.argmax(-1)
+    prediction = posterior.node.argmax(-1) if predictions is None else predictions
     correct, nll, brier, confidence = [], [], [], []
     for column in sets.T.tolist():
         joint = posterior.marginal(torch.tensor(column)[:, None])[0]
@@ -115,7 +115,7 @@ def loop_over_sets(posterior, y, sets, n_bins=15):
         nll.append(-float(joint[truth].log()))
         square = sum(float(joint[labels]) ** 2 for labels in product(range(joint.shape[0]), repeat=len(column)))
         brier.append(1 - 2 * float(joint[truth]) + square)
-        confidence.append(float(joint.max()))
+        confidence.append(float(joint.max() if predictions is None else joint[tuple(prediction[column].tolist())]))
     bins = [min(max(int(np.ceil(c * n_bins)) - 1, 0), n_bins - 1) for c in confidence]
     ece = sum(
         abs(sum(correct[s] - confidence[s] for s in range(len(bins)) if bins[s] == k)) for k in range(n_bins)
@@ -132,21 +132,27 @@ def some_wedges(edge_index):
     return torch.tensor(wedges).T
 
 
+@pytest.mark.parametrize("given", [False, True], ids=["most probable labels", "given labels"])
 @pytest.mark.parametrize("kind", ["independent", "mixture", "pairwise"])
-def test_node_sets_match_the_loop(kind, monkeypatch):
+def test_node_sets_match_the_loop(kind, given, monkeypatch):
     posteriors, y, _, mask = make_posteriors()
+    generator = torch.Generator().manual_seed(5)
+    right = torch.rand(30, generator=generator) < 0.7
+    predictions = torch.where(right, y, torch.randint(3, (30,), generator=generator)) if given else None
     posterior = posteriors[kind]
     edge_index = posteriors["pairwise"].edge_index
     sets = some_wedges(edge_index)
     inside = mask[sets].all(0)
     assert 5 < int(inside.sum()) < len(inside)
-    ev = ew.evaluate(posterior, y, edge_index, mask=mask, node_sets=sets)
+    options = {"mask": mask, "node_sets": sets, "predictions": predictions}
+    ev = ew.evaluate(posterior, y, edge_index, **options)
     assert ev.node_sets.count == int(inside.sum())
-    expected = loop_over_sets(posterior, y, sets[:, inside])
+    expected = loop_over_sets(posterior, y, sets[:, inside], predictions)
+    assert not given or 0 < expected["accuracy"] < 1
     for metric, value in expected.items():
         assert ev.node_sets[metric] == pytest.approx(value, abs=1e-9), metric
     monkeypatch.setattr(collect, "CHUNK_ELEMENTS", 100)
-    assert ew.evaluate(posterior, y, edge_index, mask=mask, node_sets=sets).node_sets.nll == ev.node_sets.nll
+    assert ew.evaluate(posterior, y, edge_index, **options).node_sets.to_dict() == ev.node_sets.to_dict()
 
 
 def test_edges_as_node_sets_have_the_scores_of_edges():

@@ -20,7 +20,7 @@ NAMES = np.array(["ant", "bee", "cat"])
 
 
 def overconfident(num_nodes: int = 900, num_edges: int = 1800) -> dict[str, np.ndarray]:
-    """Return labels drawn from probabilities, sharpened probabilities, edges, features, and masks."""
+    """Return labels drawn from probabilities, sharpened probabilities, predictions, edges, features, and masks."""
     rng = np.random.default_rng(0)
     truth = rng.dirichlet([1, 1, 1], num_nodes)
     part = rng.integers(0, 3, num_nodes)
@@ -28,6 +28,7 @@ def overconfident(num_nodes: int = 900, num_edges: int = 1800) -> dict[str, np.n
         "probs": truth**3 / (truth**3).sum(1, keepdims=True),
         "labels": (truth.cumsum(1) > rng.random((num_nodes, 1))).argmax(1),
         "edges": rng.integers(0, num_nodes, (2, num_edges)),
+        "predictions": np.where(np.arange(num_nodes) < 9, 0, truth.argmax(1)),
         "features": rng.normal(size=(num_nodes, 2)),
         "train": part == 0,
         "val": part == 1,
@@ -65,6 +66,7 @@ def commands_on(page: str) -> list[str]:
         "--edges edges.npy --bins 10 --binning mass --closed left --norm l2 --edge-choice any --no-same-label "
         "--resamples 50 --confidence-level 0.9 --seed 3 --mask test.npy",
         "--edges edges.npy --selective --mask test.npy",
+        "--edges edges.npy --predictions predictions.npy --mask test.npy",
         "--mask test.npy",
         "",
     ],
@@ -132,12 +134,15 @@ def test_no_output_of_a_command_is_an_input(folder):
 @pytest.mark.filterwarnings("ignore:The threshold was chosen on")  # few pairs
 @pytest.mark.parametrize("scored", ["probs", "model"])
 @pytest.mark.parametrize("has_edges", [True, False])
-def test_python_code_of_the_page_runs_on_arrays(folder, has_edges, scored):
+@pytest.mark.parametrize("is_given", [False, True])
+def test_python_code_of_the_page_runs_on_arrays(folder, has_edges, scored, is_given):
     names = {**folder, "model": ew.wrap(folder["probs"])}
     exec(PREPARATION, names)
     edges = folder["edges"] if has_edges else None
-    ev = ew.evaluate(names[scored], folder["labels"], edges, mask=folder["test"], n_bins=10)
+    given = folder["predictions"] if is_given else None
+    ev = ew.evaluate(names[scored], folder["labels"], edges, mask=folder["test"], n_bins=10, predictions=given)
     steps = next_steps(ev)
+    assert ("predictions=predictions" in steps[1].python) == ("predictions.npy" in steps[1].command) == is_given
     assert len(steps) == 3 and (scored == "model") == ("fit(model" in steps[0].python)
     for step in steps:
         exec(step.python, names)
@@ -145,7 +150,8 @@ def test_python_code_of_the_page_runs_on_arrays(folder, has_edges, scored):
         ew.evaluate(names[name], folder["labels"], mask=folder["test"]) for name in ("probs", "calibrated")
     )
     assert after.nodewise.nll < before.nodewise.nll
-    assert "n_bins 10" in Path("after.html").read_text(encoding="utf-8")
+    page = Path("after.html").read_text(encoding="utf-8")
+    assert "n_bins 10" in page and ("predicted labels were given" in page) == is_given
 
 
 def test_commands_name_the_files_of_the_user(folder):

@@ -43,6 +43,8 @@ Examples:
     --classes classes.txt --ids ids.txt
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
     --mask test.npy --html report.html --title "GCN on Cora"
+  edgewise evaluate --probs posterior.safetensors --labels labels.npy \\
+    --edges edges.npy --predictions most_likely_labels.npy
 """
 
 
@@ -64,6 +66,12 @@ def evaluate(
     ] = None,
     ids: IdsOption = None,
     classes: ClassesOption = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Predicted labels, as in --labels. Default: the most probable label of each node."
+        ),
+    ] = None,
     edge_probs: Annotated[
         Path | None,
         typer.Option(
@@ -102,7 +110,8 @@ def evaluate(
 ) -> None:
     """Read the files, score the predictions, write the requested outputs, and print the table."""
     files = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
-    files |= {name: file for name, file in (("logits", logits), ("ids", ids), ("classes", classes)) if file}
+    optional = {"logits": logits, "ids": ids, "classes": classes, "predictions": predictions}
+    files |= {name: file for name, file in optional.items() if file}
     check_outputs({"--json": json_file, "--plot": plot, "--html": html}, files)
     nodes = NodeFiles(probs, logits, normalize, ids, classes)
     nodes.check()
@@ -114,6 +123,11 @@ def evaluate(
             "--edge-choice. Omit --selective, or pass a .safetensors posterior with joint distributions as "
             "--probs."
         )
+    if selective and predictions:
+        raise ValueError(
+            "Expected --selective without --predictions, because its curves are about the most probable labels, but "
+            "got both. Omit one of them."
+        )
     from edgewise.files.inputs import read_edge_probs
     from edgewise.metrics import evaluate as score
 
@@ -122,13 +136,16 @@ def evaluate(
         edge_index = nodes.edges(edges) if edges else None
         node_mask = nodes.mask(mask) if mask else None
         joints = read_edge_probs(edge_probs) if edge_probs else None
-        with name_files_in_errors(probs=nodes.source, y=labels, edge_index=edges, mask=mask, edge_probs=edge_probs):
+        predicted = nodes.labels(predictions) if predictions else None
+        sources = {"probs": nodes.source, "y": labels, "edge_index": edges, "mask": mask, "edge_probs": edge_probs}
+        with name_files_in_errors(**sources, predictions=predictions):
             ev = score(
                 belief,
                 y,
                 edge_index,
                 mask=node_mask,
                 edge_probs=joints,
+                predictions=predicted,
                 n_bins=bins,
                 binning=binning,
                 closed=closed,

@@ -76,7 +76,7 @@ def prepare(inputs: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
         is_labeled = inputs.y >= 0
         for part in slices(len(keep), CHUNK_ELEMENTS):
             keep[part] &= is_labeled[inputs.edge_index[:, part].long()].all(0)
-    return ScoringTask(inputs, node_records(inputs.probs, inputs.y), keep)
+    return ScoringTask(inputs, node_records(inputs.probs, inputs.y, inputs.predictions), keep)
 
 
 def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
@@ -140,7 +140,7 @@ def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dic
 
 def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
     """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l)."""
-    (probs, y, edge_index, _, joints), n_bins = task.inputs, binning.n_bins
+    (probs, y, edge_index, _, joints, _), n_bins = task.inputs, binning.n_bins
     if joints is None and binning.kind == "width" and worth_compiling(probs) and worth_compiling(task.keep):
         total = torch.zeros(n_bins + 2, 4, dtype=torch.long)
 
@@ -157,7 +157,7 @@ def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | No
 
 
 def node_set_sums(task: ScoringTask, sets: Int[Tensor, "set sets"], edge_choice: EdgeChoice, binning: Binning) -> Sums:
-    """Compute the sums of node sets. A set is correct if all its nodes are. Its confidence is the maximum of its joint.
+    """Compute the sums of node sets. A set is correct if all its nodes are. Its confidence is that of `joint_elements`.
 
     ``edge_choice`` selects sets like edges, by the number of nodes in the mask. All labels of a set must be known.
     """
@@ -177,14 +177,23 @@ def _sum_chunks(chunks: Iterable[Elements], binning: Binning) -> Sums:
 
 def edge_chunks(task: ScoringTask, progress: Progress | None = None) -> Iterator[ScoredEdges]:
     """Yield the scored edges in chunks that fit the last-level cache."""
-    joints = task.inputs.joints
-    per_edge = 10 if joints is None else task.inputs.probs.shape[1] ** 2
+    per_edge = 10 if task.inputs.joints is None else task.inputs.probs.shape[1] ** 2
     for ends, positions in _scored_edge_chunks(task, per_edge, progress):
         start, end = task.records.index_select(0, ends[0]), task.records.index_select(0, ends[1])
-        elements = (
-            product_elements(start, end) if joints is None else joint_elements(joints(ends, positions), start, end)
+        yield ScoredEdges(
+            ends, _set_elements(task, ends, positions, start, end), decode_labels(start) == decode_labels(end)
         )
-        yield ScoredEdges(ends, elements, decode_labels(start) == decode_labels(end))
+
+
+def _set_elements(
+    task: ScoringTask, nodes: Int[Tensor, "set sets"], positions: Int[Tensor, " sets"], *records: Records
+) -> Elements:
+    """Compute the elements of edges or node sets, by their products or by their joints."""
+    joints, predictions = task.inputs.joints, task.inputs.predictions
+    if joints is None:
+        return product_elements(*records)
+    given = None if predictions is None else predictions[nodes].long()
+    return joint_elements(joints(nodes, positions), *records, predictions=given)
 
 
 def _node_chunks(task: ScoringTask) -> Iterator[Elements]:
@@ -204,15 +213,11 @@ def _same_label_chunks(task: ScoringTask, progress: Progress | None) -> Iterator
 
 
 def _node_set_chunks(task: ScoringTask, sets: Int[Tensor, "set sets"]) -> Iterator[Elements]:
-    joints, num_classes = task.inputs.joints, task.inputs.probs.shape[1]
-    per_set = 5 * len(sets) if joints is None else num_classes ** len(sets)
+    per_set = 5 * len(sets) if task.inputs.joints is None else task.inputs.probs.shape[1] ** len(sets)
     for part in slices(sets.shape[1], CHUNK_ELEMENTS // per_set):
-        ends = [task.records.index_select(0, node) for node in sets[:, part]]
-        if joints is None:
-            yield product_elements(*ends)
-        else:
-            positions = torch.arange(part.start, part.stop, device=sets.device)
-            yield joint_elements(joints(sets[:, part], positions), *ends)
+        records = [task.records.index_select(0, node) for node in sets[:, part]]
+        positions = torch.arange(part.start, part.stop, device=sets.device)
+        yield _set_elements(task, sets[:, part], positions, *records)
 
 
 def _scored_edge_chunks(task: ScoringTask, per_edge: int, progress: Progress | None) -> Iterator[tuple[Tensor, Tensor]]:

@@ -1,5 +1,6 @@
 """Confidence, correctness, NLL and Brier score of each node, edge and node set."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -40,11 +41,16 @@ def concatenate(parts: list[Elements]) -> Elements:
     return Elements(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]) -> Records:
+def node_records(
+    probs: Float[Tensor, "nodes classes"],
+    y: Int[Tensor, " nodes"],
+    predictions: Int[Tensor, " nodes"] | None = None,
+) -> Records:
     """Reduce each node to the five numbers that its own scores and the scores of its edges depend on.
 
-    For a product joint, confidence = max p_i · max p_j, log q = log p_i + log p_j and Σ q² = (Σ p_i²)(Σ p_j²). So the
-    cost per edge does not depend on the number of classes.
+    The confidence is p_i(ŷ_i), the probability of the prediction, which is by default the most probable label. For a
+    product joint, q(ŷ_i, ŷ_j) = p_i(ŷ_i) p_j(ŷ_j), log q = log p_i + log p_j and Σ q² = (Σ p_i²)(Σ p_j²). So the cost
+    per edge does not depend on the number of classes.
     """
     records = torch.empty(probs.shape[0], len(RECORD_COLUMNS), dtype=torch.float64, device=probs.device)
     if worth_compiling(probs):
@@ -52,6 +58,11 @@ def node_records(probs: Float[Tensor, "nodes classes"], y: Int[Tensor, " nodes"]
     else:
         _fill_node_records(records, probs, y)
     records[:, NLL] = -records[:, P_TRUE].log()
+    if predictions is not None:
+        predicted = predictions.long()
+        # A node without a prediction is not scored.
+        records[:, CONFIDENCE] = probs.gather(1, predicted.clamp(min=0).unsqueeze(1)).squeeze(1)
+        records[:, CODE] = torch.where(y >= 0, 2 * y.long() + (predicted == y), -1)
     return records
 
 
@@ -86,18 +97,30 @@ def product_elements(*ends: Records) -> Elements:
     return Elements(confidence, _all_correct(*ends), nll, _brier(p_true, square_sum))
 
 
-def joint_elements(joint: Float[Tensor, "elements ..."], *ends: Records) -> Elements:
-    """Compute the elements of edges or node sets from their joints. Predictions are the argmax of node marginals."""
-    flat, true_entry = joint.flatten(1), torch.zeros_like(decode_labels(ends[0]))
-    for end in ends:
-        true_entry = true_entry * joint.shape[1] + decode_labels(end)
-    p_true = flat.gather(1, true_entry.unsqueeze(1)).squeeze(1).double()
+def joint_elements(
+    joint: Float[Tensor, "elements ..."], *ends: Records, predictions: Int[Tensor, "ends elements"] | None = None
+) -> Elements:
+    """Compute the elements of edges or node sets from their joints.
+
+    The confidence is the probability of the predictions if they are given. Otherwise the predictions are the argmax of
+    the node marginals, and the confidence is the maximum of the joint, as in the paper.
+    """
+    flat = joint.flatten(1)
+    p_true = _entries(joint, [decode_labels(end) for end in ends])
     return Elements(
-        confidence=flat.amax(1).double(),
+        confidence=flat.amax(1).double() if predictions is None else _entries(joint, predictions),
         correct=_all_correct(*ends),
         nll=-p_true.log(),
         brier=_brier(p_true, row_products(flat, flat)),
     )
+
+
+def _entries(
+    joint: Float[Tensor, "elements ..."], labels: Iterable[Int[Tensor, " elements"]]
+) -> Float[Tensor, " elements"]:
+    """Return the probability of one label per node in each joint."""
+    rows = torch.arange(len(joint), device=joint.device)
+    return joint[rows, *labels].double()
 
 
 def product_same_label_elements(

@@ -43,6 +43,7 @@ def evaluate(
     *,
     mask: ArrayLike | None = None,
     edge_probs: ArrayLike | None = None,
+    predictions: ArrayLike | None = None,
     class_names: NameLike | None = None,
     normalize: bool = False,
     n_bins: int = 15,
@@ -82,10 +83,18 @@ def evaluate(
         adjacency, a set and an undirected networkx graph are refused. By default the product of the probabilities of
         the ends. If an edge is listed in both directions, the joint of the more frequent direction is scored, or that
         of (low, high) if both are equally frequent.
+    predictions
+        Predicted labels (N,), in any form that ``y`` may have, such as the most likely labeling of `map_labels`. By
+        default the most probable label of each node. They determine what is correct: a node if its prediction is its
+        true label, an edge or a node set if this holds for all its nodes. The confidence is then the probability of the
+        predictions, p(ŷ_i) of a node and q(ŷ_i, ŷ_j) of an edge, while by default the confidence of a joint is its
+        largest entry, whatever the predictions are. Accuracy and calibration error depend on predictions; NLL, Brier
+        score and ``same_label`` do not. Predictions outside the mask may be -1 for unknown. With ``edge_choice`` "any"
+        or "all", they may be -1 only where the true label is unknown.
     class_names
         Class of each column of ``probs``, text or integers (C,), such as ``clf.classes_`` of a scikit-learn classifier.
-        Labels are looked up among them. Missing labels (None, NaN, "") are unknown. By default the columns of a pandas
-        ``probs``. Labels that are numbers are column indices if the names are text.
+        Labels and predictions are looked up among them. Missing labels (None, NaN, "") are unknown. By default the
+        columns of a pandas ``probs``. Labels that are numbers are column indices if the names are text.
     normalize
         Divide probabilities by the sum of their row. Use it for values rounded to a few decimals, whose rows sum to 1
         within 2%. Logits and percentages still raise ValueError.
@@ -143,7 +152,9 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
-    inputs = check_scoring_input(probs, y, edge_index, mask, edge_probs, class_names, normalize)
+    inputs = check_scoring_input(
+        probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
+    )
     if mask is not None and len(inputs.y) and not bool(inputs.mask.any()):
         warn_small_sample(
             f"The mask selects none of the {len(inputs.y)} nodes, so no node is scored and scores are NaN. Check how "
@@ -162,7 +173,9 @@ def evaluate(
         if same_label:
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
-    settings = EvaluationSettings(_kind_of_belief(probs), normalize, n_resamples, confidence_level, seed)
+    settings = EvaluationSettings(
+        _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed
+    )
     return Evaluation(sums, bins, norm, edge_choice, intervals, settings)
 
 

@@ -74,12 +74,15 @@ class EvaluationSettings:
         "probs" for an array, "model" for another object, or "calibrated" for a fitted calibrator.
     normalize
         Whether probabilities were divided by the sums of their rows.
+    predictions
+        Whether the predicted labels were given.
     n_resamples, confidence_level, seed
         Options of the intervals.
     """
 
     scored: Scored = "probs"
     normalize: bool = False
+    predictions: bool = False
     n_resamples: int = 0
     confidence_level: float = 0.95
     seed: int = 0

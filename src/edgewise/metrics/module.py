@@ -117,9 +117,14 @@ class GraphCalibration(Metric):
         edge_index: EdgesLike | None = None,
         mask: ArrayLike | None = None,
         edge_probs: ArrayLike | None = None,
+        *,
+        predictions: ArrayLike | None = None,
     ) -> None:
         """Add a batch. The arguments are those of `edgewise.evaluate`."""
-        task = prepare(check_scoring_input(probs, y, edge_index, mask, edge_probs), self.edge_choice)
+        inputs = check_scoring_input(
+            probs, y, edge_index, mask, edge_probs, predictions=predictions, edge_choice=self.edge_choice
+        )
+        task = prepare(inputs, self.edge_choice)
         sums = width_sums(task, self.binning)
         if "same_label" in self.views:
             sums["same_label"] = same_label_sums(task, self.binning)
@@ -130,7 +135,8 @@ class GraphCalibration(Metric):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch and return the scores of the batch."""
         batch = inspect.signature(self.update).bind(*args, **kwargs)
-        check_scoring_input(*batch.args, **batch.kwargs)  # torchmetrics would lose all sums if `update` raised an error
+        # torchmetrics would lose all sums if `update` raised an error.
+        check_scoring_input(*batch.args, **{**batch.kwargs, "edge_choice": self.edge_choice})
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:

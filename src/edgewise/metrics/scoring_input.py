@@ -25,7 +25,8 @@ from edgewise.conversion import (
     mask_of_labels,
     number_labels,
 )
-from edgewise.posterior import Belief, IndependentPosterior, Posterior, as_posterior
+from edgewise.data.edges import EdgeChoice
+from edgewise.posterior import Belief, Convergence, IndependentPosterior, Posterior, as_posterior
 from edgewise.validation import (
     ArrayLike,
     as_tensor,
@@ -70,6 +71,7 @@ class ScoringInput(NamedTuple):
     edge_index: Int[Tensor, "2 edges"]
     mask: Bool[Tensor, " nodes"]
     joints: Joints | None  # None if the joint of an edge is the product of the probabilities of its ends
+    predictions: Int[Tensor, " nodes"] | None  # None if the prediction of a node is its most probable label
 
 
 def check_scoring_input(
@@ -80,9 +82,11 @@ def check_scoring_input(
     edge_probs: ArrayLike | None = None,
     class_names: NameLike | None = None,
     normalize: bool = False,
+    predictions: ArrayLike | None = None,
+    edge_choice: EdgeChoice = "both",
 ) -> ScoringInput:
     """Check the arguments of `evaluate`, and convert them to tensors on the device of the probabilities."""
-    check_row_order(probs=probs, y=y, mask=mask)
+    check_row_order(probs=probs, y=y, mask=mask, predictions=predictions)
     posterior = as_posterior(probs, normalize=normalize)
     is_product = isinstance(posterior, IndependentPosterior)
     if edge_probs is not None and not is_product:
@@ -95,9 +99,17 @@ def check_scoring_input(
     if is_graph(y):
         y, edge_index = labels_of(y), y if edge_index is None else edge_index
     argument, names = ("probs.columns", column_names(probs)) if class_names is None else ("class_names", class_names)
-    if names is not None:
-        y = number_labels(y, check_names(names, classes, argument, "column of probs"), selected, argument)
-    labels = _check_scored_labels(as_labels(y, nodes, "rows of probs", p.device), selected, classes)
+    checked_names = None if names is None else check_names(names, classes, argument, "column of probs")
+
+    def numbered(values: ArrayLike, name: str) -> Int[Tensor, " nodes"]:
+        if checked_names is not None:
+            values = number_labels(values, checked_names, selected, argument, name)
+        return _check_scored_labels(as_labels(values, nodes, "rows of probs", p.device, name), selected, classes, name)
+
+    labels, predicted = numbered(y, "y"), None
+    if predictions is not None:
+        predicted = numbered(_without_convergence(predictions), "predictions")
+        _check_predictions_outside_mask(predicted, labels, edge_choice)
     edges = as_edges([] if edge_index is None else edge_index, nodes, p.device)
     joints = None
     if edge_probs is not None:
@@ -106,7 +118,7 @@ def check_scoring_input(
         joints = _joints_from_list(_check_joints(listed, edges.shape[1], classes, normalize))
     elif not is_product:
         joints = _joints_from_posterior(posterior)
-    return ScoringInput(p, labels, edges, selected, joints)
+    return ScoringInput(p, labels, edges, selected, joints, predicted)
 
 
 def _joints_from_list(joints: Float[Tensor, "edges classes classes"]) -> Joints:
@@ -120,26 +132,49 @@ def _joints_from_posterior(posterior: Posterior) -> Joints:
     return lambda ends, positions: detached.marginal(ends)
 
 
-def _check_scored_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int) -> Int[Tensor, " nodes"]:
+def _check_scored_labels(y: Tensor, mask: Bool[Tensor, " nodes"], num_classes: int, name: str) -> Int[Tensor, " nodes"]:
     """Check that labels are at most C - 1, and that labels in the mask are known."""
     if bool((y >= num_classes).any()):
         i, known = int((y >= num_classes).nonzero()[0]), y[y >= 0]
         hint = ""
         if (int(known.min()), int(known.max())) == (1, num_classes):
-            hint = " If classes are numbered from 1, pass np.maximum(np.asarray(y), 0) - 1."
+            hint = f" If classes are numbered from 1, pass np.maximum(np.asarray({name}), 0) - 1."
         raise ValueError(
-            f"Expected labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for an unknown "
-            f"label outside the mask, but node {i} has label {int(y[i])}.{hint}"
+            f"Expected {name} to hold labels from 0 to {num_classes - 1} (probs has {num_classes} columns), or -1 for "
+            f"an unknown label outside the mask, but node {i} has label {int(y[i])}.{hint}"
         )
     unknown = mask & (y < 0)
     if bool(unknown.any()):
         is_signed = num_classes == 2 and bool((y[mask].abs() == 1).all())
         hint = " If -1 and 1 are the classes, pass class_names=[-1, 1]." if is_signed else ""
         raise ValueError(
-            f"Expected a known label for every scored node, but node {int(unknown.nonzero()[0])} has label -1. "
-            f"Exclude such nodes with {mask_of_labels(f'range({num_classes})', mask)}.{hint}"
+            f"Expected {name} to hold a known label for every scored node, but node {int(unknown.nonzero()[0])} has "
+            f"label -1. Exclude such nodes with {mask_of_labels(f'range({num_classes})', mask, name)}.{hint}"
         )
     return y
+
+
+def _without_convergence(predictions: ArrayLike) -> ArrayLike:
+    """Raise ValueError for the whole result of `map_labels`, of which only the labels are predictions."""
+    if isinstance(predictions, tuple) and len(predictions) == 2 and isinstance(predictions[1], Convergence):
+        raise ValueError(
+            "Expected predictions as one label per node, but got labels and their convergence. Separate them: labels, "
+            "convergence = ew.map_labels(mrf)."
+        )
+    return predictions
+
+
+def _check_predictions_outside_mask(
+    predictions: Int[Tensor, " nodes"], y: Int[Tensor, " nodes"], edge_choice: EdgeChoice
+) -> None:
+    """Check that predictions are known wherever the true label is, if edges to nodes outside the mask are scored."""
+    unknown = (predictions < 0) & (y >= 0)
+    if edge_choice != "both" and bool(unknown.any()):
+        raise ValueError(
+            "Expected predictions to hold a label for every node whose true label is known, because edge_choice="
+            f"{edge_choice!r} also scores edges of nodes outside the mask, but node {int(unknown.nonzero()[0])} has "
+            "label -1. Predict its label, or use edge_choice='both'."
+        )
 
 
 def _check_order(edge_index: EdgesLike | None) -> None:

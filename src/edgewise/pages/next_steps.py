@@ -92,6 +92,7 @@ def next_steps(ev: Evaluation, inputs: Inputs | None = None) -> list[Step]:
     """Return what to do next, which depends on the findings. Without inputs, commands name `DEFAULT_FILES`."""
     if inputs is None:
         given = {**DEFAULT_FILES, "edges": DEFAULT_FILES["edges"] if ev.edgewise.count else None}
+        given |= {"predictions": "predictions.npy"} if ev.settings.predictions else {}
         inputs = Inputs(given, ev.settings.scored, ev.settings.normalize)
     nodes, edges, same = (find(ev, view) for view in ("nodewise", "edgewise", SAME_LABEL))
     if nodes.kind == "empty":
@@ -127,7 +128,7 @@ def next_steps(ev: Evaluation, inputs: Inputs | None = None) -> list[Step]:
         steps.append(Step("Keep the probabilities", reason))
     if nodes.kind == "few":
         return steps
-    return [*steps, _decide(source, options, inputs) if edges.count else _add_edges(source, options, inputs)]
+    return [*steps, _decide(source, options, inputs) if edges.count else _add_edges(ev, source, options, inputs)]
 
 
 def _source(inputs: Inputs) -> str:
@@ -191,7 +192,7 @@ def _check_again(ev: Evaluation, inputs: Inputs) -> Step:
     )
     keywords, options = _scoring_options(ev)
     selective = " --selective" if inputs.selective else ""
-    files = " ".join(filter(None, (inputs.graph, inputs.options("mask"))))
+    files = " ".join(filter(None, (inputs.graph, inputs.options("mask", "predictions"))))
     return Step(
         "Check the improvement",
         reason,
@@ -202,11 +203,12 @@ def _check_again(ev: Evaluation, inputs: Inputs) -> Step:
 
 def _scoring_options(ev: Evaluation) -> tuple[str, str]:
     """Return the options that differ from their defaults, as keywords of ew.evaluate and as options of the command."""
-    settings = ev.settings
+    settings, keywords, options = ev.settings, "", ""
+    if settings.predictions:
+        keywords = ", predictions=predictions"  # the command names their file
     used = {**ev.options, "same_label": ev.same_label is not None}
     if settings.n_resamples:
         used |= {name: getattr(settings, name) for name in ("n_resamples", "confidence_level", "seed")}
-    keywords, options = "", ""
     for name, value in used.items():
         default, option = SCORING_OPTIONS[name]
         if value != default:
@@ -228,11 +230,12 @@ def _decide(source: str, predictions: str, inputs: Inputs) -> Step:
     )
 
 
-def _add_edges(source: str, predictions: str, inputs: Inputs) -> Step:
-    files = " ".join(filter(None, (inputs.graph, inputs.options("mask"))))
+def _add_edges(ev: Evaluation, source: str, predictions: str, inputs: Inputs) -> Step:
+    keyword = ", predictions=predictions" if ev.settings.predictions else ""
+    files = " ".join(filter(None, (inputs.graph, inputs.options("mask", "predictions"))))
     return Step(
         "Evaluate pairs too",
         "Without edges, nothing is known about pairs of neighbors, where most models are off. Pass the graph.",
-        f"ew.evaluate({source}, data, mask=split.test).report('pairs.html')",
+        f"ew.evaluate({source}, data, mask=split.test{keyword}).report('pairs.html')",
         f"edgewise evaluate {predictions} {files} --edges edges.npy --html pairs.html",
     )
