@@ -1,9 +1,12 @@
 """Settings of all tests: shapes in signatures are checked, properties are repeatable, compiled functions are cached."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from uuid import uuid4
 
 import numba
@@ -77,3 +80,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def load_benchmark(monkeypatch):
+    """Return a function that imports a script of ``benchmarks/`` by its name."""
+    benchmarks = Path(__file__).parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(benchmarks))
+
+    def load(name: str) -> ModuleType:
+        spec = spec_from_file_location(f"benchmark_of_{name}", benchmarks / f"{name}.py")
+        module = module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        return module
+
+    return load

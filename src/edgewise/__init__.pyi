@@ -59,6 +59,7 @@ from .posterior import IndependentPosterior as IndependentPosterior
 from .posterior import MixturePosterior as MixturePosterior
 from .posterior import PairwisePosterior as PairwisePosterior
 from .posterior import Posterior as Posterior
+from .posterior import SlowClampingWarning as SlowClampingWarning
 from .simulation import SyntheticGraph as SyntheticGraph
 from .simulation import synthetic as synthetic
 from .small_samples import SmallSampleWarning as SmallSampleWarning

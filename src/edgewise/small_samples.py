@@ -32,10 +32,15 @@ def fraction_interval(hits: float, count: int) -> tuple[float, float]:
 
 def warn_small_sample(message: str) -> None:
     """Issue a `SmallSampleWarning` that points to the first caller outside of the package."""
+    warn_caller(message, SmallSampleWarning)
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Issue a warning that points to the first caller outside of the package."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "edgewise":
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, SmallSampleWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def check_sample(result: str, count: int, elements: str, advice: str, least: int = MIN_SAMPLE) -> None:

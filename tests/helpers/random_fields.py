@@ -120,6 +120,47 @@ def batch_item(inputs, b):
     return MRFInputs(inputs.unary[b], inputs.edge_index, pairwise, scale, inputs.evidence)
 
 
+NUM_EXTREME_MRFS = 100  # per graph
+
+
+def extreme_numbers(shape, g):
+    """Draw numbers of both signs with magnitudes from 1e-30 to 1e4, some exactly 0 and some exactly ±1e4."""
+    size = 10.0 ** (34 * torch.rand(shape, generator=g, dtype=torch.float64) - 30)
+    usual = torch.randn(shape, generator=g, dtype=torch.float64)
+    kind = torch.randint(6, shape, generator=g)
+    sign = torch.randn(shape, generator=g, dtype=torch.float64).sign()
+    value = torch.where(kind < 2, sign * size, torch.where(kind < 4, usual, sign * 1e4))
+    return torch.where(kind == 5, 0.0, value)
+
+
+def extreme_mrf(seed):
+    """Draw a batch of MRFs with potentials of all magnitudes, impossible labels, evidence, and at times a hub."""
+    g = generator(seed)
+    num_classes = 1 + seed % 8
+    num_nodes = int(torch.randint(2, 9, (), generator=g))
+    edge_index = random_graph(num_nodes, int(torch.randint(0, 2 * num_nodes, (), generator=g)), g)
+    if seed % 5 == 0:  # add a node with more neighbors than compiled loops have lanes
+        num_nodes += 70
+        hub = torch.stack([torch.zeros(70, dtype=torch.long), torch.arange(num_nodes - 70, num_nodes)])
+        edge_index = torch.cat([edge_index, hub], dim=1)
+    num_edges = edge_index.shape[1]
+    dtype = (torch.float32, torch.float64)[seed % 2]
+    unary = extreme_numbers((NUM_EXTREME_MRFS, num_nodes, num_classes), g)
+    if seed % 3 == 0:
+        unary = unary * 1e25
+    possible = torch.randint(num_classes, (NUM_EXTREME_MRFS, num_nodes, 1), generator=g)
+    impossible = torch.rand(unary.shape, generator=g) < 0.3
+    unary = torch.where(impossible.scatter(-1, possible, False), -torch.inf, unary)
+    pairwise = extreme_numbers((NUM_EXTREME_MRFS, num_edges if seed % 4 < 2 else 1, num_classes, num_classes), g)
+    scale = extreme_numbers((NUM_EXTREME_MRFS, num_edges), g) if seed % 3 == 1 else None
+    evidence = {}
+    for node in range(num_nodes - 1, max(-1, num_nodes - 1 - seed % 3), -1):
+        evidence[node] = int(torch.randint(num_classes, (), generator=g))
+        unary[:, node, evidence[node]] = 0.0  # possible
+    scale = None if scale is None else scale.to(dtype)
+    return PairwiseMRF(unary.to(dtype), edge_index, pairwise.to(dtype), edge_scale=scale, evidence=evidence), evidence
+
+
 @st.composite
 def small_mrf_inputs(draw, loops=False, coupling_std=1.0):
     """Draw MRFs small enough to enumerate, with all kinds of couplings, evidence, impossible labels, isolated nodes."""

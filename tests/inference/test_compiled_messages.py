@@ -19,11 +19,12 @@ TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-12}
 
 def assert_equal_runs(mrf, rule, max_sweeps=5, damping=0.0, tolerance=0.0, close=None):
     stopping = StoppingRule(max_sweeps, damping, tolerance)
-    got, convergence = run_compiled(mrf, RULES[rule], stopping)
+    got, totals, convergence = run_compiled(mrf, RULES[rule], stopping)
     expected, expected_convergence = run_tensors(mrf, RULES[rule], stopping)
     atol = close or TOLERANCE[mrf.unary.dtype]
     assert got.dtype == expected.dtype and got.shape == expected.shape
     torch.testing.assert_close(got, expected, rtol=atol, atol=atol)
+    torch.testing.assert_close(totals, node_totals(mrf, got), rtol=1e-12, atol=1e-12)
     if tolerance > 0:  # with 0 the outcome depends on the last bit
         assert convergence.converged == expected_convergence.converged
     assert convergence.residual == pytest.approx(expected_convergence.residual, abs=2 * atol)
@@ -81,6 +82,59 @@ def test_compiled_sweeps_equal_tensors_for_all_kinds_of_couplings(dtype, num_cla
 
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_parts_with_wide_and_narrow_couplings_and_scales_of_any_sign(rule, dtype, monkeypatch):
+    """Blocks with a coupling above the range are computed term by term, the other blocks as products."""
+    monkeypatch.setattr(message_loops, "MIN_EDGES_PER_PART", 16)
+    g = generator(13)
+    num_nodes, num_edges, num_classes = 400, 2000, 4
+    edge_index = random_graph(num_nodes, num_edges, g)
+    unary = torch.randn(num_nodes, num_classes, generator=g, dtype=torch.float64).to(dtype)
+    each = torch.randn(num_edges, num_classes, num_classes, generator=g, dtype=torch.float64)
+    scale = torch.randn(num_edges, generator=g, dtype=torch.float64)
+    scale[::3] = 0
+    wide_scale, wide_each = scale.clone(), each.clone()
+    wide_scale[5], wide_each[7] = 500.0, 500.0 * each[7].sign()
+    symmetric = each[0] + each[0].T
+    for coupling, factor in ((each[0], scale), (symmetric, scale), (each, scale), (each, None)):
+        assert_equal_runs(PairwiseMRF(unary, edge_index, coupling, edge_scale=factor), rule, max_sweeps=3)
+    close = {torch.float32: 1e-3, torch.float64: 1e-11}[dtype]  # sums of a message of 500 and small ones
+    for coupling, factor in ((each[0], wide_scale), (symmetric, wide_scale), (wide_each, None)):
+        assert_equal_runs(PairwiseMRF(unary, edge_index, coupling, edge_scale=factor), rule, max_sweeps=3, close=close)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("max_parts", [1, 2, 16])
+@pytest.mark.parametrize("num_threads", [1, 2, 3, 8, 100])
+def test_threads_share_no_node_in_a_step(num_nodes, max_parts, num_threads, monkeypatch):
+    monkeypatch.setattr(message_loops, "MIN_EDGES_PER_PART", 16)
+    monkeypatch.setattr(message_loops, "MAX_PARTS", max_parts)
+    g = generator(num_nodes)
+    num_edges = 0 if num_nodes == 1 else 1 if num_nodes == 2 else 2 * num_nodes
+    edge_index = random_graph(num_nodes, num_edges, g) if num_edges else torch.empty(2, 0, dtype=torch.long)
+    blocks = message_loops.sort_edges(edge_index.numpy(), num_nodes)
+    seen = []
+    for step in message_loops.schedule(blocks.parts, num_threads):
+        assert len(step) <= num_threads
+        nodes_of_threads = [set() for _ in step]
+        for nodes, tasks in zip(nodes_of_threads, step, strict=True):
+            for t in tasks:
+                lanes = slice(blocks.first[t] * LANES, blocks.first[t] * LANES + blocks.size[t])
+                assert blocks.first[t] * LANES + blocks.size[t] <= blocks.first[t + 1] * LANES
+                assert (blocks.nodes[:, lanes] == edge_index.numpy()[:, blocks.edge[lanes]]).all()
+                seen += blocks.edge[lanes].tolist()
+                nodes.update(blocks.nodes[:, lanes].flatten().tolist())
+        assert len(set().union(*nodes_of_threads)) == sum(map(len, nodes_of_threads))
+    assert sorted(seen) == list(range(num_edges))
+
+
+def test_two_threads_take_three_steps_of_similar_size():
+    low, high = np.triu_indices(16)
+    steps = message_loops.schedule(np.stack([low, high]), 2)
+    assert [[len(tasks) for tasks in step] for step in steps] == [[36, 36], [16, 16], [16, 16]]
+
+
+@pytest.mark.parametrize("rule", ["sum", "max"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nodes_with_more_neighbors_than_lanes(rule, dtype):
     """A hub fills several blocks of lanes, small nodes share a block, isolated nodes have none."""
     g = generator(5)
@@ -118,7 +172,8 @@ def test_compiled_sweeps_equal_tensors_for_batches(kind):
 @pytest.mark.parametrize("rule", ["sum", "max"])
 @pytest.mark.parametrize("damping", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_messages_do_not_depend_on_the_number_of_threads(rule, damping, dtype):
+def test_messages_do_not_depend_on_the_number_of_threads(rule, damping, dtype, monkeypatch):
+    monkeypatch.setattr(message_loops, "MIN_EDGES_PER_PART", 16)
     g = generator(8)
     inputs = random_mrf_inputs(random_graph(301, 701, g), 301, 3, g, kind="scaled", dtype=dtype)
     before = torch.get_num_threads()
@@ -129,15 +184,16 @@ def test_messages_do_not_depend_on_the_number_of_threads(rule, damping, dtype):
             results.append(run_compiled(inputs.mrf(), RULES[rule], StoppingRule(20, damping, 0.0)))
     finally:
         torch.set_num_threads(before)
-    for messages, convergence in results[1:]:
-        assert torch.equal(messages, results[0][0]) and convergence == results[0][1]
+    for messages, totals, convergence in results[1:]:
+        assert torch.equal(messages, results[0][0]) and torch.equal(totals, results[0][1])
+        assert convergence == results[0][2]
 
 
 def test_messages_are_finite_with_a_largest_entry_of_zero():
     g = generator(9)
     inputs = random_mrf_inputs(random_graph(50, 120, g), 50, 4, g, kind="per edge", dtype=torch.float32)
     inputs.pairwise.mul_(1e4)
-    messages, _ = run_compiled(inputs.mrf(), log_sum, StoppingRule(20, 0.0, 0.0))
+    messages, _, _ = run_compiled(inputs.mrf(), log_sum, StoppingRule(20, 0.0, 0.0))
     assert messages.isfinite().all() and (messages.amax(-1) == 0).all()
 
 

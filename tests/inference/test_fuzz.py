@@ -5,48 +5,23 @@ import math
 import pytest
 import torch
 
-from edgewise.inference import PairwiseMRF, bethe_free_energy, max_product, mean_field, propagation, sum_product
-from helpers.random_fields import generator, random_graph
+from edgewise.inference import (
+    PairwiseMRF,
+    bethe_free_energy,
+    map_labels,
+    max_product,
+    mean_field,
+    propagation,
+    sum_product,
+    tree_reweighted,
+)
+from edgewise.inference.double_loop import minimize_bethe
+from edgewise.inference.fixed_point import StoppingRule
+from edgewise.inference.junction_tree import batch_items, eliminate
+from edgewise.inference.messages import posterior_from_messages, zero_messages
+from helpers.random_fields import extreme_mrf
 
-NUM_MRFS = 100  # per graph
 NUM_GRAPHS = 100
-
-
-def extreme_numbers(shape, g):
-    """Draw numbers of both signs with magnitudes from 1e-30 to 1e4, some exactly 0 and some exactly ±1e4."""
-    size = 10.0 ** (34 * torch.rand(shape, generator=g, dtype=torch.float64) - 30)
-    usual = torch.randn(shape, generator=g, dtype=torch.float64)
-    kind = torch.randint(6, shape, generator=g)
-    sign = torch.randn(shape, generator=g, dtype=torch.float64).sign()
-    value = torch.where(kind < 2, sign * size, torch.where(kind < 4, usual, sign * 1e4))
-    return torch.where(kind == 5, 0.0, value)
-
-
-def extreme_mrf(seed):
-    g = generator(seed)
-    num_classes = 1 + seed % 8
-    num_nodes = int(torch.randint(2, 9, (), generator=g))
-    edge_index = random_graph(num_nodes, int(torch.randint(0, 2 * num_nodes, (), generator=g)), g)
-    if seed % 5 == 0:  # add a node with more neighbors than compiled loops have lanes
-        num_nodes += 70
-        hub = torch.stack([torch.zeros(70, dtype=torch.long), torch.arange(num_nodes - 70, num_nodes)])
-        edge_index = torch.cat([edge_index, hub], dim=1)
-    num_edges = edge_index.shape[1]
-    dtype = (torch.float32, torch.float64)[seed % 2]
-    unary = extreme_numbers((NUM_MRFS, num_nodes, num_classes), g)
-    if seed % 3 == 0:
-        unary = unary * 1e25
-    possible = torch.randint(num_classes, (NUM_MRFS, num_nodes, 1), generator=g)
-    impossible = torch.rand(unary.shape, generator=g) < 0.3
-    unary = torch.where(impossible.scatter(-1, possible, False), -torch.inf, unary)
-    pairwise = extreme_numbers((NUM_MRFS, num_edges if seed % 4 < 2 else 1, num_classes, num_classes), g)
-    scale = extreme_numbers((NUM_MRFS, num_edges), g) if seed % 3 == 1 else None
-    evidence = {}
-    for node in range(num_nodes - 1, max(-1, num_nodes - 1 - seed % 3), -1):
-        evidence[node] = int(torch.randint(num_classes, (), generator=g))
-        unary[:, node, evidence[node]] = 0.0  # possible
-    scale = None if scale is None else scale.to(dtype)
-    return PairwiseMRF(unary.to(dtype), edge_index, pairwise.to(dtype), edge_scale=scale, evidence=evidence), evidence
 
 
 def assert_valid_marginals(mrf, evidence, posterior, convergence):
@@ -70,6 +45,55 @@ def test_marginals_of_extreme_mrfs_are_valid(infer):
         assert_valid_marginals(mrf, evidence, posterior, convergence)
         if infer is sum_product:
             assert bethe_free_energy(mrf, posterior).isfinite().all()
+
+
+def double_loop(mrf):
+    messages, convergence = minimize_bethe(mrf, zero_messages(mrf), StoppingRule(7, 0.0, 0.0, "double loop"))
+    return posterior_from_messages(mrf, messages, convergence), convergence
+
+
+def elimination(mrf):
+    posterior = eliminate(mrf)
+    assert posterior.log_partition.isfinite().all()
+    return posterior, posterior.convergence
+
+
+def few_trees(mrf):
+    posterior, convergence = tree_reweighted(mrf, max_sweeps=3, num_trees=2)
+    assert posterior.log_partition.isfinite().all()
+    return posterior, convergence
+
+
+# All graphs are left to the slow suite: these solvers take MRFs of a batch one by one.
+GRAPHS = [
+    pytest.param(range(0, NUM_GRAPHS, 25), id="some"),
+    pytest.param(range(NUM_GRAPHS), id="all", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+@pytest.mark.parametrize("infer", [double_loop, elimination, few_trees])
+def test_marginals_of_extreme_mrfs_by_other_solvers_are_valid(infer, graphs):
+    for seed in graphs:
+        mrf, evidence = extreme_mrf(seed)
+        assert_valid_marginals(mrf, evidence, *infer(mrf))
+
+
+@pytest.mark.parametrize("graphs", GRAPHS)
+def test_most_likely_labels_of_extreme_mrfs_are_possible(graphs):
+    for seed in graphs:
+        mrf, evidence = extreme_mrf(seed)
+        labels, _ = map_labels(mrf)
+        assert mrf.unary.gather(-1, labels.unsqueeze(-1)).isfinite().all()
+        assert all((labels[:, node] == label).all() for node, label in evidence.items())
+        # No change of a single label increases the score.
+        item, best = batch_items(mrf)[0], labels[0]
+        start, end = item.edge_index
+        couplings = item.coupling(slice(None)).double().expand(item.num_edges, -1, -1)
+        gain = item.unary.double().index_add(0, start, couplings[torch.arange(len(end)), :, best[end]])
+        gain = gain.index_add(0, end, couplings[torch.arange(len(start)), best[start]])
+        chosen = gain.gather(1, best[:, None])
+        assert (gain <= chosen + 1e-6 * chosen.abs().clamp(min=1.0)).all()
 
 
 @pytest.mark.parametrize("infer", [sum_product, max_product])

@@ -17,8 +17,10 @@ from edgewise.inference.junction_tree import (
     elimination_order,
     feasible_order,
     follow_order,
+    frontier_order,
     min_fill_order,
     neighbor_sets,
+    plan_storage,
 )
 from edgewise.posterior import Posterior
 from helpers.random_fields import (
@@ -128,6 +130,57 @@ def test_messages_divided_among_threads_equal_those_of_one_thread():
     np.testing.assert_array_equal(*pools)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_messages_that_are_computed_again_give_equal_results(kind, monkeypatch):
+    """With little memory, buckets are divided into segments. Marginals, joints and labels are bitwise equal."""
+    g = generator(4)
+    mrf = random_mrf_inputs(grid_edges(12, 4), 48, 3, g, kind=kind, num_observed=2).mrf()
+    order, uniform = feasible_order(mrf), np.random.default_rng(0).random((10, 48))
+
+    def solve():
+        tree = JunctionTree(mrf, order)
+        node, joint, log_z = tree.marginals()
+        labels = tree.draw(tree.messages(maximum=True)[0])
+        joint_of_last = tree.joint_of_last(tree.messages()[0], 4)
+        pool = tree.messages()[0]
+        return node, joint, log_z, labels, tree.draw(pool, uniform), tree.draw(pool, uniform), joint_of_last
+
+    expected = solve()
+    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 4 * order.total)
+    assert len(plan_storage(order, order.total // 2).segments) > 2
+    for ours, theirs in zip(solve(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@given(seed=st.integers(0, 2**31), num_nodes=st.integers(1, 30), fraction=st.floats(0.0, 1.0))
+def test_stored_messages_do_not_overlap(seed, num_nodes, fraction):
+    """Kept messages have memory of their own, and so do the messages of one segment."""
+    g = generator(seed)
+    edges = random_graph(num_nodes, int(torch.randint(0, 60, (), generator=g)), g).T.tolist()
+    order = min_fill_order(neighbor_sets(num_nodes, edges), [2] * num_nodes)
+    storage = plan_storage(order, int(fraction * order.total))
+    assert storage.size <= order.total
+    assert list(storage.segments) == sorted(set(storage.segments)) and storage.segments[-1] == num_nodes
+    position = {node: k for k, node in enumerate(order.nodes)}
+    for start, stop in itertools.pairwise(storage.segments):
+        used = np.zeros(storage.size, dtype=int)
+        for k, separator in enumerate(order.separators):
+            enters_later = bool(separator) and min(map(position.__getitem__, separator)) >= stop
+            assert storage.is_kept[k] or not (start <= k < stop and enters_later)
+            if storage.is_kept[k] or start <= k < stop:
+                used[storage.offsets[k] : storage.offsets[k] + order.sizes[k]] += 1
+        assert used.max() == 1
+
+
+@pytest.mark.parametrize("side", [23, 24])
+def test_grid_of_this_side_is_feasible(side):
+    """All messages together would take 5 and 11 GiB."""
+    mrf = PairwiseMRF(torch.zeros(side * side, 2), grid_edges(side, side), torch.eye(2))
+    order = feasible_order(mrf)
+    assert order.width <= side
+    assert plan_storage(order, 1 << 29).size <= 1 << 29 < order.total
+
+
 def test_huge_potentials_stay_finite():
     for seed in range(10):
         g = generator(seed)
@@ -181,6 +234,35 @@ def test_grid_is_eliminated_along_its_shorter_side():
     graph = neighbor_sets(400, grid_edges(20, 20).T.tolist())
     order = elimination_order(graph, [2] * 400)
     assert order.width <= 21 < min_fill_order(graph, [2] * 400).width
+
+
+@pytest.mark.parametrize(("rows", "columns", "width"), [(12, 12, 26), (10, 40, 20)])
+def test_torus_is_feasible(rows, columns, width):
+    nodes = torch.arange(rows * columns).reshape(rows, columns)
+    seams = torch.stack([nodes[:, -1], nodes[:, 0]]), torch.stack([nodes[-1], nodes[0]])
+    edges = torch.cat([grid_edges(rows, columns), *seams], dim=1)
+    assert feasible_order(PairwiseMRF(torch.zeros(rows * columns, 2), edges, torch.eye(2))).width <= width
+
+
+def test_grid_with_some_long_edges_is_feasible():
+    """The width of the min-fill order is 29."""
+    edges = torch.cat([grid_edges(20, 20), torch.randperm(400, generator=generator(0))[:10].reshape(2, 5)], dim=1)
+    assert feasible_order(PairwiseMRF(torch.zeros(400, 2), edges, torch.eye(2))).width <= 24
+
+
+@given(seed=st.integers(0, 2**31), num_nodes=st.integers(1, 20))
+def test_frontier_order_is_a_permutation_with_separators_in_the_frontier(seed, num_nodes):
+    g = generator(seed)
+    edges = random_graph(num_nodes, int(torch.randint(0, 40, (), generator=g)), g).T.tolist()
+    graph, start = neighbor_sets(num_nodes, edges), int(torch.randint(num_nodes, (), generator=g))
+    nodes = frontier_order(graph, start, num_nodes)
+    assert sorted(nodes) == list(range(num_nodes)) and nodes[0] == start
+    frontiers = [{j for i in nodes[: k + 1] for j in graph[i]} - set(nodes[: k + 1]) for k in range(num_nodes)]
+    order = follow_order(graph, [2] * num_nodes, nodes)
+    assert all(frontier.issuperset(around) for around, frontier in zip(order.separators, frontiers, strict=True))
+    largest = max(map(len, frontiers))
+    assert frontier_order(graph, start, largest) == nodes
+    assert largest == 0 or frontier_order(graph, start, largest - 1) is None
 
 
 @given(seed=st.integers(0, 2**31), num_nodes=st.integers(1, 12))

@@ -353,16 +353,16 @@ def test_truncated_run_advises_more_sweeps():
 
 def test_oscillating_run_advises_damping_and_damping_helps():
     mrf = repelling_complete_graph(4, 2.0)
-    _, undamped = sum_product(mrf)
+    _, undamped = sum_product(mrf, damping=0.0)
     assert not undamped.converged and undamped.sweeps == 1000 and undamped.residual > 0.1
-    assert "try damping=0.5" in undamped.advice
-    _, damped = sum_product(mrf, damping=0.5)
+    assert "damping=None" in undamped.advice
+    _, damped = sum_product(mrf, damping=None)
     assert damped.converged and damped and not undamped
 
 
-def test_advice_increases_damping_then_suggests_other_solvers():
+def test_advice_is_damping_that_adapts_or_another_solver():
     _, convergence = sum_product(repelling_complete_graph(30, 40.0), damping=0.6, max_sweeps=60)
-    assert "try damping=0.9," in convergence.advice
+    assert "damping=None" in convergence.advice
     _, convergence = sum_product(repelling_complete_graph(30, 40.0), damping=0.9, max_sweeps=200)
     assert "infer" in convergence.advice and "damping=" not in convergence.advice
 

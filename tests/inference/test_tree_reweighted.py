@@ -114,18 +114,30 @@ def test_infer_uses_sum_product_on_a_wide_graph():
     assert convergence.method == "sum-product" and "width 39" in convergence.reason
 
 
-def test_infer_uses_tree_reweighted_where_sum_product_does_not_converge(monkeypatch):
+def refuse_exact_inference(monkeypatch):
     monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 0)
     monkeypatch.setattr("edgewise.inference.exact.MIN_ELIMINATION_ELEMENTS", 0)
-    nodes = torch.arange(25).reshape(5, 5)
-    right, down = torch.stack([nodes[:, :-1], nodes[:, 1:]]), torch.stack([nodes[:-1], nodes[1:]])
-    grid = torch.cat([right.flatten(1), down.flatten(1)], dim=1)
-    mrf = random_mrf_inputs(grid, 25, 2, generator(1), kind="per edge", coupling_std=6.0).mrf()
-    assert not any(sum_product(mrf, damping=damping)[1].converged for damping in (0.0, 0.5, 0.9))
-    _, convergence = infer(mrf)
+
+
+def frustrated_field():
+    """A complete graph on which parallel sweeps of sum-product do not converge."""
+    return random_mrf_inputs(torch.triu_indices(8, 8, 1), 8, 2, generator(5), kind="per edge", coupling_std=6.0).mrf()
+
+
+def test_infer_uses_the_double_loop_where_parallel_sweeps_do_not_converge(monkeypatch):
+    refuse_exact_inference(monkeypatch)
+    posterior, convergence = infer(frustrated_field())
+    assert convergence.converged and convergence.method == "double loop" and posterior.convergence is convergence
+    assert "Exact inference needs width" in convergence.reason and "did not converge" in convergence.reason
+    assert convergence.disagreement is None
+
+
+def test_infer_uses_tree_reweighted_where_sum_product_does_not_converge(monkeypatch):
+    refuse_exact_inference(monkeypatch)
+    monkeypatch.setattr("edgewise.inference.propagation.SEQUENTIAL_SWEEPS", 0)
+    checked, convergence = infer(frustrated_field(), check=True)
     assert convergence.method == "tree-reweighted" and "did not converge" in convergence.reason
-    assert convergence.residual < 0.01 and convergence.disagreement is None
-    checked, convergence = infer(mrf, check=True)
+    assert convergence.residual < 0.01
     assert convergence.disagreement > 0.1 and checked.convergence is convergence
 
 

@@ -2,12 +2,14 @@
 
 import warnings
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import pytest
 import torch
 
 import edgewise as ew
+from edgewise.inference import sum_product
+from edgewise.models import epfgnn
 from helpers.block_graph import SMALL_MODELS, accuracy, make_block_graph, make_split
 
 DATA = make_block_graph()
@@ -284,7 +286,8 @@ def frustrated_triangle(fitted):
     )
 
 
-def test_inference_that_does_not_converge_warns(fitted):
+def test_inference_that_does_not_converge_warns(fitted, monkeypatch):
+    monkeypatch.setitem(epfgnn.INFERENCES, "sum_product", partial(sum_product, max_sweeps=5))
     with pytest.warns(UserWarning, match="epfgnn") as caught:
         posterior = frustrated_triangle(fitted).posterior()
     assert caught[0].filename == __file__  # the line of the caller

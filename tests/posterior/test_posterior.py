@@ -1,13 +1,16 @@
 """The three kinds of posteriors: marginals, joints, batches, gradients, saving and input checks."""
 
+from collections import Counter
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import edgewise as ew
-from edgewise.posterior import belief
+from edgewise.posterior import belief, independent
+from edgewise.posterior.independent import draw_labels
 
 EDGES = torch.tensor([[0, 1, 2, 3], [1, 2, 0, 2]])  # a triangle 0, 1, 2 with node 3 attached to node 2
 
@@ -317,6 +320,80 @@ def test_nonfinite_edge_scale_is_rejected():
     parts = pairwise().tensors()
     with pytest.raises(ValueError, match="NaN or infinity"):
         ew.PairwisePosterior(**{**parts, "edge_scale": torch.full((4,), torch.nan)})
+
+
+def assert_frequencies(labels, probability):
+    """Assert that each labeling is drawn as often as its probability, within five standard errors."""
+    drawn = Counter(map(tuple, labels.tolist()))
+    for labeling in product(range(3), repeat=labels.shape[1]):
+        p = probability(labeling)
+        assert abs(drawn[labeling] / len(labels) - p) <= 5 * (p * (1 - p) / len(labels)) ** 0.5, labeling
+
+
+def test_labels_of_independent_nodes_are_drawn_by_their_probabilities():
+    probs = random_probs(3, 3)
+    probs[1] = torch.tensor([0.0, 1.0, 0.0])
+    labels, sampling = ew.IndependentPosterior(probs).sample(20_000, seed=1)
+    assert labels.dtype == torch.long and sampling == belief.Sampling("independent", is_exact=True)
+    assert_frequencies(labels, lambda labeling: float(np.prod([probs[i, label] for i, label in enumerate(labeling)])))
+
+
+def test_each_labeling_of_a_mixture_comes_from_one_component():
+    samples, weights = random_probs(4, 3, 3), torch.tensor([0.1, 0.0, 0.3, 0.6], dtype=torch.float64)
+    samples[1] = torch.tensor([0.0, 0.0, 1.0])
+    labels, sampling = ew.MixturePosterior(samples, weights).sample(20_000, seed=2)
+    assert sampling == belief.Sampling("mixture", is_exact=True)
+
+    def probability(labeling):
+        return float(
+            sum(w * np.prod([s[i, k] for i, k in enumerate(labeling)]) for w, s in zip(weights, samples, strict=True))
+        )
+
+    assert_frequencies(labels, probability)
+    certain = ew.MixturePosterior(torch.tensor([[[1.0, 0.0]] * 9, [[0.0, 1.0]] * 9]))
+    assert set(map(tuple, certain.sample(50).labels.tolist())) == {(0,) * 9, (1,) * 9}
+
+
+def test_labels_of_probability_0_are_not_drawn_for_any_uniform_number():
+    """The largest uniform number times the sum of probabilities, rounded up, may reach this sum."""
+    probs = torch.tensor([[0.0, 0.7, 0.3, 0.0]] * 50, dtype=torch.float64)
+    probs[:, 1] += torch.linspace(-1e-9, 1e-9, 50)  # sums around 1
+    for number in (0.0, np.nextafter(1.0, 0.0)):
+        constant = SimpleNamespace(random=lambda shape, number=number: np.full(shape, number))
+        labels = draw_labels(probs, 3, constant)
+        assert labels.unique().tolist() == [1 if number == 0 else 2]
+
+
+def test_same_seed_gives_the_same_labels(posterior, tmp_path, monkeypatch):
+    posterior.save(tmp_path / "x.safetensors")
+    labels, sampling = posterior.sample(30, seed=7)
+    again, same = ew.Posterior.load(tmp_path / "x.safetensors").sample(30, seed=7)
+    assert torch.equal(labels, again) and same == sampling
+    assert not torch.equal(posterior.sample(30, seed=8).labels, labels)
+    monkeypatch.setattr(independent, "CHUNK_ELEMENTS", 1)
+    assert torch.equal(posterior.sample(30, seed=7).labels, labels)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"n": 0}, "n to be"), ({"n": 2.5}, "n to be"), ({"n": True}, "n to be"), ({"n": 1, "seed": -1}, "seed to be")],
+)
+def test_invalid_numbers_of_labelings_and_seeds_are_rejected(options, message):
+    with pytest.raises(ValueError, match=message):
+        KINDS["mixture"]().sample(**options)
+
+
+def test_batches_are_sampled_one_by_one():
+    batch = ew.IndependentPosterior(random_probs(2, 5, 3))
+    with pytest.raises(ValueError, match=r"posterior\[b\]"):
+        batch.sample(3)
+    assert batch[1].sample(3).labels.shape == (3, 5)
+
+
+def test_representation_of_a_sampling_is_short():
+    assert repr(belief.Sampling("forest", True)) == "Sampling(method='forest', is_exact=True)"
+    long = repr(belief.Sampling("gibbs", False, 1.2345678, 99.9, "long advice " * 50))
+    assert "r_hat=1.235, effective_size=99.9, advice='long" in long and len(long) < 200
 
 
 def test_detach_removes_the_gradient():

@@ -6,7 +6,7 @@ import torch
 
 from edgewise.kernels.gibbs_chains import run_chain, sweep_labels
 from edgewise.simulation import synthetic
-from edgewise.simulation.field import gibbs_arrays, observed_labels
+from edgewise.simulation.field import observed_labels
 
 
 def log_conditional(distribution, labels, i):
@@ -43,7 +43,7 @@ def make_distribution(kind):
 def test_compiled_sweeps_draw_the_same_labels_as_the_reference(kind):
     distribution, start = make_distribution(kind)
     compiled, reference = start.copy(), start.copy()
-    sweep_labels(compiled, gibbs_arrays(distribution), 5, np.random.default_rng(0))
+    sweep_labels(compiled, distribution.gibbs_arrays(), 5, np.random.default_rng(0))
     rng = np.random.default_rng(0)
     for _ in range(5):
         reference_sweep(distribution, reference, rng)
@@ -61,7 +61,7 @@ def test_compiled_sums_equal_the_reference(kind):
     affinity = affinity.exp().numpy()
     node_sum, node_square = np.zeros((2, num_nodes, num_classes))
     joint_sum = np.zeros((ends.shape[1], num_classes, num_classes))
-    labels, arrays = start.copy(), gibbs_arrays(distribution)
+    labels, arrays = start.copy(), distribution.gibbs_arrays()
     run_chain(labels, arrays, ends, affinity, 3, np.random.default_rng(1), node_sum, node_square, joint_sum)
 
     expected_node, expected_joint = np.zeros_like(node_sum), np.zeros_like(joint_sum)

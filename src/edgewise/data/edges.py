@@ -1,4 +1,4 @@
-"""Selection of the scored edges, lookup of edges, and connected components."""
+"""Selection of the scored edges, lookup of edges, connected components and spanning forests."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -109,6 +109,36 @@ def connected_components(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> 
     start, end = edge_index.cpu().numpy()
     graph = coo_array((np.ones(len(start), dtype=np.int8), (start, end)), shape=(num_nodes, num_nodes))
     return torch.from_numpy(csgraph.connected_components(graph, directed=False)[1]).long().to(edge_index.device)
+
+
+def forms_forest(edge_index: Int[Tensor, "2 edges"], num_nodes: int) -> bool:
+    """Return whether the edges have no loops.
+
+    >>> forms_forest(torch.tensor([[0, 1, 0], [1, 2, 2]]), 3)
+    False
+    """
+    num_components = int(connected_components(edge_index, num_nodes).max()) + 1 if num_nodes else 0
+    return edge_index.shape[1] == num_nodes - num_components
+
+
+def spanning_forest(
+    edge_index: Int[Tensor, "2 edges"], rank: Int[Tensor, " edges"], num_nodes: int
+) -> Bool[Tensor, " edges"]:
+    """Return which edges are in the spanning forest with the lowest ranks. The ranks are 0, …, E - 1, in any order.
+
+    >>> spanning_forest(torch.tensor([[0, 1, 0], [1, 2, 2]]), torch.tensor([2, 0, 1]), 3).tolist()
+    [False, True, True]
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
+    start, end = edge_index.cpu().numpy()
+    # The rank identifies an edge in the forest. scipy takes an entry of 0 for a missing edge.
+    graph = coo_array((rank.cpu().numpy() + 1.0, (start, end)), shape=(num_nodes, num_nodes)).tocsr()
+    chosen = torch.from_numpy(minimum_spanning_tree(graph).data.astype(np.int64) - 1)
+    in_forest = torch.zeros(len(rank), dtype=torch.bool)
+    in_forest[chosen] = True
+    return in_forest.to(rank.device)[rank]
 
 
 def check_unique_edges(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:

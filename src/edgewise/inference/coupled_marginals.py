@@ -12,6 +12,8 @@ from torch import Tensor
 
 MAX_ITERATIONS = 2000
 TOLERANCE = 1e-10  # nats
+MAX_FITTING_ITERATIONS = 100
+FITTING_TOLERANCE = 1e-12  # of a marginal
 
 
 def sinkhorn_messages(
@@ -100,6 +102,23 @@ def bethe_log_likelihood(
     """
     node_sum = log_p.gather(1, labels.unsqueeze(1)).sum()
     return node_sum + pointwise_mutual_information(log_p[edge_index], coupling, labels[edge_index]).sum()
+
+
+def fit_to_marginals(
+    joints: Float[Tensor, "pairs classes classes"],
+    rows: Float[Tensor, "pairs classes"],
+    columns: Float[Tensor, "pairs classes"],
+) -> Float[Tensor, "pairs classes classes"]:
+    """Scale rows and columns until the joints have the given marginals (iterative proportional fitting).
+
+    Odds ratios do not change.
+    """
+    for _ in range(MAX_FITTING_ITERATIONS):
+        joints = joints * (rows / joints.sum(2).clamp(min=1e-300)).unsqueeze(2)
+        joints = joints * (columns / joints.sum(1).clamp(min=1e-300)).unsqueeze(1)
+        if not len(joints) or float((joints.sum(2) - rows).abs().max()) < FITTING_TOLERANCE:
+            break
+    return joints / joints.sum((1, 2), keepdim=True)
 
 
 def unary_potentials(

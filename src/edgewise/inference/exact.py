@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgewise.data.edges import connected_components
+from edgewise.data.edges import connected_components, forms_forest
 from edgewise.inference.bethe import free_energy_from_messages
 from edgewise.inference.fixed_point import (
     ELIMINATION,
@@ -39,9 +39,9 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     - A forest takes two passes of sum-product.
     - On a small graph with loops, all C^k labelings of a vertex cover of k nodes are enumerated. Given the labels of
       the cover, all other nodes are independent. The posterior is then a mixture.
-    - On other graphs, nodes are eliminated one after the other (a junction tree), in the cheaper of the min-fill and
-      the reverse Cuthill-McKee order. The cost is exponential in the width of the order, not in the number of nodes.
-      Messages up to 4 GiB are possible: about width 24 with two labels.
+    - On other graphs, nodes are eliminated one after the other (a junction tree), in the cheapest of several orders.
+      The cost is exponential in the width of the order, not in the number of nodes. Messages take up to 4 GiB: about
+      width 24 with two labels. If all of them together would take more, some are computed twice.
 
     The posterior has the joint of any set of up to six nodes, and ``log_partition``. Gradients are available for the
     first two methods.
@@ -60,7 +60,7 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     """
     check_mrf(mrf)
     decided = mrf.decided
-    if not _is_forest(mrf, decided):
+    if not is_forest(mrf, decided):
         cover = _vertex_cover(mrf, decided)
         limit = MAX_MIXTURE_ELEMENTS if mrf.requires_grad else MIN_ELIMINATION_ELEMENTS
         if mrf.num_classes ** len(cover) * mrf.unary.numel() <= limit:
@@ -77,13 +77,9 @@ def exact_marginals(mrf: PairwiseMRF) -> tuple[Posterior, Convergence]:
     return posterior, FOREST
 
 
-def _is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
+def is_forest(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> bool:
     """Return whether the edges between undecided nodes form a forest."""
-    edges = _undecided_edges(mrf, decided)
-    if mrf.num_nodes == 0:
-        return True
-    num_components = int(connected_components(mrf.edge_index[:, edges], mrf.num_nodes).max()) + 1
-    return len(edges) == mrf.num_nodes - num_components
+    return forms_forest(mrf.edge_index[:, undecided_edges(mrf, decided)], mrf.num_nodes)
 
 
 def forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messages:
@@ -95,7 +91,7 @@ def forest_messages(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Messag
     first = sweep(mrf, zero_messages(mrf), log_sum)
     source_is_decided = decided[mrf.edge_index.flip(0)].unsqueeze(-1)
     messages = torch.where(source_is_decided, first, 0.0)
-    edges = _undecided_edges(mrf, decided)
+    edges = undecided_edges(mrf, decided)
     if len(edges):
         messages = messages + _messages_between_undecided(mrf, node_totals(mrf, messages), edges).to(messages)
     return sweep(mrf, messages, log_sum)
@@ -107,7 +103,7 @@ def _messages_between_undecided(
     """Compute the messages on the forest formed by ``edges``, for each MRF of a batch; zero on other edges."""
     from edgewise.kernels.forest_passes import pass_up_and_down
 
-    forest = _root_forest(mrf.num_nodes, mrf.edge_index[:, edges].cpu().numpy(), edges.cpu().numpy())
+    forest = root_forest(mrf.num_nodes, mrf.edge_index[:, edges].cpu().numpy(), edges.cpu().numpy())
     unaries = unary.reshape(-1, mrf.num_nodes, mrf.num_classes)
     couplings = mrf.pairwise.reshape(len(unaries), -1, mrf.num_classes, mrf.num_classes)
     scale = torch.ones(1) if mrf.edge_scale is None else mrf.edge_scale
@@ -124,12 +120,12 @@ def _float64(tensor: Tensor) -> Array:
     return array
 
 
-def _undecided_edges(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Int[Tensor, " undecided"]:
+def undecided_edges(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> Int[Tensor, " undecided"]:
     """Return the indices of the edges between undecided nodes."""
     return (~decided[mrf.edge_index].any(0)).nonzero().squeeze(1)
 
 
-def _root_forest(num_nodes: int, edge_index: Array, edge_ids: Array) -> "RootedForest":
+def root_forest(num_nodes: int, edge_index: Array, edge_ids: Array) -> "RootedForest":
     """Order the nodes of a forest from the roots to the leaves.
 
     The breadth-first search starts at an additional node that is a neighbor of all roots.
@@ -169,7 +165,7 @@ def _enumerate(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"], cover: list[in
 
 def _vertex_cover(mrf: PairwiseMRF, decided: Bool[Tensor, " nodes"]) -> list[int]:
     """Find nodes that cover every edge between undecided nodes, greedily by the number of uncovered edges."""
-    uncovered = mrf.edge_index[:, _undecided_edges(mrf, decided)]
+    uncovered = mrf.edge_index[:, undecided_edges(mrf, decided)]
     cover: list[int] = []
     while uncovered.shape[1]:
         node = int(torch.bincount(uncovered.flatten()).argmax())

@@ -20,15 +20,13 @@ from edgewise.posterior import Convergence, PairwisePosterior, Posterior
 
 Array = NDArray[Any]
 
-DAMPINGS = (0.0, 0.5, 0.9)  # that `infer` tries
-
 
 def infer(mrf: PairwiseMRF, *, check: bool = False) -> tuple[Posterior, Convergence]:
     """Compute marginals by the best method that the MRF allows.
 
     The marginals are exact if the width of the graph allows it (`exact_marginals`). Otherwise `sum_product` is used if
-    it converges, without damping or with it. Otherwise `tree_reweighted` is used, whose sweeps come close to its unique
-    solution, slowly. If the potentials require gradients, exact inference is limited to forests and small graphs.
+    it converges. Otherwise `tree_reweighted` is used, whose sweeps come close to its unique solution, slowly. If the
+    potentials require gradients, exact inference is limited to forests and small graphs.
 
     Parameters
     ----------
@@ -58,19 +56,23 @@ def infer(mrf: PairwiseMRF, *, check: bool = False) -> tuple[Posterior, Converge
         reason = "Exact inference is feasible."
     except NoExactInference as error:
         posterior, convergence = _propagate(mrf, check)
-        outcome = "converged" if convergence.method == "sum-product" else "did not converge"
-        reason = f"{error.reason} Sum-product {outcome}."
+        reason = f"{error.reason} {OUTCOMES[convergence.method]}"
     explained = posterior.convergence = replace(convergence, reason=reason)
     return posterior, explained
 
 
+MAX_PARALLEL_SWEEPS = 20_000  # they end earlier if the residual does not decrease
+OUTCOMES = {
+    "sum-product": "Sum-product converged.",
+    "double loop": "Parallel sweeps of sum-product did not converge, but its double loop did.",
+    "tree-reweighted": "Sum-product did not converge.",
+}
+
+
 def _propagate(mrf: PairwiseMRF, check: bool) -> tuple[PairwisePosterior, Convergence]:
-    """Run sum-product with increasing damping, or tree-reweighted sum-product if it does not converge."""
-    for damping in DAMPINGS:
-        posterior, convergence = sum_product(mrf, damping=damping)
-        if convergence.converged:
-            break
-    else:
+    """Run sum-product, or tree-reweighted sum-product if it does not converge."""
+    posterior, convergence = sum_product(mrf, max_sweeps=MAX_PARALLEL_SWEEPS)
+    if not convergence:
         posterior, convergence = tree_reweighted(mrf)
     return posterior, check_marginals(mrf, posterior, convergence) if check else convergence
 
@@ -84,14 +86,15 @@ def map_labels(mrf: PairwiseMRF) -> tuple[Int[Tensor, "*batch nodes"], Convergen
     which of the two was used.
 
     For independent nodes, this labeling consists of the most likely label of each node. With couplings it can differ
-    from these.
+    from these. ``evaluate(…, predictions=labels)`` scores it.
 
     Returns
     -------
     Tensor
         The labels (N,). With a batch, (B, N).
     Convergence
-        The method, "elimination" or "max-product", and whether it converged.
+        The method, "elimination" or "max-product", whether max-product converged, and in ``reason`` why the labeling
+        is not exact.
 
     Examples
     --------
@@ -105,8 +108,10 @@ def map_labels(mrf: PairwiseMRF) -> tuple[Int[Tensor, "*batch nodes"], Convergen
     constant = mrf.detach()
     try:
         order = feasible_order(constant)
-    except NoExactInference:
-        posterior, convergence = max_product(constant, damping=0.5)
+    except NoExactInference as error:
+        posterior, convergence = max_product(constant)
+        advice = "" if convergence else "Max-product did not converge. No change of one label improves the labeling."
+        convergence = replace(convergence, advice=advice, reason=error.reason)
         starts = posterior.node.argmax(-1).reshape(-1, mrf.num_nodes)
         items = zip(batch_items(constant), starts.cpu().numpy(), strict=True)
         labels = [_improve(item, start) for item, start in items]

@@ -1,8 +1,9 @@
 """Exact inference by variable elimination: the order of elimination, its cost, and the passes over its buckets."""
 
 import heapq
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,7 +18,7 @@ from torch import Tensor
 from edgewise.data.edges import EdgeLookup
 from edgewise.inference.fixed_point import ELIMINATION
 from edgewise.inference.mrf import PairwiseMRF
-from edgewise.posterior import Convergence, Posterior
+from edgewise.posterior import MAX_SET, Convergence, Posterior, Sample, Sampling
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 if TYPE_CHECKING:
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
-MAX_MESSAGE_BYTES = 4 << 30
+MAX_MESSAGE_BYTES = 4 << 30  # of the messages in memory at a time
 MAX_CLIQUE_ENTRIES = 1 << 34  # of all buckets together: some minutes
 MAX_REPORTED_ENTRIES = 1 << 60  # an order with a larger table is abandoned, and its cost is reported as a lower bound
+NUM_SEGMENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # into which buckets are divided to save memory
+NUM_STARTS = 16  # of frontier orders
+MAX_FRONTIER = 40  # nodes; with two labels each, 8 TiB
+CHUNK_ELEMENTS = 1 << 21  # labels that are drawn at once
 MAX_DEGREE = 64  # the fill-in of nodes with more neighbors is not counted: they are eliminated later
 
 
@@ -52,10 +57,8 @@ class EliminationOrder:
         All nodes, in the order of elimination.
     separators
         For each node, its neighbors when it is eliminated.
-    largest_table
-        Number of label combinations of the largest bucket.
-    total
-        Number of entries of all messages.
+    sizes
+        Number of entries of each message, one for each node.
     work
         Number of label combinations of all buckets.
     is_complete
@@ -64,10 +67,14 @@ class EliminationOrder:
 
     nodes: Sequence[int]
     separators: Sequence[Sequence[int]]
-    largest_table: int
-    total: int
+    sizes: Sequence[int]
     work: int
     is_complete: bool = True
+
+    @property
+    def total(self) -> int:
+        """Number of entries of all messages."""
+        return sum(self.sizes)
 
     @property
     def width(self) -> int:
@@ -105,19 +112,19 @@ def min_fill_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> 
     heapq.heapify(heap)
     nodes: list[int] = []
     separators: list[list[int]] = []
-    largest = total = work = 0
+    sizes: list[int] = []
+    work = 0
     while heap:
         lowest, node = heapq.heappop(heap)
         if not is_remaining[node] or lowest != cost[node]:
             continue
         around = remaining[node]
-        entries = math.prod(num_labels[other] for other in around)
-        largest = max(largest, entries * num_labels[node])
-        total, work = total + entries, work + entries * num_labels[node]
+        sizes.append(math.prod(num_labels[other] for other in around))
+        work += sizes[-1] * num_labels[node]
         nodes.append(node)
         separators.append(sorted(around))
-        if largest > MAX_REPORTED_ENTRIES:
-            return EliminationOrder(nodes, separators, largest, total, work, is_complete=False)
+        if sizes[-1] * num_labels[node] > MAX_REPORTED_ENTRIES:
+            return EliminationOrder(nodes, separators, sizes, work, is_complete=False)
         is_remaining[node] = False
         changed = set(around)
         for other in around:
@@ -128,7 +135,7 @@ def min_fill_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> 
             if (new := fill_in(other)) != cost[other]:
                 cost[other] = new
                 heapq.heappush(heap, (new, other))
-    return EliminationOrder(nodes, separators, largest, total, work)
+    return EliminationOrder(nodes, separators, sizes, work)
 
 
 def _connect(remaining: list[set[int]], nodes: Sequence[int]) -> set[int]:
@@ -153,25 +160,66 @@ def follow_order(neighbors: Sequence[set[int]], num_labels: Sequence[int], nodes
         position[node] = k
     children: list[list[int]] = [[] for _ in nodes]
     separators: list[list[int]] = []
-    largest = total = work = 0
+    sizes: list[int] = []
+    work = 0
     for k, node in enumerate(nodes):
         around = {other for other in neighbors[node] if position[other] > k}
         for child in children[k]:
             around.update(separators[child])
         around.discard(node)
-        entries = math.prod(num_labels[other] for other in around)
-        largest = max(largest, entries * num_labels[node])
-        total, work = total + entries, work + entries * num_labels[node]
+        sizes.append(math.prod(num_labels[other] for other in around))
+        work += sizes[-1] * num_labels[node]
         separators.append(sorted(around))
-        if largest > MAX_REPORTED_ENTRIES:
-            return EliminationOrder(nodes[: k + 1], separators, largest, total, work, is_complete=False)
+        if sizes[-1] * num_labels[node] > MAX_REPORTED_ENTRIES:
+            return EliminationOrder(nodes[: k + 1], separators, sizes, work, is_complete=False)
         if around:
             children[min(position[other] for other in around)].append(k)
-    return EliminationOrder(nodes, separators, largest, total, work)
+    return EliminationOrder(nodes, separators, sizes, work)
+
+
+def frontier_order(neighbors: Sequence[set[int]], start: int, max_frontier: int) -> list[int] | None:
+    """Eliminate from a start node outwards, next a node of the frontier with the fewest neighbors outside of it.
+
+    The frontier consists of the neighbors of the eliminated nodes, and separators are subsets of it. On a grid, it
+    moves from one side to the other. Return None if it has more than ``max_frontier`` nodes.
+
+    >>> square = neighbor_sets(4, [(0, 1), (1, 2), (2, 3), (3, 0)])
+    >>> frontier_order(square, 0, max_frontier=2)
+    [0, 1, 3, 2]
+    """
+    num_outside = [len(nodes) for nodes in neighbors]
+    is_reached = [False] * len(neighbors)
+    heap: list[tuple[int, int, int]] = []  # neighbors outside, the time when the node was reached, node
+    reached_at: dict[int, int] = {}  # of the frontier
+    order: list[int] = []
+    for root in [start, *range(len(neighbors))]:
+        new = [root] * (not is_reached[root])
+        while new or reached_at:
+            for node in new:
+                is_reached[node], reached_at[node] = True, len(order)
+            for node in new:
+                for other in neighbors[node]:
+                    num_outside[other] -= 1
+                    if other in reached_at:
+                        heapq.heappush(heap, (num_outside[other], reached_at[other], other))
+                heapq.heappush(heap, (num_outside[node], reached_at[node], node))
+            while True:
+                count, _, node = heapq.heappop(heap)
+                if node in reached_at and count == num_outside[node]:
+                    break
+            order.append(node)
+            del reached_at[node]
+            new = sorted(other for other in neighbors[node] if not is_reached[other])
+            if len(reached_at) + len(new) > max_frontier:
+                return None
+    return order
 
 
 def elimination_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) -> EliminationOrder:
-    """Return the cheaper of the min-fill order and the reverse Cuthill-McKee order, which is better on grids."""
+    """Return the cheapest of several orders: min-fill, reverse Cuthill-McKee, and frontier orders from several starts.
+
+    The last two are better on grids.
+    """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -182,8 +230,86 @@ def elimination_order(neighbors: Sequence[set[int]], num_labels: Sequence[int]) 
     columns = np.fromiter((other for nodes in neighbors for other in sorted(nodes)), np.int32, sum(degrees))
     pointers = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int32)
     graph = csr_array((np.ones(len(columns), np.int8), columns, pointers), shape=(len(neighbors),) * 2)
-    second = follow_order(neighbors, num_labels, reverse_cuthill_mckee(graph, symmetric_mode=True).tolist())
-    return min(first, second, key=lambda order: (not order.is_complete, order.total))
+    candidates = [reverse_cuthill_mckee(graph, symmetric_mode=True).tolist()]
+    by_degree = sorted(np.flatnonzero(degrees).tolist(), key=degrees.__getitem__)
+    starts = {*by_degree[: NUM_STARTS // 2], *by_degree[:: 1 + 2 * len(by_degree) // NUM_STARTS]}
+    found = (frontier_order(neighbors, start, MAX_FRONTIER) for start in sorted(starts))
+    candidates += [nodes for nodes in found if nodes is not None]
+    orders = [first, *(follow_order(neighbors, num_labels, nodes) for nodes in candidates)]
+    return min(orders, key=lambda order: (not order.is_complete, order.total))
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Where the messages of an order are in memory, so that not all of them are there at the same time.
+
+    Buckets are divided into segments of consecutive buckets. A message that enters a later segment is kept. All other
+    messages share the same memory, which holds those of one segment at a time: the pass down computes them again.
+
+    Attributes
+    ----------
+    segments
+        First bucket of each segment, and the number of buckets.
+    is_kept
+        Whether a message enters a later segment.
+    offsets
+        Position of each message. Kept messages come first.
+    size
+        Number of entries.
+    """
+
+    segments: Sequence[int]
+    is_kept: Sequence[bool]
+    offsets: Sequence[int]
+    size: int
+
+
+def plan_storage(order: EliminationOrder, max_entries: int) -> Storage:
+    """Divide the buckets into as few segments as the memory allows, or so that the memory is smallest."""
+    position = {node: k for k, node in enumerate(order.nodes)}
+    parents = [min((position[other] for other in around), default=k) for k, around in enumerate(order.separators)]
+    best: Storage | None = None
+    for number in NUM_SEGMENTS:
+        storage = _divide_buckets(order.sizes, parents, -(-order.total // number))
+        if best is None or storage.size < best.size:
+            best = storage
+        if best.size <= max_entries:
+            break
+    assert best is not None
+    return best
+
+
+def _divide_buckets(sizes: Sequence[int], parents: Sequence[int], max_entries: int) -> Storage:
+    """Start a new segment where the messages of the current one would have more than ``max_entries`` entries."""
+    segments, in_segment = [0], 0
+    segment = [0] * len(sizes)
+    for k, size in enumerate(sizes):
+        # The last buckets stay together: the joint of the last nodes reads the messages that enter these.
+        if in_segment + size > max_entries and segments[-1] < k <= len(sizes) - MAX_SET:
+            segments.append(k)
+            in_segment = 0
+        in_segment += size
+        segment[k] = len(segments) - 1
+    is_kept = [segment[parent] > segment[k] for k, parent in enumerate(parents)]
+    offsets, kept, largest = [0] * len(sizes), 0, 0
+    for k, size in enumerate(sizes):
+        if is_kept[k]:
+            offsets[k] = kept
+            kept += size
+    for start, stop in itertools.pairwise([*segments, len(sizes)]):
+        place = kept
+        for k in range(start, stop):
+            if not is_kept[k]:
+                offsets[k] = place
+                place += sizes[k]
+        largest = max(largest, place)
+    return Storage([*segments, len(sizes)], is_kept, offsets, largest)
+
+
+def _shift_to_zero(tables: Array, axis: int | tuple[int, ...]) -> tuple[Array, Array]:
+    """Subtract the largest entry of each table, and return it too."""
+    highest = tables.max(axis=axis, keepdims=True)
+    return tables - highest, highest.ravel()
 
 
 class _Input(NamedTuple):
@@ -207,11 +333,16 @@ class JunctionTree:
 
     def __init__(self, mrf: PairwiseMRF, order: EliminationOrder):
         self.mrf, self.order = mrf, order
-        unary = mrf.unary.double().cpu().numpy()
+        # Potentials are shifted to a largest entry of 0, so that huge ones do not hide the others in sums.
+        unary, highest = _shift_to_zero(mrf.unary.double().cpu().numpy(), axis=1)
+        self._couplings, highest_coupling = _shift_to_zero(
+            mrf.coupling(slice(None)).double().cpu().numpy(), axis=(1, 2)
+        )
+        self._constants = [*highest, *np.broadcast_to(highest_coupling, mrf.num_edges)]
         self.labels = [np.flatnonzero(row > -np.inf) for row in unary]
         self._position = {node: k for k, node in enumerate(order.nodes)}
+        self._storage = plan_storage(order, MAX_MESSAGE_BYTES // 8)
         self.buckets, self._tables = self._plan_buckets(unary)
-        self._pool_size = len(self._tables) + int(self.buckets.size.sum())
 
     def _sort_ends(self, i: int, j: int) -> tuple[int, int]:
         """Return the ends of an edge, first the one whose bucket the edge's potentials enter.
@@ -231,9 +362,8 @@ class JunctionTree:
         first_label = np.concatenate([[0], np.cumsum(num_labels)])
         inputs = [[_Input(int(first_label[node]), -1, {})] for node in order.nodes]
         tables, place = [unary[i, row] for i, row in enumerate(labels)], int(first_label[-1])
-        couplings = mrf.coupling(slice(None)).double().cpu().numpy()
         for e, (i, j) in enumerate(mrf.edge_index.T.tolist()):
-            table = couplings[e if len(couplings) > 1 else 0][np.ix_(labels[i], labels[j])]
+            table = self._couplings[e if len(self._couplings) > 1 else 0][np.ix_(labels[i], labels[j])]
             first, second = self._sort_ends(i, j)
             tables.append((table.T if first == i else table).ravel())
             inputs[position[first]].append(_Input(place, -1, {second: num_labels[first]}))
@@ -268,13 +398,13 @@ class JunctionTree:
             for other, dim in zip(reversed(separator), reversed(dims), strict=True):
                 strides[other] = size
                 size *= dim
-            parts["message"].append(place)
+            message = place + self._storage.offsets[k]
+            parts["message"].append(message)
             parts["size"].append(size)
             if separator:
                 parent = separator[-1]
                 del strides[parent]
-                inputs[position[parent]].append(_Input(place, k, strides))
-            place += size
+                inputs[position[parent]].append(_Input(message, k, strides))
         for name, end in (("first_axis", "dims"), ("first_input", "offset"), ("first_stride", "strides")):
             parts[name].append(len(parts[end]))
         buckets = Buckets(*(np.asarray(parts[name], np.int64) for name in Buckets._fields))
@@ -283,13 +413,27 @@ class JunctionTree:
     def messages(self, maximum: bool = False) -> tuple[Array, Array]:
         """Return the pool of potentials and messages after the pass up, and the shift of each message.
 
-        The sum of the shifts is log Z, or with ``maximum`` the largest score of a labeling.
+        The pool holds the messages that are kept and those of the last segment. The sum of the shifts is log Z
+        of the shifted potentials, or with ``maximum`` their largest score of a labeling.
         """
         from edgewise.kernels.clique_tables import pass_up
 
-        pool = np.empty(len(self._tables) + int(self.buckets.size.sum()))
+        pool, shifts = np.empty(len(self._tables) + self._storage.size), np.empty(len(self.order.nodes))
         pool[: len(self._tables)] = self._tables
-        return pool, pass_up(pool, self.buckets, maximum)
+        for start, stop in itertools.pairwise(self._storage.segments):
+            pass_up(pool, self.buckets, np.arange(start, stop), maximum, shifts)
+        return pool, shifts
+
+    def _segments_backward(self, pool: Array, maximum: bool) -> Iterator[tuple[int, int]]:
+        """Return the range of buckets of each segment, from the last to the first, with its messages in the pool."""
+        from edgewise.kernels.clique_tables import pass_up
+
+        segments, is_kept = self._storage.segments, np.array(self._storage.is_kept, dtype=np.bool_)
+        for start, stop in reversed(list(itertools.pairwise(segments))):
+            if len(segments) > 2:  # later segments, or an earlier call, have used the memory of this one
+                discarded = start + np.flatnonzero(~is_kept[start:stop])
+                pass_up(pool, self.buckets, discarded, maximum, np.empty(len(self.order.nodes)))
+            yield start, stop
 
     def marginals(self) -> tuple[Array, Array, float]:
         """Return the marginals of nodes (N, C) and of edges (E, C, C), and log Z."""
@@ -297,7 +441,8 @@ class JunctionTree:
 
         pool, shifts = self.messages()
         sums = np.zeros(len(self._tables))
-        pass_down(pool, self.buckets, shifts, sums)
+        for start, stop in self._segments_backward(pool, maximum=False):
+            pass_down(pool, self.buckets, start, stop, shifts, sums)
         num_nodes, num_classes = self.mrf.num_nodes, self.mrf.num_classes
         node, joint = np.zeros((num_nodes, num_classes)), np.zeros((self.mrf.num_edges, num_classes, num_classes))
         place = 0
@@ -310,7 +455,10 @@ class JunctionTree:
             table = sums[place : place + math.prod(shape)].reshape(shape)
             place += math.prod(shape)
             joint[e][np.ix_(self.labels[i], self.labels[j])] = table.T if first == i else table
-        return node, joint, math.fsum(shifts)
+        # Rounding of huge potentials can leave sums that differ from 1.
+        node /= node.sum(1, keepdims=True)
+        joint /= joint.sum((1, 2), keepdims=True)
+        return node, joint, math.fsum([*shifts, *self._constants])
 
     def joint_of_last(self, pool: Array, number: int) -> Array:
         """Return the joint (C, …, C) of the nodes that are eliminated last, in the order of elimination."""
@@ -334,15 +482,27 @@ class JunctionTree:
         return normalized
 
     def draw(self, pool: Array, uniform: Array | None = None) -> Array:
-        """Draw labels (samples, N) with uniform numbers (samples, N), or without these decode the best labeling."""
+        """Draw labels (samples, N) with uniform numbers (samples, N), or without these decode the best labeling.
+
+        The pool must be that of `messages`, without uniform numbers that of ``messages(maximum=True)``.
+        """
         from edgewise.kernels.clique_tables import draw_labels
 
         drawn = np.zeros((1 if uniform is None else len(uniform), len(self.order.nodes)), np.int64)
-        draw_labels(pool, self.buckets, np.empty((0, 0)) if uniform is None else uniform, drawn)
+        numbers = np.empty((0, 0)) if uniform is None else uniform
+        for start, stop in self._segments_backward(pool, maximum=uniform is None):
+            draw_labels(pool, self.buckets, start, stop, numbers, drawn)
         labels = np.empty_like(drawn)
-        for k, node in enumerate(self.order.nodes):
-            labels[:, node] = self.labels[node][drawn[:, k]]
+        labels[:, self.order.nodes] = self._label_of_bucket[np.arange(drawn.shape[1]), drawn]
         return labels
+
+    @cached_property
+    def _label_of_bucket(self) -> Array:
+        """The possible labels of the node of each bucket, (buckets, C), padded by 0."""
+        padded = np.zeros((len(self.order.nodes), self.mrf.num_classes), np.int64)
+        for k, node in enumerate(self.order.nodes):
+            padded[k, : len(self.labels[node])] = self.labels[node]
+        return padded
 
 
 class ExactPosterior(Posterior):
@@ -425,6 +585,9 @@ class ExactPosterior(Posterior):
             joints[..., s, :] = self._joint_of(nodes[:, s].tolist())
         return joints
 
+    def _sample(self, number: int, rng: np.random.Generator) -> Sample:
+        return sample_by_elimination(self._mrf.detach(), self._order, number, rng)
+
     def _joint_of(self, nodes: list[int]) -> Float[Tensor, "*batch entries"]:
         """Compute the joint of one set, eliminating its nodes last."""
         first = [node for node in self._order.nodes if node not in nodes]
@@ -435,6 +598,17 @@ class ExactPosterior(Posterior):
             tree = JunctionTree(item, order)
             tables.append(tree.joint_of_last(tree.messages()[0], len(nodes)))
         return torch.from_numpy(np.stack(tables)).to(self._node).reshape(*self.batch_shape, -1)
+
+
+def sample_by_elimination(mrf: PairwiseMRF, order: EliminationOrder, number: int, rng: np.random.Generator) -> Sample:
+    """Draw labelings from the last node of the order to the first, each given those that are eliminated after it."""
+    tree = JunctionTree(mrf, order)
+    pool, labels = tree.messages()[0], torch.empty(number, mrf.num_nodes, dtype=torch.long)
+    step = max(1, CHUNK_ELEMENTS // max(1, mrf.num_nodes))
+    for lo in range(0, number, step):
+        chunk = labels[lo : lo + step]
+        chunk.copy_(torch.from_numpy(tree.draw(pool, rng.random(chunk.shape))))
+    return Sample(labels, Sampling("elimination", is_exact=True))
 
 
 def eliminate(mrf: PairwiseMRF) -> ExactPosterior:
@@ -467,12 +641,12 @@ def feasible_order(mrf: PairwiseMRF) -> EliminationOrder:
 
 
 def _check_cost(order: EliminationOrder) -> None:
-    if 8 * order.total <= MAX_MESSAGE_BYTES and order.work <= MAX_CLIQUE_ENTRIES:
-        return
     cost = f"at least width {order.width}: more than {format_bytes(8 * MAX_REPORTED_ENTRIES)} of messages"
     if order.is_complete:
-        messages = format_bytes(8 * order.total)
-        cost = f"width {order.width}: {messages} of messages and {order.work:.1g} label combinations"
+        size = 8 * plan_storage(order, MAX_MESSAGE_BYTES // 8).size
+        if size <= MAX_MESSAGE_BYTES and order.work <= MAX_CLIQUE_ENTRIES:
+            return
+        cost = f"width {order.width}: {format_bytes(size)} of messages and {order.work:.1g} label combinations"
     limits = f"{format_bytes(MAX_MESSAGE_BYTES)} of messages and {MAX_CLIQUE_ENTRIES:.1g} label combinations"
     raise NoExactInference(
         f"Exact inference needs {cost}.", f"a graph of small width, with {limits} at most", "Use infer or sum_product."

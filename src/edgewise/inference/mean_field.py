@@ -4,14 +4,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.inference.fixed_point import StoppingRule, attach_gradient, iterate
+from edgewise.inference.fixed_point import StoppingRule, attach_gradient, fix_damping, iterate
 from edgewise.inference.messages import edges_per_chunk
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.posterior import Convergence, IndependentPosterior
 
 
 def mean_field(
-    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
+    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float | None = None, tolerance: float | None = None
 ) -> tuple[IndependentPosterior, Convergence]:
     """Approximate an MRF by independent nodes with parallel updates q_i ← softmax(U_i + Σ_j T_ij q_j).
 
@@ -28,13 +28,18 @@ def mean_field(
     """
     check_mrf(mrf)
     stopping = StoppingRule.from_options("mean field", max_sweeps, damping, tolerance, mrf.unary.dtype)
-    with torch.no_grad():
-        constant = mrf.detach()
-        q, convergence = iterate(
-            lambda old: mean_field_sweep(constant, old), constant.unary.softmax(-1), _largest_change, stopping
-        )
+    constant = mrf.detach()
+
+    def solve(stopping: StoppingRule) -> tuple[Tensor, Convergence]:
+        with torch.no_grad():
+            start = constant.unary.softmax(-1)
+            return iterate(lambda old: mean_field_sweep(constant, old), start, _largest_change, stopping)
+
+    q, convergence = solve(stopping)
     if mrf.requires_grad:
-        q = attach_gradient(lambda old: mean_field_sweep(mrf, old), mrf.unary.softmax(-1), q, convergence, damping)
+        if (fixed := fix_damping(stopping, convergence)) is not None:
+            q, convergence = solve(fixed)
+        q = attach_gradient(lambda old: mean_field_sweep(mrf, old), mrf.unary.softmax(-1), q, convergence)
     return IndependentPosterior(q, convergence=convergence), convergence
 
 

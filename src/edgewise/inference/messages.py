@@ -27,6 +27,7 @@ from edgewise.inference.mrf import PairwiseMRF
 from edgewise.posterior import Convergence, PairwisePosterior
 
 CHUNK_ELEMENTS = 1 << 22  # of the largest temporary tensor
+FORBIDDEN = -1e4  # coupling of an impossible pair of labels: exp(-1e4) is 0
 
 # Largest difference of couplings for which log Σ exp is computed as a shifted matrix product. The terms of the sum are
 # then at least e^-range. Terms below e^-87 (float32) or e^-708 (float64) underflow, which is less than rounding errors.
@@ -88,12 +89,38 @@ def largest_change(old: Messages, new: Messages) -> float:
 
 
 def posterior_from_messages(
-    mrf: PairwiseMRF, messages: Messages, convergence: Convergence | None = None, weight: Weight = None
+    mrf: PairwiseMRF,
+    messages: Messages,
+    convergence: Convergence | None = None,
+    weight: Weight = None,
+    totals: Float[Tensor, "*batch nodes classes"] | None = None,
 ) -> PairwisePosterior:
-    """Return the posterior with log-beliefs b_i = U_i + Σ_k ρ_ki μ_{k→i}."""
+    """Return the posterior with log-beliefs b_i = U_i + Σ_k ρ_ki μ_{k→i}, which are ``totals`` if already known."""
     mrf = mrf if mrf.requires_grad else mrf.detach()
-    totals = node_totals(mrf, messages, weight)
-    return PairwisePosterior(totals, mrf.edge_index, messages, mrf.pairwise, mrf.edge_scale, convergence=convergence)
+    beliefs, edge_weight = node_totals(mrf, messages, weight) if totals is None else totals, None
+    if weight is not None:
+        edge_weight = weight.squeeze(-1).expand(*mrf.batch_shape, mrf.num_edges)
+    field = mrf.edge_index, messages, mrf.pairwise, mrf.edge_scale
+    return PairwisePosterior(beliefs, *field, edge_weight=edge_weight, convergence=convergence)
+
+
+def field_of(posterior: PairwisePosterior) -> PairwiseMRF:
+    """Return the MRF with U_i = log b_i - Σ_k ρ_ki μ_{k→i} and couplings ρ s T, in float64.
+
+    It is the inverse of `posterior_from_messages`. For beliefs and joints that no solver computed, it is the MRF of
+    which they are a fixed point of sum-product.
+    """
+    parts = {name: tensor.detach() for name, tensor in posterior.tensors().items()}
+    unary, edge_index, messages = parts["log_node"].double(), parts["edge_index"], parts["messages"].double()
+    scale, weight = parts.get("edge_scale"), parts.get("edge_weight")
+    if weight is not None:
+        messages = messages * weight.double()[..., None, :, None]
+        scale = weight.double() if scale is None else scale.double() * weight.double()
+    for side in (0, 1):
+        unary = unary.index_add(-2, edge_index[side], -messages[..., side, :, :])
+    # Joints from elsewhere may have impossible pairs of labels, with couplings of -inf.
+    pairwise = parts["pairwise"].double().nan_to_num(neginf=FORBIDDEN)
+    return PairwiseMRF(unary, edge_index, pairwise, edge_scale=scale)
 
 
 def _apply_in_chunks(

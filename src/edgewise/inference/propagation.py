@@ -4,8 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from edgewise.inference.fixed_point import StoppingRule, assess_convergence, attach_gradient, iterate
+from edgewise.inference.double_loop import DOUBLE_LOOP_TOLERANCE, minimize_bethe
+from edgewise.inference.fixed_point import (
+    Damping,
+    StoppingRule,
+    assess_convergence,
+    attach_gradient,
+    fix_damping,
+    is_finished,
+    iterate,
+)
 from edgewise.inference.messages import (
     MATRIX_RANGE,
     Messages,
@@ -29,6 +39,7 @@ CHECK_STANDARD_DEVIATION = 3.0
 CHECK_SWEEPS = 500
 MAX_DISAGREEMENT = 0.1
 
+SEQUENTIAL_SWEEPS = 10  # of the double loop, for each parallel sweep that is allowed
 MIN_COMPILED_WORK = 1 << 22  # message entries times sweeps; for less, loading compiled loops costs more than it saves
 
 
@@ -36,7 +47,7 @@ def sum_product(
     mrf: PairwiseMRF,
     *,
     max_sweeps: int = 1000,
-    damping: float = 0.0,
+    damping: float | None = None,
     tolerance: float | None = None,
     check: bool = False,
 ) -> tuple[PairwisePosterior, Convergence]:
@@ -45,17 +56,24 @@ def sum_product(
     A sweep (an iteration, in much of the literature) updates all messages once, in parallel: every node i sends to each
     neighbor j the message μ_{i→j}(m) = log Σ_l exp(T(l, m) + U_i(l) + Σ_{k≠j} μ_{k→i}(l)).
 
+    Parallel sweeps may not converge. By default their damping is then raised. If this does not help either, a double
+    loop of sequential sweeps follows, which is made to converge to a fixed point of the same equations (Heskes 2006).
+
     Parameters
     ----------
     mrf
         The Markov random field.
     max_sweeps
-        Maximum number of sweeps.
+        Maximum number of parallel sweeps. The double loop may take ten times as many.
     damping
-        Fraction of the old message to keep in each update, in [0, 1). Larger values reduce oscillations.
+        Fraction of the old message to keep in each update, in [0, 1). Larger values reduce oscillations. By default it
+        starts at 0, and is raised to 0.5 and 0.9 when the residual stops decreasing. The double loop follows if damping
+        was raised and was not enough. It does not follow if the residual still decreases without damping after
+        ``max_sweeps``, nor a given damping, nor if a potential requires a gradient.
     tolerance
         Stop when no message entry changes by more than this, in nats; the change is relative for entries above one nat
-        in magnitude. Default: 1e-5 in float32 and 1e-12 in float64.
+        in magnitude. Default: 1e-5 in float32 and 1e-12 in float64. The double loop stops when no probability, times
+        the degree of its node, changes by more than 1e-6.
     check
         Check the marginals, which can be wrong even if the messages converged. Sum-product is repeated from random
         initial messages, and `tree_reweighted` is run. ``convergence.disagreement`` is the largest difference between
@@ -67,7 +85,8 @@ def sum_product(
         The marginals of nodes and the joints of edges. They are differentiable with respect to the potentials: by the
         implicit function theorem at a fixed point, else through the sweeps.
     Convergence
-        Whether the messages converged, the number of sweeps, and advice if they did not converge. Also available as
+        Whether the messages converged, the number of sweeps, the damping of the last one, and advice if they did not
+        converge. ``method`` is "double loop" if parallel sweeps did not converge. Also available as
         ``posterior.convergence``.
 
     Examples
@@ -84,12 +103,13 @@ def sum_product(
 
 
 def max_product(
-    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float = 0.0, tolerance: float | None = None
+    mrf: PairwiseMRF, *, max_sweeps: int = 1000, damping: float | None = None, tolerance: float | None = None
 ) -> tuple[PairwisePosterior, Convergence]:
     """Compute max-marginals: on a tree, b_i(l) ∝ the probability of the most likely labeling in which i has label l.
 
     Max-marginals are not marginals. On a tree with a unique most likely labeling, the argmax of each node gives that
-    labeling. On graphs with loops it is a heuristic. Parameters and return values are those of `sum_product`.
+    labeling. On graphs with loops it is a heuristic. Parameters and return values are those of `sum_product`. There is
+    no double loop: the sweeps stop when the residual does not decrease with the largest damping.
 
     Examples
     --------
@@ -104,14 +124,31 @@ def max_product(
 
 
 def _propagate(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[PairwisePosterior, Convergence]:
+    constant, totals = mrf.detach(), None
     with torch.no_grad():
-        run = run_compiled if _is_worth_compiling(mrf, stopping) else run_tensors
-        messages, convergence = run(mrf.detach(), rule, stopping)
+        if _is_worth_compiling(mrf, stopping):
+            messages, totals, convergence = run_compiled(constant, rule, stopping)
+        else:
+            messages, convergence = run_tensors(constant, rule, stopping)
     if mrf.requires_grad:
-        messages = attach_gradient(
-            lambda old: sweep(mrf, old, rule), zero_messages(mrf), messages, convergence, stopping.damping
-        )
-    return posterior_from_messages(mrf, messages, convergence), convergence
+        totals = None
+        if (fixed := fix_damping(stopping, convergence)) is not None:
+            messages, convergence = run_tensors(constant, rule, fixed)
+        messages = attach_gradient(lambda old: sweep(mrf, old, rule), zero_messages(mrf), messages, convergence)
+    elif rule is log_sum and stopping.damping is None and convergence.damping > 0 and not convergence:
+        totals = None
+        messages, convergence = _continue_in_double_loop(constant, messages, convergence, stopping)
+    return posterior_from_messages(mrf, messages, convergence, totals=totals), convergence
+
+
+def _continue_in_double_loop(
+    mrf: PairwiseMRF, messages: Messages, parallel: Convergence, stopping: StoppingRule
+) -> tuple[Messages, Convergence]:
+    """Run the double loop, starting at the last messages of parallel sweeps."""
+    limits = StoppingRule(SEQUENTIAL_SWEEPS * stopping.max_sweeps, 0.0, DOUBLE_LOOP_TOLERANCE, "double loop")
+    messages, convergence = minimize_bethe(mrf, messages, limits)
+    reason = f"{parallel.sweeps} parallel sweeps did not converge, with damping up to {parallel.damping:g}."
+    return messages, replace(convergence, sweeps=convergence.sweeps + parallel.sweeps, reason=reason)
 
 
 def check_marginals(mrf: PairwiseMRF, posterior: PairwisePosterior, convergence: Convergence) -> Convergence:
@@ -133,7 +170,8 @@ def check_marginals(mrf: PairwiseMRF, posterior: PairwisePosterior, convergence:
     if convergence.converged and disagreement > MAX_DISAGREEMENT:
         advice = (
             "The messages converged, but the marginals may be wrong: those from other initial messages or of another "
-            f"method differ by up to {disagreement:.2g}. Use exact_marginals if the width of the graph allows it."
+            f"method differ by up to {disagreement:.2g}. Use exact_marginals if the width of the graph allows it. "
+            "Otherwise compare them with tree_reweighted, and with labelings drawn by posterior.sample."
         )
     checked = posterior.convergence = replace(convergence, disagreement=disagreement, advice=advice)
     return checked
@@ -149,28 +187,38 @@ def run_tensors(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[M
     return iterate(lambda old: sweep(mrf, old, rule), zero_messages(mrf), largest_change, stopping)
 
 
-def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Messages, Convergence]:
-    """Run sweeps in compiled loops until each MRF of a batch converges, independently of the others."""
-    from edgewise.kernels.message_loops import LOG_MAX, log_sum_method, run_sweeps, sort_by_target
+def run_compiled(mrf: PairwiseMRF, rule: Rule, stopping: StoppingRule) -> tuple[Messages, Tensor, Convergence]:
+    """Run sweeps in compiled loops until each MRF of a batch converges, independently of the others.
 
-    slots = sort_by_target(mrf.edge_index.numpy(), mrf.num_nodes)
+    Return the messages, the totals U_i + Σ_k μ_{k→i} of nodes in float64, and the convergence.
+    """
+    from edgewise.kernels.message_loops import LOG_MAX, in_edge_order, log_sum_method, run_sweeps, sort_edges
+
+    blocks = sort_edges(mrf.edge_index.numpy(), mrf.num_nodes)
     unary = mrf.unary.reshape(-1, mrf.num_nodes, mrf.num_classes).contiguous().numpy()
     couplings = mrf.pairwise.reshape(len(unary), -1, mrf.num_classes, mrf.num_classes).contiguous().numpy()
     scale = mrf.unary.new_ones(len(unary), 1) if mrf.edge_scale is None else mrf.edge_scale
     scales = scale.reshape(len(unary), -1).numpy()
-    messages = mrf.unary.new_empty(len(unary), 2 * mrf.num_edges, mrf.num_classes)
-    convergences = []
-    for b, potentials in enumerate(zip(unary, couplings, scales, strict=True)):
-        method = LOG_MAX if rule is log_max else log_sum_method(*potentials[1:], MATRIX_RANGE[mrf.unary.dtype])
-        sorted_messages, residuals = run_sweeps(
-            *potentials, slots, method, stopping.max_sweeps, stopping.damping, stopping.tolerance
-        )
-        messages[b, torch.from_numpy(slots.order)] = torch.from_numpy(sorted_messages)
-        convergences.append(assess_convergence(residuals, stopping))
-    return messages.reshape(*mrf.batch_shape, 2, mrf.num_edges, mrf.num_classes), _worst(convergences)
+    matrix_range = MATRIX_RANGE[mrf.unary.dtype]
+    messages, totals, convergences = [], [], []
+    for potentials in zip(unary, couplings, scales, strict=True):
+        method = LOG_MAX if rule is log_max else log_sum_method(*potentials[1:], matrix_range)
+        damping, residuals = Damping(stopping.damping), list[float]()
+
+        def next_damping(damping: Damping = damping, residuals: list[float] = residuals) -> float | None:
+            return None if is_finished(residuals, stopping) else damping.next(residuals)
+
+        in_blocks, total = run_sweeps(*potentials, blocks, method, matrix_range, next_damping, residuals)
+        messages.append(in_edge_order(blocks, in_blocks))
+        totals.append(torch.from_numpy(total))
+        convergences.append(assess_convergence(residuals, stopping, damping.value))
+    if not mrf.batch_shape:
+        return messages[0], totals[0], convergences[0]
+    return torch.stack(messages), torch.stack(totals), _worst(convergences)
 
 
 def _worst(convergences: Sequence[Convergence]) -> Convergence:
-    """Return the convergence of the MRF with the largest residual, with the largest number of sweeps of the batch."""
+    """Return the convergence of the MRF with the largest residual, with the most sweeps and damping of the batch."""
     worst = max(convergences, key=lambda one: (not one.converged, one.residual))
-    return replace(worst, sweeps=max(one.sweeps for one in convergences))
+    sweeps, damping = max(one.sweeps for one in convergences), max(one.damping for one in convergences)
+    return replace(worst, sweeps=sweeps, damping=damping)

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from edgewise.data.edges import spanning_forest
 from edgewise.inference.bethe import free_energy_from_messages
 from edgewise.inference.exact import forest_messages
 from edgewise.inference.fixed_point import StoppingRule, attach_gradient, iterate
@@ -36,7 +37,7 @@ def tree_reweighted(
     mrf: PairwiseMRF,
     *,
     max_sweeps: int = 2000,
-    damping: float = 0.5,
+    damping: float | None = 0.5,
     tolerance: float | None = None,
     num_trees: int = 20,
     seed: int = 0,
@@ -54,7 +55,7 @@ def tree_reweighted(
     max_sweeps
         Maximum number of sweeps.
     damping
-        Fraction of the old message to keep in each update, in [0, 1).
+        Fraction of the old message to keep in each update, in [0, 1), or None to adapt it as `sum_product` does.
     tolerance
         Stop when no message entry changes by more than this. Default: 1e-5 in float32 and 1e-8 in float64.
     num_trees
@@ -87,7 +88,7 @@ def tree_reweighted(
         bound = _upper_bound(constant, messages, weight, forests)
     if mrf.requires_grad:
         messages = attach_gradient(
-            lambda old: sweep(scaled, old, log_sum, weight), zero_messages(scaled), messages, convergence, damping
+            lambda old: sweep(scaled, old, log_sum, weight), zero_messages(scaled), messages, convergence
         )
     posterior = posterior_from_messages(scaled, messages, convergence, weight)
     posterior.log_partition = bound
@@ -103,18 +104,14 @@ def _spanning_forests(mrf: PairwiseMRF, number: int, rng: np.random.Generator) -
     Edges that were in few forests so far are preferred. Edges of nodes with a single possible label are in all forests:
     such nodes cut the graph.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import minimum_spanning_tree
-
     is_free = ~mrf.decided[mrf.edge_index].any(0).cpu().numpy()
-    start, end = mrf.edge_index[:, torch.from_numpy(is_free)].cpu().numpy()
-    count, forests = np.zeros(len(start), np.int64), list[Tensor]()
+    edges = mrf.edge_index.cpu()[:, torch.from_numpy(is_free)]
+    count, forests = np.zeros(edges.shape[1], np.int64), list[Tensor]()
     while len(forests) < number or (len(count) and count.min() == 0):
-        # The rank of an edge in a random order, edges of few forests first. It identifies the edge in the tree.
-        rank = np.empty(len(start), np.int64)
-        rank[np.lexsort((rng.random(len(start)), count))] = np.arange(len(start))
-        graph = coo_array((rank + 1.0, (start, end)), shape=(mrf.num_nodes, mrf.num_nodes)).tocsr()
-        chosen = np.isin(rank, minimum_spanning_tree(graph).data.astype(np.int64) - 1)
+        # The rank of an edge in a random order, edges of few forests first.
+        rank = np.empty(len(count), np.int64)
+        rank[np.lexsort((rng.random(len(count)), count))] = np.arange(len(count))
+        chosen = spanning_forest(edges, torch.from_numpy(rank), mrf.num_nodes).numpy()
         count += chosen
         mask = np.ones(mrf.num_edges, dtype=np.bool_)
         mask[is_free] = chosen

@@ -52,22 +52,22 @@ class Buckets(NamedTuple):
     size: Array  # (B,) entries of the message
 
 
-def pass_up(pool: Array, buckets: Buckets, maximum: bool) -> Array:
-    """Fill in the messages of all buckets, in the order of elimination, and return their shifts."""
-    start, shifts = 0, np.empty(len(buckets.size))
-    for b in np.flatnonzero(buckets.size >= MIN_THREADED_SIZE).tolist():
-        _pass_up(pool, buckets, start, b, maximum, shifts)
+def pass_up(pool: Array, buckets: Buckets, chosen: Array, maximum: bool, shifts: Array) -> None:
+    """Fill in the messages of the chosen buckets, which are in the order of elimination, and their shifts."""
+    start = 0
+    for k in np.flatnonzero(buckets.size[chosen] >= MIN_THREADED_SIZE).tolist():
+        _pass_up(pool, buckets, chosen[start:k], maximum, shifts)
+        b = int(chosen[k])
         num_slow = int(_num_entries(buckets, b, 0, buckets.num_slow[b]))
         map_slices(partial(_fill_message, pool, buckets, b, maximum), num_slow)
         shifts[b] = _shift_to_zero(pool, buckets.message[b], buckets.size[b])
-        start = b + 1
-    _pass_up(pool, buckets, start, len(buckets.size), maximum, shifts)
-    return shifts
+        start = k + 1
+    _pass_up(pool, buckets, chosen[start:], maximum, shifts)
 
 
 @compiled
-def _pass_up(pool: Array, buckets: Buckets, start: int, stop: int, maximum: bool, shifts: Array) -> None:
-    for b in range(start, stop):
+def _pass_up(pool: Array, buckets: Buckets, chosen: Array, maximum: bool, shifts: Array) -> None:
+    for b in chosen:
         _fill_message(pool, buckets, b, maximum, 0, _num_entries(buckets, b, 0, buckets.num_slow[b]))
         shifts[b] = _shift_to_zero(pool, buckets.message[b], buckets.size[b])
 
@@ -179,13 +179,14 @@ def _advance(buckets: Buckets, b: int, first_input: int, first_axis: int, digits
 
 
 @compiled
-def pass_down(pool: Array, buckets: Buckets, shifts: Array, marginals: Array) -> None:
+def pass_down(pool: Array, buckets: Buckets, start: int, stop: int, shifts: Array, marginals: Array) -> None:
     """Add the marginal of each potential's variables to ``marginals``, at the positions of the potentials.
 
-    Buckets are processed from the last to the first. When the bucket that a message m(s) enters has been processed, the
-    message is replaced by log P(s) - m(s). The message of a root is 0, and so is log P of its empty separator.
+    Buckets are processed from ``stop`` - 1 down to ``start``, after all later ones. When the bucket that a message m(s)
+    enters has been processed, the message is replaced by log P(s) - m(s). The message of a root is 0, and so is log P
+    of its empty separator.
     """
-    for b in range(len(buckets.size) - 1, -1, -1):
+    for b in range(stop - 1, start - 1, -1):
         first, last = buckets.first_input[b], buckets.first_input[b + 1]
         first_sum = np.zeros(last - first + 1, np.int64)
         for k in range(last - first):
@@ -268,13 +269,13 @@ def _add_to_inputs(
 
 
 @compiled
-def draw_labels(pool: Array, buckets: Buckets, uniform: Array, labels: Array) -> None:
-    """Draw labels (samples, buckets) from the last bucket to the first, with one uniform number each.
+def draw_labels(pool: Array, buckets: Buckets, start: int, stop: int, uniform: Array, labels: Array) -> None:
+    """Draw labels (samples, buckets) from bucket ``stop`` - 1 down to ``start``, with one uniform number each.
 
     Without uniform numbers, take the label with the largest conditional, the first one if there are several.
     """
     for sample in range(len(labels)):
-        for b in range(len(buckets.size) - 1, -1, -1):
+        for b in range(stop - 1, start - 1, -1):
             axis, axes = buckets.first_axis[b], buckets.first_axis[b + 1] - buckets.first_axis[b]
             terms = np.zeros(buckets.num_labels[b])
             for k in range(buckets.first_input[b], buckets.first_input[b + 1]):

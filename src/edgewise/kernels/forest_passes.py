@@ -1,15 +1,16 @@
-"""Exact sum-product on a forest in compiled loops, with a pass from the leaves to the roots and a pass back.
+"""Exact sum-product on a forest in compiled loops, with a pass from the leaves to the roots and a pass back; and draws.
 
 The reference implementation repeats `edgewise.inference.messages.sweep` with `log_sum` until convergence, which gives
 the same messages on a forest.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgewise.kernels.dispatch import compiled
+from edgewise.kernels.dispatch import compiled, map_slices
 
 Array = NDArray[Any]
 
@@ -91,3 +92,60 @@ def _log_sum(cavity: Array, couplings: Array, scale: Array, edge: int, forward: 
         highest = max(highest, message[m])
     for m in range(classes):
         message[m] -= highest
+
+
+def draw_on_forest(
+    log_node: Array, cavity: Array, couplings: Array, scale: Array, forest: RootedForest, uniform: Array
+) -> Array:
+    """Draw labels (samples, N) from the roots to the leaves, with uniform numbers (samples, N).
+
+    P(m) ∝ exp(log_node(m)) at a root. Other nodes are drawn given the label l of the parent: P(m | l) ∝
+    exp(s T(l, m) + cavity(m)), where the cavity is the log-belief of the node without the message from its parent.
+    """
+    labels = np.empty(uniform.shape, np.int64)
+    map_slices(partial(_draw_on_forest, log_node, cavity, couplings, scale, *forest, uniform, labels), len(labels))
+    return labels
+
+
+@compiled
+def _draw_on_forest(
+    log_node: Array,
+    cavity: Array,
+    couplings: Array,
+    scale: Array,
+    order: Array,
+    parent: Array,
+    edge: Array,
+    from_start: Array,
+    uniform: Array,
+    labels: Array,
+    first: int,
+    last: int,
+) -> None:
+    classes = log_node.shape[1]
+    terms = np.empty(classes)
+    for sample in range(first, last):
+        for node in order:
+            up, highest = parent[node], -np.inf
+            if up >= 0:
+                given = labels[sample, up]
+                t = couplings[edge[node] if len(couplings) > 1 else 0]
+                s = scale[edge[node] if len(scale) > 1 else 0]
+                for label in range(classes):
+                    terms[label] = s * (t[label, given] if from_start[node] else t[given, label]) + cavity[node, label]
+                    highest = max(highest, terms[label])
+            if highest == -np.inf:  # a root; or joints that are not quite consistent exclude all labels
+                for label in range(classes):
+                    terms[label] = log_node[node, label]
+                    highest = max(highest, terms[label])
+            total = 0.0
+            for label in range(classes):
+                terms[label] = np.exp(terms[label] - highest)
+                total += terms[label]
+            rest, chosen = uniform[sample, node] * total, 0
+            while chosen < classes - 1 and rest >= terms[chosen]:
+                rest -= terms[chosen]
+                chosen += 1
+            while terms[chosen] == 0.0:  # rounding must not choose an impossible label
+                chosen -= 1
+            labels[sample, node] = chosen

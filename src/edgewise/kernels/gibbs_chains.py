@@ -1,7 +1,7 @@
 """Gibbs sampling of labels in compiled loops.
 
-The chains sample from P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} T_ij(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ). The
-reference implementation is in tests/simulation/test_compiled_chains.py.
+The chains sample from P(y) ∝ exp( Σ_i U_i(y_i) + Σ_{edges} s_e T_e(y_i, y_j) - Σ_{pairs i<j} w_i w_j R(y_i, y_j) ). T
+need not be symmetric, R is. The reference implementation is in tests/simulation/test_compiled_chains.py.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ Array = NDArray[Any]
 
 
 class GibbsArrays(NamedTuple):
-    """A label distribution as float64 and int64 arrays.
+    """A label distribution as float64, int64 and bool arrays.
 
     The neighbors of node i are ``neighbor[begin[i]:begin[i + 1]]``, through the edges ``edge[begin[i]:begin[i + 1]]``.
     """
@@ -25,9 +25,36 @@ class GibbsArrays(NamedTuple):
     begin: Array  # (N + 1,)
     neighbor: Array  # (2E,)
     edge: Array  # (2E,)
-    coupling: Array  # T (E or 1, C, C)
+    is_start: Array  # (2E,) whether node i is the start of the edge
+    coupling: Array  # T (E or 1, C, C), a row for each label of the start
+    scale: Array  # s (E or 1,)
     weight: Array  # w (N,)
     rate: Array  # R (C, C)
+
+
+def gibbs_arrays(
+    unary: Array,
+    edge_index: Array,
+    coupling: Array,
+    scale: Array | None = None,
+    weight: Array | None = None,
+    rate: Array | None = None,
+) -> GibbsArrays:
+    """Sort the edges of a label distribution by node. By default s is 1 and w and R are 0."""
+    (num_nodes, num_classes), num_edges = unary.shape, edge_index.shape[1]
+    node, neighbor = edge_index.reshape(-1), edge_index[::-1].reshape(-1)
+    order = np.argsort(node, kind="stable")
+    begin = np.zeros(num_nodes + 1, dtype=np.int64)
+    begin[1:] = np.bincount(node, minlength=num_nodes).cumsum()
+    free = np.flatnonzero(np.isfinite(unary).sum(1) > 1)
+    scale = np.ones(1) if scale is None else scale
+    weight = np.zeros(num_nodes) if weight is None else weight
+    rate = np.zeros((num_classes, num_classes)) if rate is None else rate
+    unary, coupling, scale, weight, rate = (
+        np.ascontiguousarray(part, np.float64) for part in (unary, coupling, scale, weight, rate)
+    )
+    slots = begin, neighbor[order], order % max(1, num_edges), order < num_edges
+    return GibbsArrays(free, unary, *slots, coupling, scale, weight, rate)
 
 
 @compiled
@@ -89,14 +116,16 @@ def _log_conditional(i: int, labels: Array, arrays: GibbsArrays, sums: Array, lo
     classes = len(log_p)
     for label in range(classes):
         all_pairs = 0.0
-        for other in range(classes):
-            all_pairs += arrays.rate[label, other] * sums[other]
+        if arrays.weight[i] != 0.0:  # 0 in a field, where only edges couple nodes
+            for other in range(classes):
+                all_pairs += arrays.rate[label, other] * sums[other]
         log_p[label] = arrays.unary[i, label] - arrays.weight[i] * all_pairs
     for k in range(arrays.begin[i], arrays.begin[i + 1]):
-        edge = arrays.edge[k] if len(arrays.coupling) > 1 else 0
-        row = arrays.coupling[edge, labels[arrays.neighbor[k]]]
+        edge, other = arrays.edge[k], labels[arrays.neighbor[k]]
+        coupling = arrays.coupling[edge if len(arrays.coupling) > 1 else 0]
+        scale = arrays.scale[edge if len(arrays.scale) > 1 else 0]
         for label in range(classes):
-            log_p[label] += row[label]
+            log_p[label] += scale * (coupling[label, other] if arrays.is_start[k] else coupling[other, label])
 
 
 @compiled
@@ -110,6 +139,8 @@ def _draw(log_p: Array, uniform: float) -> int:
     label = 0
     while label < len(log_p) - 1 and log_p[label] <= uniform * total:
         label += 1
+    while label > 0 and log_p[label] == log_p[label - 1]:  # rounding must not choose an impossible label
+        label -= 1
     return label
 
 

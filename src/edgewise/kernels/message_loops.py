@@ -1,98 +1,158 @@
 """Sweeps of belief propagation in compiled loops. The reference implementation is `edgewise.inference.messages.sweep`.
 
-Messages are sorted by the node that receives them; the position of a message is its slot. So a node reads its incoming
-messages contiguously, computes its cavities, and writes its outgoing messages to the slots of its neighbors. SIMD
-instructions process 64 messages at a time, for any number of classes. A second pass over the arrays applies damping and
-finds the largest change.
+Both messages of an edge are updated together, from the totals U_i + Σ_k μ_{k→i} of its two ends. So messages are read
+and written once, in the order in which they are stored, exp(T) is computed once for both directions, and only the
+totals of nodes are accessed at random. The new messages are added to the totals of the next sweep in the same pass.
+SIMD instructions process 64 edges at a time, for any number of classes.
+
+Two threads must not add to the total of one node, and the order of additions must not depend on the number of threads.
+So the nodes are divided into parts, and the edges between two parts are one task. A sweep consists of steps. In a step
+each part belongs to one thread at most.
 
 All loops are in one file, because the cache of a compiled loop is invalidated only when its own file changes (see
 `edgewise.kernels.dispatch`).
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from edgewise.kernels.dispatch import compiled, map_slices, vectorized, worker_threads
 
 Array = NDArray[Any]
 
-LANES = 64  # messages that are processed at a time
-# Methods to compute a message from a cavity: product with exp(T), product with exp(s T) of each edge, or term by term
-# in the log domain.
-PRODUCT, SCALED_PRODUCT, LOG_SUM, LOG_MAX = range(4)
+LANES = 64  # edges that are processed at a time
+LINE = 64  # bytes of a cache line
+MIN_EDGES_PER_PART = 1 << 13  # about half a millisecond of work; for less, waking another thread costs more
+MAX_PARTS = 16  # a power of two, as every number of parts
+# Methods to compute messages: product with exp(T), product with exp(s T) of each edge, or term by term with max.
+PRODUCT, EDGE_PRODUCT, LOG_MAX = range(3)
 
 
-class Slots(NamedTuple):
-    """Directed edges, that is messages, sorted by target."""
+class Blocks(NamedTuple):
+    """Edges sorted by task, in blocks of 64 lanes. Free lanes of the last block of a task hold edge 0 and node 0."""
 
-    first: Array  # (N + 1,) first slot of each node
-    reverse: Array  # (2E,) slot of the message in the opposite direction
-    edge: Array  # (2E,) index of the edge
-    forward: Array  # (2E,) whether the target is the start of the edge, so that it sends along the edge
-    order: Array  # (2E,) index of the message among those into starts, then into ends
+    first: Array  # (tasks + 1,) first block of each task
+    size: Array  # (tasks,) number of edges of each task
+    nodes: Array  # (2, lanes) start and end of each edge
+    edge: Array  # (lanes,) index of each edge
+    parts: Array  # (2, tasks) the two parts of each task
 
 
 class Potentials(NamedTuple):
-    """The log-potentials of one MRF."""
+    """The potentials of one MRF."""
 
-    unary: Array  # (N, C)
     couplings: Array  # (1 or E, C, C)
     scale: Array  # (1 or E,)
     matrix: Array  # exp(T) for the method PRODUCT, else empty
+    is_symmetric: bool  # whether all edges share one symmetric T
+    max_coupling: float  # largest |s T| for which a product with exp(s T) is accurate
+
+
+class Totals(NamedTuple):
+    """Two totals U_i + Σ_k μ_{k→i} of each node in the same cache lines: ``sums`` and ``shifted`` share memory."""
+
+    sums: Array  # (nodes, width) float64; the last C columns are sums of the new messages
+    shifted: Array  # (nodes, …) of the dtype of messages; the first C columns are of the last sweep, with maximum 0
 
 
 class Lanes(NamedTuple):
-    """Buffers of shape (classes, 64) for 64 messages; ``…_bits`` are the same memory as integers."""
+    """Buffers for a block; ``…_bits`` are the same memory as integers."""
 
-    cavity: Array
-    message: Array
+    cavity: Array  # (2, classes, 64) of starts and ends
+    message: Array  # (2, classes, 64) to starts and ends
     message_bits: Array
-    term: Array
+    term: Array  # (classes, 64)
     term_bits: Array
-    scratch: Array
+    scratch: Array  # (2, classes, 64)
     scratch_bits: Array
+    scale: Array  # (64,)
+    highest: Array  # (64,)
+    spare: Array  # (64,)
 
 
 def new_lanes(classes: int, dtype: np.dtype[Any]) -> Lanes:
     """Allocate the buffers."""
-    bits = np.zeros((4, classes * LANES), dtype=np.int32 if dtype == np.float32 else np.int64)
-    cavity, message, term, scratch = bits.view(dtype)
-    return Lanes(cavity, message, bits[1], term, bits[2], scratch, bits[3])
+    bits = np.zeros((7, classes, LANES), dtype=np.int32 if dtype == np.float32 else np.int64)
+    real, rows = bits.view(dtype), np.zeros((3, LANES), dtype=dtype)
+    return Lanes(real[:2], real[2:4], bits[2:4], real[4], bits[4], real[5:], bits[5:], *rows)
 
 
-def sort_by_target(edge_index: Array, num_nodes: int) -> Slots:
-    """Sort both directions of all edges by their target."""
-    start, end = edge_index
-    num_edges = len(start)
-    first = np.zeros(num_nodes + 1, dtype=np.int64)
-    reverse, edge, order = np.empty((3, 2 * num_edges), dtype=np.int64)
-    forward = np.empty(2 * num_edges, dtype=np.bool_)
-    _fill_slots(start, end, first, reverse, edge, forward, order)
-    return Slots(first, reverse, edge, forward, order)
+def new_totals(unary: Array) -> Totals:
+    """Allocate totals in full cache lines. The sums are the unaries."""
+    num_nodes, classes = unary.shape
+    line = LINE // 8
+    width = -(-(classes + -(-classes * unary.itemsize // 8)) // line) * line
+    # NumPy requests huge pages for large arrays, which torch does not, but does not align them to cache lines.
+    memory = np.zeros(num_nodes * width + line)
+    begin = -memory.ctypes.data % LINE // 8
+    sums = memory[begin : begin + num_nodes * width].reshape(num_nodes, width)
+    sums[:, width - classes :] = unary
+    return Totals(sums, sums.view(unary.dtype))
+
+
+def sort_edges(edge_index: Array, num_nodes: int) -> Blocks:
+    """Sort edges by task."""
+    num_edges, num_parts = edge_index.shape[1], MAX_PARTS
+    while num_parts > 1 and num_edges < num_parts * MIN_EDGES_PER_PART:
+        num_parts //= 2
+    factor = (num_parts << 32) // max(num_nodes, 1)  # the part of a node is node * factor >> 32
+    low, high = np.triu_indices(num_parts)
+    order = np.lexsort((low, low ^ high))
+    low, high = low[order], high[order]
+    task = np.empty((num_parts, num_parts), dtype=np.int64)
+    task[low, high] = task[high, low] = np.arange(len(low))
+    size = np.zeros(len(low), dtype=np.int64)
+    _count_edges(edge_index, factor, task, size)
+    first = np.concatenate([[0], np.cumsum(-(-size // LANES))])
+    index = np.int32 if max(num_nodes, num_edges) < 2**31 else np.int64
+    nodes, edge = np.zeros((2, first[-1] * LANES), dtype=index), np.zeros(first[-1] * LANES, dtype=index)
+    _fill_blocks(edge_index, factor, task, first[:-1] * LANES, nodes, edge)
+    return Blocks(first, size, nodes, edge, np.stack([low, high]))
 
 
 @compiled
-def _fill_slots(
-    start: Array, end: Array, first: Array, reverse: Array, edge: Array, forward: Array, order: Array
-) -> None:
-    """Count the slots of each node, then assign each edge a slot of its start and a slot of its end."""
-    for e in range(len(start)):
-        first[start[e] + 1] += 1
-        first[end[e] + 1] += 1
-    for node in range(len(first) - 1):
-        first[node + 1] += first[node]
-    free = first[:-1].copy()
-    for e in range(len(start)):
-        at_start, at_end = free[start[e]], free[end[e]]
-        free[start[e]] += 1
-        free[end[e]] += 1
-        reverse[at_start], reverse[at_end] = at_end, at_start
-        edge[at_start], edge[at_end] = e, e
-        forward[at_start], forward[at_end] = True, False
-        order[at_start], order[at_end] = e, e + len(start)
+def _count_edges(edge_index: Array, factor: int, task: Array, size: Array) -> None:
+    """Count the edges of each task."""
+    for e in range(edge_index.shape[1]):
+        size[task[edge_index[0, e] * factor >> 32, edge_index[1, e] * factor >> 32]] += 1
+
+
+@compiled
+def _fill_blocks(edge_index: Array, factor: int, task: Array, free: Array, nodes: Array, edge: Array) -> None:
+    """Put each edge into the first free lane of its task."""
+    for e in range(edge_index.shape[1]):
+        start, end = edge_index[0, e], edge_index[1, e]
+        t = task[start * factor >> 32, end * factor >> 32]
+        nodes[0, free[t]], nodes[1, free[t]], edge[free[t]] = start, end, e
+        free[t] += 1
+
+
+def schedule(parts: Array, num_threads: int) -> list[list[Array]]:
+    """Divide tasks between parts (2, tasks) among threads. Return steps, each with the tasks of every thread.
+
+    In a step, no part belongs to two threads. For any number of threads, the tasks (i, j) of a part are in order of
+    i XOR j. The number of threads is rounded down to a power of two.
+    """
+    num_parts = int(parts.max()) + 1
+    num_groups = min(num_parts, 1 << (2 * num_threads).bit_length() - 1)
+    if num_groups <= 2:
+        return [[np.arange(parts.shape[1])]]
+    # Groups a and b meet in step a XOR b, and edges within a group belong to step 1. All pairs of a step differ in the
+    # highest bit of its number. Without this bit, a and b are the same number: the index of their thread.
+    group, other = parts * num_groups // num_parts
+    step = np.maximum(group ^ other, 1)
+    bit = np.array([1 << int(s).bit_length() - 1 for s in step])
+    thread = group // (2 * bit) * bit + group % bit
+    threads = range(num_groups // 2)
+    return [[np.flatnonzero((step == s) & (thread == t)) for t in threads] for s in range(1, num_groups)]
 
 
 def log_sum_method(couplings: Array, scale: Array, matrix_range: float) -> int:
@@ -100,258 +160,348 @@ def log_sum_method(couplings: Array, scale: Array, matrix_range: float) -> int:
 
     ``matrix_range`` is the largest difference of couplings for which a product with exp(s T) is accurate.
     """
-    if len(couplings) == 1 and len(scale) == 1 and scale[0] == 1.0 and np.ptp(couplings) <= matrix_range:
-        return PRODUCT
-    if len(couplings) == 1 and 2 * np.abs(couplings).max() * np.abs(scale).max(initial=0.0) <= matrix_range:
-        return SCALED_PRODUCT
-    return LOG_SUM
+    shared = len(couplings) == 1 and len(scale) == 1 and scale[0] == 1.0
+    return PRODUCT if shared and np.ptp(couplings) <= matrix_range else EDGE_PRODUCT
 
 
 def run_sweeps(
     unary: Array,
     couplings: Array,
     scale: Array,
-    slots: Slots,
+    blocks: Blocks,
     method: int,
-    max_sweeps: int,
-    damping: float,
-    tolerance: float,
-) -> tuple[Array, list[float]]:
-    """Run sweeps on one MRF, from zero messages, until no message changes by more than the tolerance.
+    matrix_range: float,
+    next_damping: Callable[[], float | None],
+    residuals: list[float],
+) -> tuple[Array, Array]:
+    """Run sweeps on one MRF, from zero messages, until ``next_damping`` returns None instead of a damping.
 
-    Return the messages (2E, C) in the order of ``slots`` and the residual of each sweep.
+    The residual of each sweep is appended to ``residuals``. Return the messages (blocks, 2, C, 64) and the totals
+    U_i + Σ_k μ_{k→i}.
     """
-    num_slots, classes = len(slots.edge), unary.shape[1]
-    old, new = np.zeros((2, num_slots * classes), dtype=unary.dtype)
+    num_nodes, classes = unary.shape
+    messages = np.zeros((blocks.first[-1], 2, classes, LANES), dtype=unary.dtype)
     matrix = np.exp(couplings[0] - couplings.max()) if method == PRODUCT else couplings[0, :0]
-    potentials, keep = Potentials(unary, couplings, scale, matrix), unary.dtype.type(damping)
+    is_symmetric = len(couplings) == 1 and np.array_equal(couplings[0], couplings[0].T)
+    potentials = Potentials(couplings, scale, matrix, is_symmetric, matrix_range / 2)
+    totals = new_totals(unary)
+    steps = schedule(blocks.parts, torch.get_num_threads())
+    lanes = [new_lanes(classes, unary.dtype) for _ in steps[0]]
 
-    def send(lo: int, hi: int, incoming: Array, outgoing: Array) -> None:
-        nodes = np.searchsorted(slots.first[:-1], (lo, hi if hi < num_slots else num_slots + 1))
-        _sweep(method, nodes[0], nodes[1], slots, potentials, new_lanes(classes, unary.dtype), incoming, outgoing)
+    def update(tasks: Array, lanes: Lanes, keep: float) -> float:
+        return _sweep(method, tasks, blocks, potentials, lanes, messages, totals, keep)
 
-    residuals: list[float] = []
     with worker_threads() as workers:
-        while len(residuals) < max_sweeps and (not residuals or residuals[-1] > tolerance):
-            map_slices(partial(send, incoming=old, outgoing=new), num_slots, workers)
-            changes = map_slices(partial(_damp, old=old, new=new, keep=keep), len(new), workers)
-            residuals.append(float(max(changes)))
-            old, new = new, old
-    return old.reshape(num_slots, classes), residuals
+        while (damping := next_damping()) is not None:
+            keep = unary.dtype.type(damping)
+            map_slices(partial(_shift, unary=unary, totals=totals), num_nodes, workers)
+            change = 0.0
+            for tasks in steps:
+                rest = workers.map(partial(update, keep=keep), tasks[1:], lanes[1:])
+                change = max(update(tasks[0], lanes[0], keep), change, *rest)
+            residuals.append(change)
+    return messages, totals.sums[:, -classes:].copy()
 
 
-@vectorized
-def _damp(lo: int, hi: int, old: Array, new: Array, keep: float) -> float:
-    """Apply damping with the fraction ``keep`` of old messages, and return the largest change before damping."""
-    largest = np.zeros(LANES, dtype=old.dtype)
-    one = old.dtype.type(1.0)
-    last_block_end = lo + (hi - lo) // LANES * LANES
-    for first in range(lo, last_block_end, LANES):
-        for k in range(LANES):
-            message, old_message = new[first + k], old[first + k]
-            change = abs(message - old_message) / max(one, -message)
-            largest[k] = change if change > largest[k] else largest[k]
-            new[first + k] = message + keep * (old_message - message)
-    for k in range(last_block_end, hi):
-        message, old_message = new[k], old[k]
-        largest[0] = max(largest[0], abs(message - old_message) / max(one, -message))
-        new[k] = message + keep * (old_message - message)
-    highest: float = largest.max()
-    return highest
+def in_edge_order(blocks: Blocks, messages: Array) -> torch.Tensor:
+    """Return messages (2, E, C) in the order of the edges."""
+    _, _, classes, _ = messages.shape
+    lane_of = np.empty(blocks.size.sum(), dtype=blocks.edge.dtype)
+    map_slices(partial(_invert, blocks=blocks, lane_of=lane_of), len(blocks.size))
+    out = torch.from_numpy(messages[:0]).new_empty(2, len(lane_of), classes)
+    map_slices(partial(_sort_back, lane_of=lane_of, messages=messages, out=out.numpy()), len(lane_of))
+    return out
+
+
+@compiled
+def _invert(task: int, last_task: int, blocks: Blocks, lane_of: Array) -> None:
+    """Store the lane of each edge of tasks ``task`` to ``last_task - 1``."""
+    first, size, _, edge, _ = blocks
+    for t in range(task, last_task):
+        for lane in range(first[t] * LANES, first[t] * LANES + size[t]):
+            lane_of[edge[lane]] = lane
+
+
+@compiled
+def _sort_back(lo: int, hi: int, lane_of: Array, messages: Array, out: Array) -> None:
+    """Copy the messages of edges ``lo`` to ``hi - 1``. Reads of a task are sequential, and so are all writes."""
+    for side in range(2):
+        for e in range(lo, hi):
+            block, lane = divmod(lane_of[e], LANES)
+            for c in range(out.shape[2]):
+                out[side, e, c] = messages[block, side, c, lane]
+
+
+@compiled
+def _shift(lo: int, hi: int, unary: Array, totals: Totals) -> None:
+    """Shift the totals of nodes ``lo`` to ``hi - 1`` to a largest entry of 0, and start new sums.
+
+    Totals of a node of high degree are large. After the shift, rounding does not affect their differences.
+    """
+    sums, shifted = totals
+    classes = unary.shape[1]
+    begin = sums.shape[1] - classes
+    for node in range(lo, hi):
+        highest = sums[node, begin]
+        for c in range(classes):
+            highest = max(highest, sums[node, begin + c])
+        for c in range(classes):
+            shifted[node, c] = sums[node, begin + c] - highest
+            sums[node, begin + c] = unary[node, c]
 
 
 @vectorized
 def _sweep(
     method: int,
-    node: int,
-    last_node: int,
-    slots: Slots,
+    tasks: Array,
+    blocks: Blocks,
     potentials: Potentials,
     lanes: Lanes,
-    old: Array,
-    new: Array,
-) -> None:
-    """Compute the messages from nodes ``node`` to ``last_node - 1`` to their neighbors."""
-    first, reverse, edge, forward, _ = slots
-    unary, couplings, scale, matrix = potentials
-    cavity, message, message_bits, term, _, scratch, scratch_bits = lanes
-    classes = unary.shape[1]
-    totals = np.empty((LANES, classes))
-    lane_edge = np.zeros(LANES, dtype=np.int64)
-    is_forward, lane_scale = np.ones((2, LANES), dtype=unary.dtype)
-    while node < last_node:
-        begin, from_node = first[node], node
-        # Take as many nodes as fit into 64 slots, or a single node with more slots.
-        while node < last_node and node - from_node < LANES and (node == from_node or first[node + 1] - begin <= LANES):
-            row = node - from_node
-            for c in range(classes):
-                totals[row, c] = unary[node, c]
-            for slot in range(first[node], first[node + 1]):
-                for c in range(classes):
-                    totals[row, c] += old[slot * classes + c]
-            # Totals of a node of high degree are large. Shift them, so that rounding does not affect their differences.
-            highest = totals[row, 0]
-            for c in range(1, classes):
-                highest = max(highest, totals[row, c])
-            for c in range(classes):
-                totals[row, c] -= highest
-            node += 1
-        target = from_node
-        for slot in range(begin, first[node], LANES):
-            num = min(LANES, first[node] - slot)
-            for lane in range(num):
-                while first[target + 1] <= slot + lane:
-                    target += 1
-                row, place = target - from_node, (slot + lane) * classes
-                for c in range(classes):
-                    cavity[c * LANES + lane] = totals[row, c] - old[place + c]
-                is_forward[lane] = 1 if forward[slot + lane] else 0
-            _shift_to_zero(cavity, classes)
-            if method == PRODUCT:
-                _exp(cavity, scratch, scratch_bits, classes * LANES)
-                _multiply(matrix, is_forward, cavity, message, classes)
-                _log(message, message_bits, scratch_bits, classes * LANES)
+    messages: Array,
+    totals: Totals,
+    keep: float,
+) -> float:
+    """Update the messages of some tasks and return the largest change before damping."""
+    first, size, nodes, edge, _ = blocks
+    sums, shifted = totals
+    scale, classes = potentials.scale, messages.shape[2]
+    cavity, message, message_bits = lanes.cavity, lanes.message, lanes.message_bits
+    scratch, scratch_bits = lanes.scratch.reshape(-1), lanes.scratch_bits.reshape(-1)
+    largest = np.zeros(LANES, dtype=messages.dtype)
+    for t in tasks:
+        for block in range(first[t], first[t + 1]):
+            begin, num = block * LANES, min(LANES, size[t] - (block - first[t]) * LANES)
+            _prefetch_block(nodes, edge, min(begin + LANES, len(edge) - LANES), sums, potentials.couplings)
+            for side in range(2):
+                _cavity(nodes[side, begin:], shifted, messages[block, side], cavity[side], lanes)
+            if method != PRODUCT:
+                for lane in range(LANES):
+                    lanes.scale[lane] = scale[edge[begin + lane] if len(scale) > 1 else 0]
+            if method == LOG_MAX:
+                _log_reduce(potentials, edge[begin:], True, lanes)
             else:
+                _exp(cavity.reshape(-1), scratch, scratch_bits, cavity.size)
+                if method == PRODUCT:
+                    _multiply(potentials.matrix, cavity[0], message[1])
+                    _multiply(potentials.matrix.T, cavity[1], message[0])
+                    is_accurate = True
+                else:
+                    is_accurate = _multiply_exp(potentials, edge[begin:], lanes)
+                if is_accurate:
+                    _log(message.reshape(-1), message_bits.reshape(-1), scratch_bits, message.size)
+                else:
+                    for side in range(2):
+                        _cavity(nodes[side, begin:], shifted, messages[block, side], cavity[side], lanes)
+                    _log_reduce(potentials, edge[begin:], False, lanes)
+            for side in range(2):
+                _shift_to_zero(message[side], lanes)
+                change = _damp(message[side], messages[block, side], keep, lanes)
                 for lane in range(num):
-                    lane_edge[lane] = edge[slot + lane]
-                    lane_scale[lane] = scale[lane_edge[lane] if len(scale) > 1 else 0]
-            if method == SCALED_PRODUCT:
-                _exp(cavity, scratch, scratch_bits, classes * LANES)
-                _multiply_scaled(couplings, lane_scale, is_forward, cavity, message, term, scratch, scratch_bits)
-                _log(message, message_bits, scratch_bits, classes * LANES)
-            elif method == LOG_SUM:
-                _log_sum(couplings, lane_edge, lane_scale, is_forward, lanes)
-            elif method == LOG_MAX:
-                _log_max(couplings, lane_edge, lane_scale, is_forward, cavity, message, term)
-            _shift_to_zero(message, classes)
-            for lane in range(num):
-                place = reverse[slot + lane] * classes
-                for c in range(classes):
-                    new[place + c] = message[c * LANES + lane]
+                    largest[lane] = max(largest[lane], change[lane])
+                    node = nodes[side, begin + lane]
+                    for c in range(classes):
+                        sums[node, sums.shape[1] - classes + c] += messages[block, side, c, lane]
+    highest: float = largest.max()
+    return highest
 
 
 @vectorized
-def _shift_to_zero(x: Array, classes: int) -> None:
-    """Subtract the largest entry of each lane."""
-    highest = x[:LANES].copy()
-    for c in range(1, classes):
+def _prefetch_block(nodes: Array, edge: Array, begin: int, sums: Array, couplings: Array) -> None:
+    """Start to load the totals and the couplings of a block into the cache."""
+    flat, length = sums.reshape(-1), sums.shape[1]
+    for side in range(2):
         for lane in range(LANES):
-            value = x[c * LANES + lane]
-            highest[lane] = value if value > highest[lane] else highest[lane]
+            _prefetch_range(flat, nodes[side, begin + lane] * length, length)
+    if len(couplings) > 1:
+        matrices, size = couplings.reshape(-1), couplings[0].size
+        for lane in range(LANES):
+            _prefetch_range(matrices, edge[begin + lane] * size, size)
+
+
+@vectorized
+def _prefetch_range(flat: Array, begin: int, length: int) -> None:
+    """Start to load a range of a contiguous array into the cache."""
+    for k in range(begin, begin + length, 8):  # 8 float64 are a cache line
+        _prefetch(flat, k)
+    _prefetch(flat, begin + length - 1)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Start to load the cache line of an entry of a contiguous array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        prefetch = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte], prefetch)
+        entry = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        builder.call(function, [entry, number(0), number(3), number(1)])  # to read, into the nearest cache, data
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@vectorized
+def _cavity(node: Array, shifted: Array, message: Array, cavity: Array, lanes: Lanes) -> None:
+    """Compute h_{i∖j} = U_i + Σ_k μ_{k→i} - μ_{j→i}, shifted to a largest entry of 0."""
+    classes = len(cavity)
+    for lane in range(LANES):
+        row = node[lane]
+        for c in range(classes):
+            cavity[c, lane] = shifted[row, c]
     for c in range(classes):
         for lane in range(LANES):
-            x[c * LANES + lane] -= highest[lane]
+            cavity[c, lane] -= message[c, lane]
+    _shift_to_zero(cavity, lanes)
 
 
 @vectorized
-def _multiply(matrix: Array, is_forward: Array, x: Array, out: Array, classes: int) -> None:
-    """Compute Σ_l x(l) matrix(l, m), with the transposed matrix in lanes that send against their edge."""
-    for m in range(classes):
+def _shift_to_zero(x: Array, lanes: Lanes) -> None:
+    """Subtract the largest entry of each lane."""
+    highest = _largest(x, lanes)
+    for c in range(len(x)):
         for lane in range(LANES):
-            out[m * LANES + lane] = 0
-        for c in range(classes):
-            forth, back = matrix[c, m], matrix[m, c]
-            if forth == back:  # faster; always true for a symmetric matrix
-                for lane in range(LANES):
-                    out[m * LANES + lane] += forth * x[c * LANES + lane]
-            else:
-                for lane in range(LANES):
-                    out[m * LANES + lane] += (forth if is_forward[lane] > 0 else back) * x[c * LANES + lane]
+            x[c, lane] -= highest[lane]
 
 
 @vectorized
-def _multiply_scaled(
-    couplings: Array,
-    lane_scale: Array,
-    is_forward: Array,
-    x: Array,
-    out: Array,
-    term: Array,
-    scratch: Array,
-    scratch_bits: Array,
-) -> None:
-    """Compute Σ_l x(l) exp(s T(l, m)), with one exponential for both T(l, m) and T(m, l) if T is symmetric."""
+def _largest(x: Array, lanes: Lanes) -> Array:
+    """Return the largest entry of each lane.
+
+    Two buffers take turns, because LLVM compiles an update in place to masked stores, which are slow on AMD processors.
+    """
+    highest, spare = lanes.highest, lanes.spare
+    for lane in range(LANES):
+        highest[lane] = -np.inf
+    for c in range(len(x)):
+        for lane in range(LANES):
+            spare[lane] = x[c, lane] if x[c, lane] > highest[lane] else highest[lane]
+        highest, spare = spare, highest
+    return highest
+
+
+@vectorized
+def _damp(message: Array, old: Array, keep: float, lanes: Lanes) -> Array:
+    """Replace the old messages, keep a fraction of them, and return the largest change of each lane before damping."""
+    change, one = lanes.term, old.dtype.type(1.0)
+    for c in range(len(message)):
+        for lane in range(LANES):
+            unit = -message[c, lane] if -message[c, lane] > one else one
+            change[c, lane] = abs(message[c, lane] - old[c, lane]) / unit
+    for c in range(len(message)):
+        for lane in range(LANES):
+            old[c, lane] = message[c, lane] + keep * (old[c, lane] - message[c, lane])
+    return _largest(change, lanes)
+
+
+@vectorized
+def _multiply(matrix: Array, x: Array, out: Array) -> None:
+    """Compute Σ_l x(l) matrix(l, m)."""
+    for m in range(len(x)):
+        for lane in range(LANES):
+            out[m, lane] = 0
+        for c in range(len(x)):
+            factor = matrix[c, m]
+            for lane in range(LANES):
+                out[m, lane] += factor * x[c, lane]
+
+
+@vectorized
+def _multiply_exp(potentials: Potentials, edge: Array, lanes: Lanes) -> bool:
+    """Compute Σ_l x(l) exp(s T(l, m)) in both directions of each edge. Return False if a coupling is too large."""
+    couplings, x, out, term = potentials.couplings, lanes.cavity, lanes.message, lanes.term
+    scratch, scratch_bits = lanes.scratch.reshape(-1), lanes.scratch_bits.reshape(-1)
     classes = couplings.shape[1]
-    for k in range(classes * LANES):
-        out[k] = 0
-    for m in range(classes):
-        row = m * LANES
-        for c in range(m + 1):
-            _fill_scaled(couplings[0, c, m], couplings[0, m, c], lane_scale, is_forward, term, c * LANES)
-        _exp(term, scratch, scratch_bits, (m + 1) * LANES)
-        for c in range(m + 1):
+    for side in range(2):
+        for c in range(classes):
             for lane in range(LANES):
-                out[row + lane] += term[c * LANES + lane] * x[c * LANES + lane]
-        symmetric = True
-        for c in range(m):
-            symmetric = symmetric and couplings[0, c, m] == couplings[0, m, c]
-        if not symmetric:
-            for c in range(m):
-                _fill_scaled(couplings[0, m, c], couplings[0, c, m], lane_scale, is_forward, term, c * LANES)
-            _exp(term, scratch, scratch_bits, m * LANES)
-        for c in range(m):
+                out[side, c, lane] = 0
+    for c in range(classes):
+        begin = c if potentials.is_symmetric else 0
+        _fill_row(couplings, c, begin, edge, lanes)
+        if not _is_within(potentials.max_coupling, classes - begin, lanes):
+            return False
+        _exp(term.reshape(-1), scratch, scratch_bits, (classes - begin) * LANES)
+        for m in range(begin, classes):
             for lane in range(LANES):
-                out[c * LANES + lane] += term[c * LANES + lane] * x[row + lane]
+                out[1, m, lane] += term[m - begin, lane] * x[0, c, lane]
+            for lane in range(LANES):
+                out[0, c, lane] += term[m - begin, lane] * x[1, m, lane]
+            if begin < m and potentials.is_symmetric:
+                for lane in range(LANES):
+                    out[1, c, lane] += term[m - begin, lane] * x[0, m, lane]
+                for lane in range(LANES):
+                    out[0, m, lane] += term[m - begin, lane] * x[1, c, lane]
+    return True
 
 
 @vectorized
-def _fill_scaled(forth: float, back: float, lane_scale: Array, is_forward: Array, term: Array, row: int) -> None:
-    """Write s T(l, m) of a shared coupling, transposed in lanes that send against their edge."""
-    if forth == back:
-        for lane in range(LANES):
-            term[row + lane] = lane_scale[lane] * forth
-    else:
-        for lane in range(LANES):
-            term[row + lane] = lane_scale[lane] * (forth if is_forward[lane] > 0 else back)
-
-
-@vectorized
-def _fill(
-    couplings: Array, c: int, m: int, lane_edge: Array, lane_scale: Array, is_forward: Array, term: Array, row: int
-) -> None:
-    """Write s T(l, m) of the edge of each lane."""
+def _fill_row(couplings: Array, c: int, begin: int, edge: Array, lanes: Lanes) -> None:
+    """Write s T(c, m) of the edge of each lane, for m from ``begin``."""
+    classes, term, scale = couplings.shape[1], lanes.term, lanes.scale
     if len(couplings) == 1:
-        _fill_scaled(couplings[0, c, m], couplings[0, m, c], lane_scale, is_forward, term, row)
-    else:
+        for m in range(begin, classes):
+            for lane in range(LANES):
+                term[m - begin, lane] = scale[lane] * couplings[0, c, m]
+        return
+    for lane in range(LANES):
+        e = edge[lane]
+        for m in range(begin, classes):
+            term[m - begin, lane] = couplings[e, c, m]
+    for m in range(classes - begin):
         for lane in range(LANES):
-            e = lane_edge[lane]
-            term[row + lane] = lane_scale[lane] * (couplings[e, c, m] if is_forward[lane] > 0 else couplings[e, m, c])
+            term[m, lane] *= scale[lane]
 
 
 @vectorized
-def _log_max(
-    couplings: Array, lane_edge: Array, lane_scale: Array, is_forward: Array, cavity: Array, message: Array, term: Array
-) -> None:
-    """Compute max_l h(l) + s T(l, m)."""
-    classes = couplings.shape[1]
-    for m in range(classes):
+def _is_within(limit: float, num_rows: int, lanes: Lanes) -> bool:
+    """Return whether no term is larger than the limit in magnitude."""
+    term, highest, spare = lanes.term, lanes.highest, lanes.spare
+    for lane in range(LANES):
+        highest[lane] = abs(term[0, lane])
+    for m in range(1, num_rows):
         for lane in range(LANES):
-            message[m * LANES + lane] = -np.inf
-        for c in range(classes):
-            _fill(couplings, c, m, lane_edge, lane_scale, is_forward, term, 0)
-            for lane in range(LANES):
-                value = term[lane] + cavity[c * LANES + lane]
-                message[m * LANES + lane] = value if value > message[m * LANES + lane] else message[m * LANES + lane]
+            spare[lane] = abs(term[m, lane]) if abs(term[m, lane]) > highest[lane] else highest[lane]
+        highest, spare = spare, highest
+    within = True
+    for lane in range(LANES):
+        within &= highest[lane] <= limit
+    return within
 
 
 @vectorized
-def _log_sum(couplings: Array, lane_edge: Array, lane_scale: Array, is_forward: Array, lanes: Lanes) -> None:
-    """Compute log Σ_l exp(h(l) + s T(l, m)), shifted by the largest term, for couplings of any magnitude."""
-    cavity, message, _, term, term_bits, scratch, scratch_bits = lanes
-    classes = couplings.shape[1]
-    _log_max(couplings, lane_edge, lane_scale, is_forward, cavity, message, term)
-    for m in range(classes):
-        for c in range(classes):
-            _fill(couplings, c, m, lane_edge, lane_scale, is_forward, term, c * LANES)
+def _log_reduce(potentials: Potentials, edge: Array, is_max: bool, lanes: Lanes) -> None:
+    """Compute max_l h(l) + s T(l, m), or log Σ_l exp(h(l) + s T(l, m)) shifted by the largest term."""
+    couplings, message, term, scale = potentials.couplings, lanes.message, lanes.term, lanes.scale
+    scratch, scratch_bits = lanes.scratch.reshape(-1), lanes.scratch_bits.reshape(-1)
+    classes, is_shared = couplings.shape[1], len(couplings) == 1
+    for side in range(2):
+        cavity = lanes.cavity[1 - side]
+        for m in range(classes):
+            for c in range(classes):
+                row, column = (c, m) if side == 1 else (m, c)
+                if is_shared:
+                    for lane in range(LANES):
+                        term[c, lane] = cavity[c, lane] + scale[lane] * couplings[0, row, column]
+                else:
+                    for lane in range(LANES):
+                        term[c, lane] = cavity[c, lane] + scale[lane] * couplings[edge[lane], row, column]
+            highest = _largest(term, lanes)
             for lane in range(LANES):
-                term[c * LANES + lane] += cavity[c * LANES + lane] - message[m * LANES + lane]
-        _exp(term, scratch, scratch_bits, classes * LANES)
-        for c in range(1, classes):
+                message[side, m, lane] = highest[lane]
+            if is_max:
+                continue
+            for c in range(classes):
+                for lane in range(LANES):
+                    term[c, lane] -= highest[lane]
+            _exp(term.reshape(-1), scratch, scratch_bits, term.size)
+            for c in range(1, classes):
+                for lane in range(LANES):
+                    term[0, lane] += term[c, lane]
+            _log(term.reshape(-1), lanes.term_bits.reshape(-1), scratch_bits, LANES)
             for lane in range(LANES):
-                term[lane] += term[c * LANES + lane]
-        _log(term, term_bits, scratch_bits, LANES)
-        for lane in range(LANES):
-            message[m * LANES + lane] += term[lane]
+                message[side, m, lane] += term[0, lane]
 
 
 @vectorized

@@ -67,7 +67,10 @@ class FittedJointGCN(Fitted):
         return self.coupling * torch.eye(self.log_node.shape[1]).to(self.log_node)
 
     def mrf(self) -> PairwiseMRF:
-        """Return an MRF with the posterior as a fixed point of sum-product. On a forest the fixed point is unique."""
+        """Return an MRF with the posterior as a fixed point of sum-product. On a forest the fixed point is unique.
+
+        On a graph with loops there can be others, and the most likely labeling can be far from the posterior.
+        """
         return PairwiseMRF(
             unary_potentials(self.log_node, self.edge_index, self.messages), self.edge_index, self._pairwise
         )

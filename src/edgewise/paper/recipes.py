@@ -24,7 +24,7 @@ MAX_SWEEPS = 100
 
 def posterior_with_misplaced_evidence(fitted: FittedEPFGNN) -> IndependentPosterior:
     """Infer as the published LBP rows did: max-product with misplaced evidence, and product joints."""
-    beliefs, _ = max_product(mrf_with_misplaced_evidence(fitted), max_sweeps=MAX_SWEEPS)
+    beliefs, _ = max_product(mrf_with_misplaced_evidence(fitted), max_sweeps=MAX_SWEEPS, damping=0.0)
     return IndependentPosterior(beliefs.node)
 
 

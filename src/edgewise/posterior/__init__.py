@@ -1,6 +1,15 @@
 """Posteriors over the labels of a graph: node marginals, and joints of edges and node sets."""
 
-from edgewise.posterior.belief import MAX_ENTRIES, MAX_SET, Convergence, Posterior
+from edgewise.posterior.belief import (
+    MAX_ENTRIES,
+    MAX_SET,
+    ClampingCost,
+    Convergence,
+    Posterior,
+    Sample,
+    Sampling,
+    SlowClampingWarning,
+)
 from edgewise.posterior.independent import Belief, HasPosterior, IndependentPosterior, as_posterior
 from edgewise.posterior.mixture import MixturePosterior
 from edgewise.posterior.pairwise import PairwisePosterior
@@ -9,11 +18,15 @@ __all__ = [
     "MAX_ENTRIES",
     "MAX_SET",
     "Belief",
+    "ClampingCost",
     "Convergence",
     "HasPosterior",
     "IndependentPosterior",
     "MixturePosterior",
     "PairwisePosterior",
     "Posterior",
+    "Sample",
+    "Sampling",
+    "SlowClampingWarning",
     "as_posterior",
 ]

@@ -1,4 +1,4 @@
-"""Base class of posteriors, and convergence of the solver that computed them.
+"""Base class of posteriors, convergence of the solver that computed them, and labelings drawn from them.
 
 The tensors of a posterior are checked once, on construction. Leading dimensions before the nodes are a batch of
 posteriors on the same graph.
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,7 +21,7 @@ from torch import Tensor
 from edgewise.conversion import EdgesLike, as_edges, as_node_sets
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.representation import shorten
-from edgewise.validation import ArrayLike
+from edgewise.validation import ArrayLike, check_seed, check_whole_number
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,17 +38,19 @@ class Convergence:
         Number of sweeps, 0 for exact inference.
     residual
         Largest change in the last sweep: of a log-message, relative to its size if that is above 1, or of a probability
-        (mean field).
+        (mean field). For the double loop, of a probability in a round of sweeps, times the degree of the node.
     advice
         How to make the solver converge, or what to do if its marginals may be wrong. Otherwise empty.
     method
-        The solver: "forest", "enumeration" or "elimination", which are exact, "sum-product", "max-product", "mean
-        field" or "tree-reweighted".
+        The solver: "forest", "enumeration" or "elimination", which are exact, "sum-product", "double loop" (sum-product
+        whose parallel sweeps did not converge), "max-product", "mean field" or "tree-reweighted".
     disagreement
         Largest difference between the marginals of a node from several initial messages and from tree-reweighted
         sum-product, if ``check=True`` was passed, otherwise None. The error can be smaller or larger.
     reason
-        Why `infer` chose the method.
+        Why the method was chosen, by `infer` or by `sum_product`.
+    damping
+        Fraction of the old messages or probabilities that the last sweep kept.
 
     Examples
     --------
@@ -66,12 +70,15 @@ class Convergence:
     method: str = ""
     disagreement: float | None = None
     reason: str = ""
+    damping: float = 0.0
 
     def __bool__(self) -> bool:
         return self.converged
 
     def __repr__(self) -> str:
         text = f"converged={self.converged}, sweeps={self.sweeps}, residual={self.residual:.6g}"
+        if self.damping:
+            text += f", damping={self.damping:g}"
         if self.disagreement is not None:
             text += f", disagreement={self.disagreement:.3g}"
         for name, value in (("method", self.method), ("advice", self.advice), ("reason", self.reason)):
@@ -96,6 +103,100 @@ class Convergence:
             raise ValueError(f"Expected a convergence in the format of to_json, but got {text[:80]!r}.") from error
 
 
+@dataclass(frozen=True, repr=False)
+class Sampling:
+    """How labelings were drawn, and whether they can be trusted.
+
+    Attributes
+    ----------
+    method
+        "independent", "mixture", "forest" or "elimination", which are exact; "gibbs", Markov chains of a field with
+        loops; or "spanning forest", for joints that are not the marginals of a known field.
+    is_exact
+        Whether each labeling is an independent draw from the distribution: for a field, from the field itself, whose
+        marginals differ from those of an approximate solver.
+    r_hat
+        For "gibbs", the largest split R-hat of a node's label: √(variance of all draws / variance within half-chains).
+        It is close to 1 if the chains agree, and None for other methods.
+    effective_size
+        For "gibbs", how many independent labelings these are worth, on average over the nodes. None for other methods.
+    advice
+        Why the labelings should not be trusted, and what to do. Otherwise empty.
+
+    Examples
+    --------
+    >>> import torch, edgewise as ew
+    >>> labels, sampling = ew.IndependentPosterior(torch.full((3, 2), 0.5)).sample(5, seed=0)
+    >>> labels.shape, sampling
+    (torch.Size([5, 3]), Sampling(method='independent', is_exact=True))
+    """
+
+    method: str
+    is_exact: bool
+    r_hat: float | None = None
+    effective_size: float | None = None
+    advice: str = ""
+
+    def __repr__(self) -> str:
+        text = f"method={self.method!r}, is_exact={self.is_exact}"
+        for name, number in (("r_hat", self.r_hat), ("effective_size", self.effective_size)):
+            text += f", {name}={number:.4g}" if number is not None else ""
+        return shorten(f"Sampling({text}, advice={self.advice!r})" if self.advice else f"Sampling({text})")
+
+
+class Sample(NamedTuple):
+    """Labelings that `Posterior.sample` drew, (n, N), and how it drew them."""
+
+    labels: Int[Tensor, "n nodes"]
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class ClampingCost:
+    """Cost of the joints of pairs that are not edges, as `Posterior.clamping_cost` estimates it.
+
+    Attributes
+    ----------
+    num_nodes
+        Number of nodes that are clamped.
+    num_runs
+        Number of runs of belief propagation: one for each possible label of each clamped node.
+    seconds
+        Estimated time of all runs on this machine.
+    """
+
+    num_nodes: int
+    num_runs: int
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.num_runs:
+            return "No pair needs clamping."
+        runs = f"{self.num_runs:,} run{'' if self.num_runs == 1 else 's'} of belief propagation"
+        nodes = f"{self.num_nodes:,} clamped node{'' if self.num_nodes == 1 else 's'}"
+        return f"Clamping takes {runs} with {nodes}, {_format_seconds(self.seconds)}."
+
+
+def _format_seconds(seconds: float) -> str:
+    """Format an estimated duration with one unit.
+
+    >>> [_format_seconds(seconds) for seconds in (0.2, 42.0, 600.0, 86400.0)]
+    ['less than 1 s', 'about 42 s', 'about 10 min', 'about 24 h']
+    """
+    if seconds < 1:
+        return "less than 1 s"
+    size, unit = next(((size, unit) for size, unit in ((3600, "h"), (60, "min")) if seconds >= 2 * size), (1, "s"))
+    return f"about {seconds / size:.0f} {unit}"
+
+
+class SlowClampingWarning(UserWarning):
+    """Joints of pairs that are not edges will take more than 10 seconds. The warning comes before they are computed.
+
+    To hide it, call ``warnings.filterwarnings("ignore", category=ew.SlowClampingWarning)``.
+    """
+
+
+MAX_SAMPLES = 10**9
 MAX_SET = 6  # nodes per set in `Posterior.marginal`
 MAX_ENTRIES = 1 << 20  # entries of the joint of one set
 CHUNK_ELEMENTS = 1 << 21
@@ -150,6 +251,10 @@ class Posterior(ABC):
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         """Return the flattened joints of a chunk of sets of distinct nodes."""
 
+    @abstractmethod
+    def _sample(self, number: int, rng: np.random.Generator) -> Sample:
+        """Draw labelings on the CPU."""
+
     @property
     def _num_copies(self) -> int:
         """Number of temporary copies of a chunk's joints that `_joints` allocates."""
@@ -170,16 +275,67 @@ class Posterior(ABC):
         """Dimensions before the nodes: () for one posterior, (B,) for a batch on the same graph."""
         return tuple(self.node.shape[:-2])
 
-    def joint(self, edge_index: EdgesLike) -> Float[Tensor, "*batch edges classes classes"]:
-        """Return P(y_i = l, y_j = m) of each pair (i, j). For i = j it is diagonal, with the marginal of node i."""
+    def joint(self, edge_index: EdgesLike, *, clamp: bool = False) -> Float[Tensor, "*batch edges classes classes"]:
+        """Return P(y_i = l, y_j = m) of each pair (i, j). For i = j it is diagonal, with the marginal of node i.
+
+        A `PairwisePosterior` has joints of its edges. With ``clamp=True`` it computes those of other pairs too, see
+        there. All other posteriors have joints of any pair, and ``clamp`` changes nothing.
+        """
         pairs = as_edges(edge_index, self.num_nodes, self.node.device).long()
+        compute = self._clamped_joints if clamp else self._compute_joints
         is_loop = pairs[0] == pairs[1]
         if not bool(is_loop.any()):
-            return self._compute_joints(pairs)
+            return compute(pairs)
         joints = self.node.new_zeros(*self.batch_shape, pairs.shape[1], self.num_classes, self.num_classes)
-        joints[..., ~is_loop, :, :] = self._compute_joints(pairs[:, ~is_loop])
+        joints[..., ~is_loop, :, :] = compute(pairs[:, ~is_loop])
         joints[..., is_loop, :, :] = self.node[..., pairs[0, is_loop], :].diag_embed()
         return joints
+
+    def clamping_cost(self, edge_index: EdgesLike) -> ClampingCost:
+        """Estimate the cost of ``joint(edge_index, clamp=True)`` by timing a few sweeps; nothing if no pair needs it.
+
+        Examples
+        --------
+        >>> from edgewise.posterior import IndependentPosterior
+        >>> print(IndependentPosterior(torch.full((4, 2), 0.5)).clamping_cost(torch.tensor([[0], [3]])))
+        No pair needs clamping.
+        """
+        return self._clamping_cost(as_edges(edge_index, self.num_nodes, self.node.device).long())
+
+    def _clamping_cost(self, pairs: Int[Tensor, "2 pairs"]) -> ClampingCost:
+        return ClampingCost(0, 0, 0.0)
+
+    def _clamped_joints(self, pairs: Int[Tensor, "2 pairs"]) -> Float[Tensor, "*batch pairs classes classes"]:
+        return self._compute_joints(pairs)
+
+    def sample(self, n: int, seed: int = 0) -> Sample:
+        """Draw ``n`` labelings of all nodes.
+
+        The draws are exact for independent nodes, mixtures, and fields on a forest or on a graph of small width, where
+        `exact_marginals` works. For other fields they are states of Gibbs chains, with diagnostics. If the joints are
+        not those of a field, as after calibration, they are drawn on a spanning forest of the graph, which keeps all
+        node marginals. ``sampling`` states the method. The same seed gives the same labels, on any number of threads.
+
+        Returns
+        -------
+        Sample
+            The labels (n, N) as integers, and a `Sampling`.
+
+        Examples
+        --------
+        >>> import edgewise as ew
+        >>> triangle = ew.PairwiseMRF(torch.zeros(3, 2), torch.tensor([[0, 1, 0], [1, 2, 2]]), 9 * torch.eye(2))
+        >>> posterior, convergence = ew.sum_product(triangle)
+        >>> labels, sampling = posterior.sample(4, seed=2)
+        >>> labels.tolist(), sampling.method
+        ([[1, 1, 1], [1, 1, 1], [0, 0, 0], [0, 0, 0]], 'elimination')
+        """
+        check_whole_number("n", n, 1, MAX_SAMPLES)
+        check_seed(seed)
+        check_not_batch(self)
+        with torch.no_grad():
+            labels, sampling = self._sample(int(n), np.random.default_rng(seed))
+        return Sample(labels.to(self.node.device), sampling)
 
     def marginal(self, nodes: ArrayLike) -> Float[Tensor, "*shape"]:
         """Return the joint of each set of nodes, (M, C, …, C) with k class dimensions for ``nodes`` (k, M).
@@ -274,6 +430,14 @@ class Posterior(ABC):
     def _extra_repr(self) -> str:
         """Return further fields of the representation."""
         return ""
+
+
+def check_not_batch(posterior: Posterior) -> None:
+    """Raise ValueError for a batch of posteriors."""
+    if posterior.batch_shape:
+        raise ValueError(
+            f"Expected one posterior, but got a batch of shape {posterior.batch_shape}. Select one: posterior[b]."
+        )
 
 
 def check_node_shape(node: Tensor, name: str) -> None:

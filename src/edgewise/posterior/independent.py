@@ -2,10 +2,19 @@
 
 from typing import Protocol
 
+import numpy as np
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
+from edgewise.posterior.belief import (
+    Convergence,
+    Posterior,
+    Sample,
+    Sampling,
+    check_node_shape,
+    check_not_batch,
+)
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor, normalize_distributions
 
 
@@ -15,6 +24,8 @@ class HasPosterior(Protocol):
     def posterior(self) -> Posterior:
         """Return the posterior."""
 
+
+CHUNK_ELEMENTS = 1 << 21  # labels that are drawn at once
 
 Belief = Posterior | HasPosterior | ArrayLike
 
@@ -57,6 +68,28 @@ class IndependentPosterior(Posterior):
             joint = (joint.unsqueeze(-1) * self._node[..., other, :].unsqueeze(-2)).flatten(-2)
         return joint
 
+    def _sample(self, number: int, rng: np.random.Generator) -> Sample:
+        return Sample(draw_labels(self._node, number, rng), Sampling("independent", is_exact=True))
+
+
+def draw_labels(probs: Float[Tensor, "nodes classes"], number: int, rng: np.random.Generator) -> Int[Tensor, "n nodes"]:
+    """Draw labels of independent nodes on the CPU, by inversion of the cumulative probabilities in float64.
+
+    A label of probability 0 is never drawn: its interval is empty, and a number that is rounded up to the sum of all
+    probabilities belongs to the last possible label.
+    """
+    p = probs.detach().cpu().double()
+    cumulative = p.cumsum(1)
+    last_possible = p.shape[1] - 1 - (p > 0).flip(1).int().argmax(1)
+    labels = torch.empty(number, len(p), dtype=torch.long)
+    step = max(1, CHUNK_ELEMENTS // max(1, len(p)))
+    for lo in range(0, number, step):
+        chunk = labels[lo : lo + step]
+        uniform = torch.from_numpy(rng.random(chunk.shape)).T.contiguous()
+        found = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        chunk.copy_(torch.minimum(found, last_possible[:, None]).T)
+    return labels
+
 
 def as_posterior(belief: Belief, *, normalize: bool = False) -> Posterior:
     """Convert probabilities (nodes, classes), or an object with ``posterior()``, to a `Posterior`.
@@ -82,10 +115,7 @@ def as_posterior(belief: Belief, *, normalize: bool = False) -> Posterior:
                 f"{_shape_hint(probs.ndim, probs.is_floating_point())}"
             )
         return IndependentPosterior(normalize_distributions(probs, "probs", "row") if normalize else probs)
-    if belief.batch_shape:
-        raise ValueError(
-            f"Expected one posterior, but got a batch of shape {belief.batch_shape}. Select one: posterior[b]."
-        )
+    check_not_batch(belief)
     return belief
 
 

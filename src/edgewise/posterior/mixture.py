@@ -2,11 +2,13 @@
 
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import Convergence, Posterior
+from edgewise.posterior.belief import Convergence, Posterior, Sample, Sampling
+from edgewise.posterior.independent import draw_labels
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 
@@ -74,6 +76,16 @@ class MixturePosterior(Posterior):
             first = (first.unsqueeze(-1) * self._samples[..., other, :].unsqueeze(-2)).flatten(-2)
         last = self._samples[..., nodes[-1], :]
         return _normalize((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
+
+    def _sample(self, number: int, rng: np.random.Generator) -> Sample:
+        """Draw a component of the mixture for each labeling, then its labels."""
+        component = draw_labels(self._weights[None], number, rng).squeeze(1)
+        labels = torch.empty(number, self.num_nodes, dtype=torch.long)
+        chosen, counts = component.unique(return_counts=True)
+        rows_of_chosen = component.argsort(stable=True).split(counts.tolist())
+        for s, rows in zip(chosen.tolist(), rows_of_chosen, strict=True):
+            labels[rows] = draw_labels(self._samples[s], len(rows), rng)
+        return Sample(labels, Sampling("mixture", is_exact=True))
 
 
 def _normalize(p: Float[Tensor, "*shape entries"]) -> Float[Tensor, "*shape entries"]:

@@ -1,15 +1,24 @@
 """Posterior of a pairwise Markov random field: beliefs of nodes and edges from belief propagation."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.conversion import EdgesLike, as_edges
 from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
-from edgewise.posterior.belief import Convergence, Posterior, check_node_shape
+from edgewise.posterior.belief import (
+    ClampingCost,
+    Convergence,
+    Posterior,
+    Sample,
+    check_node_shape,
+    check_not_batch,
+)
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
@@ -26,6 +35,14 @@ class PairwisePosterior(Posterior):
 
     `sum_product` returns this posterior. To build one from given marginals and joints, use `from_joints`.
 
+    The joint of a pair (i, j) that is not an edge is computed by ``joint(pairs, clamp=True)``: one end is clamped to
+    each of its labels, and belief propagation on the field gives P(y_i = l) P(y_j = m | y_i = l). Rows and columns are
+    then scaled to the marginals of both nodes. This is exact on a forest, and an approximation otherwise, which can
+    depend on the end that is clamped. The field is U_i = log b_i - Σ_j μ_{j→i} with the couplings T. If a solver
+    computed the posterior, this is its field. Otherwise the posterior is a fixed point of sum-product on this field,
+    and its exact marginals on a forest. There are no gradients. `clamping_cost` estimates the time, and a
+    `SlowClampingWarning` states it before it is spent if it is above 10 seconds.
+
     Parameters
     ----------
     log_node
@@ -39,6 +56,9 @@ class PairwisePosterior(Posterior):
         T, (1, C, C) shared by all edges, or (E, C, C) oriented as ``edge_index``.
     edge_scale
         Factor (E,) of the coupling of each edge, 1 by default.
+    edge_weight
+        Weight ρ (E,) of each edge in `tree_reweighted`, whose couplings are T / ρ and whose log-beliefs are
+        U_i + Σ_j ρ_ij μ_{j→i}. Default: 1.
     convergence
         Convergence of the solver that computed the beliefs, if any.
 
@@ -61,6 +81,7 @@ class PairwisePosterior(Posterior):
         pairwise: ArrayLike,
         edge_scale: ArrayLike | None = None,
         *,
+        edge_weight: ArrayLike | None = None,
         convergence: Convergence | None = None,
     ):
         super().__init__(convergence)
@@ -73,15 +94,16 @@ class PairwisePosterior(Posterior):
         _check_shape("messages", self._messages, (*batch, 2, edges, classes))
         if self._pairwise.shape != (*batch, 1, classes, classes):
             _check_shape("pairwise", self._pairwise, (*batch, edges, classes, classes))
-        self._edge_scale = None
-        if edge_scale is not None:
-            self._edge_scale = dense_tensor(edge_scale, "edge_scale")
-            _check_shape("edge_scale", self._edge_scale, (*batch, edges))
-        finite = self.node.sum(-1).isfinite().all() & self._messages.isfinite().all()
-        finite &= (self._pairwise < torch.inf).all()
-        if self._edge_scale is not None:
-            finite &= self._edge_scale.isfinite().all()
-        if not bool(finite):
+        self._edge_scale, self._edge_weight = (
+            None if factor is None else dense_tensor(factor, name)
+            for name, factor in (("edge_scale", edge_scale), ("edge_weight", edge_weight))
+        )
+        factors = {"edge_scale": self._edge_scale, "edge_weight": self._edge_weight}
+        self._factors = {name: factor for name, factor in factors.items() if factor is not None}
+        for name, factor in self._factors.items():
+            _check_shape(name, factor, (*batch, edges))
+        finite = [self.node.sum(-1), self._messages, *self._factors.values()]
+        if not (all(_is_finite(tensor) for tensor in finite) and _is_below_infinity(self._pairwise)):
             raise ValueError(
                 "Expected finite messages and at least one possible label for each node, but got NaN or infinity."
             )
@@ -125,6 +147,13 @@ class PairwisePosterior(Posterior):
         return self._edge_index
 
     @property
+    def has_field(self) -> bool:
+        """Whether a solver computed the posterior, so that its beliefs and messages determine the solver's field."""
+        if self.convergence is None:
+            return False
+        return self.convergence.method != "tree-reweighted" or self._edge_weight is not None
+
+    @property
     def messages(self) -> Float[Tensor, "*batch 2 edges classes"]:
         """Messages into the start and into the end of each edge."""
         return self._messages
@@ -133,10 +162,9 @@ class PairwisePosterior(Posterior):
         return f", edges={self._edge_index.shape[1]}"
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return log-beliefs, edges, messages and couplings."""
+        """Return log-beliefs, edges, messages, couplings and their factors."""
         tensors = {"log_node": self._log_node, "edge_index": self._edge_index, "messages": self._messages}
-        scale = {} if self._edge_scale is None else {"edge_scale": self._edge_scale}
-        return {**tensors, "pairwise": self._pairwise, **scale}
+        return {**tensors, "pairwise": self._pairwise, **self._factors}
 
     def _select(self, index: int) -> Posterior:
         selected = {name: tensor[index] for name, tensor in self.tensors().items() if name != "edge_index"}
@@ -151,15 +179,15 @@ class PairwisePosterior(Posterior):
         return EdgeLookup(self._edge_index, self.num_nodes)
 
     @cached_property
-    def _certain(self) -> Bool[Tensor, " nodes"]:
+    def certain(self) -> Bool[Tensor, " nodes"]:
         """Nodes with a single possible label, in any posterior of a batch."""
         certain: Tensor = (self._log_node.detach() > -torch.inf).sum(-1) == 1
         return certain.flatten(0, -2).any(0) if self.batch_shape else certain
 
     @cached_property
-    def _component(self) -> Int[Tensor, " nodes"]:
+    def component(self) -> Int[Tensor, " nodes"]:
         """Connected component of each node, in the graph without the edges of certain nodes."""
-        return connected_components(self._edge_index[:, ~self._certain[self._edge_index].any(0)], self.num_nodes)
+        return connected_components(self._edge_index[:, ~self.certain[self._edge_index].any(0)], self.num_nodes)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         """Return softmax of Σ_i (b_i - messages from other nodes of the set) + Σ couplings within the set."""
@@ -167,8 +195,8 @@ class PairwisePosterior(Posterior):
         unaries = [self._log_node[..., node, :].double() for node in nodes]
         matches = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
         check_connected(nodes, matches)
-        if size > 2 and bool(self._certain[nodes].any()):
-            check_connected_without_certain(nodes, matches, self._certain[nodes], self._component[nodes])
+        if size > 2 and bool(self.certain[nodes].any()):
+            check_connected_without_certain(nodes, matches, self.certain[nodes], self.component[nodes])
         couplings = {}
         for (a, b), (edge, backward) in matches.items():
             into_a, into_b, coupling = self._messages_and_coupling(edge, backward)
@@ -183,6 +211,39 @@ class PairwisePosterior(Posterior):
             total = total + coupling.reshape(*coupling.shape[:-2], *shape)
         log_joint = total.flatten(-size)
         return _clamp_underflow(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
+
+    def _sample(self, number: int, rng: np.random.Generator) -> Sample:
+        from edgewise.inference.field_samples import sample_pairwise
+
+        return sample_pairwise(self, number, rng)
+
+    def _clamping_cost(self, pairs: Int[Tensor, "2 pairs"]) -> ClampingCost:
+        from edgewise.inference.clamping import estimate_cost
+
+        check_not_batch(self)
+        return estimate_cost(self, pairs[:, self._lookup.find(pairs).edge < 0])
+
+    def _clamped_joints(self, pairs: Int[Tensor, "2 pairs"]) -> Float[Tensor, "pairs classes classes"]:
+        check_not_batch(self)
+        is_edge = self._lookup.find(pairs).edge >= 0
+        rest = (~is_edge).nonzero().squeeze(1)
+        joints = self.node.detach().new_empty(pairs.shape[1], self.num_classes, self.num_classes)
+        with torch.no_grad():
+            joints[is_edge] = self._compute_joints(pairs[:, is_edge])
+            for places, chunk in self.clamped_joints(pairs[:, rest]):
+                joints[rest[places]] = chunk
+        return joints
+
+    def clamped_joints(self, pairs: Int[Tensor, "2 pairs"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Compute joints of pairs that are not edges, by clamping.
+
+        Yield chunks as the positions of some pairs and their joints (some, C, C), in the order of the clamped nodes.
+        Before the first one, warn if this takes long.
+        """
+        from edgewise.inference.clamping import iterate_joints
+
+        check_not_batch(self)
+        return iterate_joints(self, pairs)
 
     def _messages_and_coupling(
         self, edge: Int[Tensor, " sets"], backward: Bool[Tensor, " sets"]
@@ -228,6 +289,15 @@ def _check_marginals(node: Tensor, edge_index: Tensor, joints: Tensor) -> None:
             )
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all entries are finite, without a mask of the size of the tensor."""
+    return tensor.numel() == 0 or all(bool(end.isfinite()) for end in tensor.detach().aminmax())
+
+
+def _is_below_infinity(tensor: Tensor) -> bool:
+    return tensor.numel() == 0 or bool(tensor.detach().max() < torch.inf)  # the maximum is NaN if an entry is
+
+
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
     if tensor.shape != expected:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
@@ -241,7 +311,8 @@ def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[tuple[int, int
         problem = f"the pair {tuple(s)} is not an edge" if len(nodes) == 2 else f"no edges connect the nodes {s}"
         raise ValueError(
             f"Expected nodes connected by edges, but {problem}. A pairwise posterior has joints of its edges and of "
-            "connected sets only. For other sets use an IndependentPosterior or a MixturePosterior."
+            "connected sets only. For other pairs use posterior.joint(pairs, clamp=True), for other sets an "
+            "IndependentPosterior or a MixturePosterior."
         )
 
 

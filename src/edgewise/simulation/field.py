@@ -44,6 +44,14 @@ class LabelDistribution:
         """Whether R is zero, so that pairs without an edge are not coupled."""
         return not bool(self.rate.any())
 
+    def gibbs_arrays(self) -> "GibbsArrays":
+        """Return the arrays that compiled Gibbs chains need."""
+        from edgewise.kernels.gibbs_chains import gibbs_arrays
+
+        parts = (self.unary, self.edge_index, self.coupling, self.weight, self.rate)
+        unary, edge_index, coupling, weight, rate = (part.numpy() for part in parts)
+        return gibbs_arrays(unary, edge_index, coupling, weight=weight, rate=rate)
+
     def condition(self, evidence: Mapping[int, int]) -> "LabelDistribution":
         """Return the distribution given the observed labels {node: label}."""
         mrf = PairwiseMRF(self.unary, self.edge_index, self.coupling, evidence=evidence)
@@ -77,18 +85,3 @@ def observed_labels(mask: Tensor, labels: Tensor) -> dict[int, int]:
     """Return {node: label} for the nodes in a mask."""
     nodes = np.flatnonzero(mask.numpy())
     return dict(zip(nodes.tolist(), labels[nodes].tolist(), strict=True))
-
-
-def gibbs_arrays(distribution: LabelDistribution) -> "GibbsArrays":
-    """Convert a label distribution to the arrays that compiled Gibbs chains need."""
-    from edgewise.kernels.gibbs_chains import GibbsArrays
-
-    low, high = distribution.edge_index.numpy()
-    start, end = np.concatenate([low, high]), np.concatenate([high, low])
-    order = np.argsort(start, kind="stable")
-    begin = np.zeros(distribution.num_nodes + 1, dtype=np.int64)
-    begin[1:] = np.bincount(start, minlength=distribution.num_nodes).cumsum()
-    free = (distribution.unary.isfinite().sum(1) > 1).numpy().nonzero()[0]
-    parts = (distribution.unary, distribution.coupling, distribution.weight, distribution.rate)
-    unary, coupling, weight, rate = (np.ascontiguousarray(part.double().numpy()) for part in parts)
-    return GibbsArrays(free, unary, begin, end[order], order % max(1, len(low)), coupling, weight, rate)

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from edgewise.inference.coupled_marginals import fit_to_marginals
+from edgewise.inference.field_samples import MAX_R_HAT
 from edgewise.posterior import PairwisePosterior
-from edgewise.simulation.field import LabelDistribution, gibbs_arrays
+from edgewise.simulation.field import LabelDistribution
 
-MAX_R_HAT = 1.1
 MIN_VARIANCE = 1e-6  # of a probability, above which R-hat takes it into account
 
 
@@ -95,7 +96,6 @@ def assess_chains(
     return TruthReport(False, not advice, chains, sweeps, error, kl_error, r_hat, advice)
 
 
-MAX_FITTING_ITERATIONS = 100
 CLASS_WEIGHT_SWEEPS = 200
 
 
@@ -115,7 +115,7 @@ def gibbs_marginals(
     """
     from edgewise.kernels.gibbs_chains import run_chain, sweep_labels
 
-    arrays, ends, affinity = gibbs_arrays(distribution), distribution.edge_index.numpy(), _affinity(distribution)
+    arrays, ends, affinity = distribution.gibbs_arrays(), distribution.edge_index.numpy(), _affinity(distribution)
     num_chains = len(starts)
     node_sum = np.zeros((num_chains, distribution.num_nodes, distribution.num_classes))
     node_square = np.zeros_like(node_sum)
@@ -132,9 +132,9 @@ def gibbs_marginals(
     variance = torch.from_numpy(node_square) / sweeps - nodes.square()
     report = assess_chains(nodes, variance.clamp(min=0.0), joints, sweeps)
     node = _node_marginals(nodes.mean(0), joints.mean(0), distribution.edge_index)
-    return PairwisePosterior.from_joints(
-        node, distribution.edge_index, _fit_to_marginals(joints.mean(0), node, distribution.edge_index)
-    ), report
+    rows, columns = node[distribution.edge_index]
+    fitted = fit_to_marginals(joints.mean(0), rows, columns)
+    return PairwisePosterior.from_joints(node, distribution.edge_index, fitted), report
 
 
 def gibbs_sample(
@@ -144,7 +144,7 @@ def gibbs_sample(
     from edgewise.kernels.gibbs_chains import sweep_labels
 
     labels = rng.integers(distribution.num_classes, size=distribution.num_nodes)
-    sweep_labels(labels, gibbs_arrays(distribution), num_sweeps, rng)
+    sweep_labels(labels, distribution.gibbs_arrays(), num_sweeps, rng)
     return labels
 
 
@@ -152,7 +152,7 @@ def expected_class_weights(distribution: LabelDistribution) -> Float[Tensor, " c
     """Estimate Σ_i w_i P(y_i = l) with one Gibbs chain that starts at the argmax of the unary potentials."""
     from edgewise.kernels.gibbs_chains import run_chain, sweep_labels
 
-    arrays, rng = gibbs_arrays(distribution), np.random.default_rng(0)
+    arrays, rng = distribution.gibbs_arrays(), np.random.default_rng(0)
     labels = distribution.unary.argmax(1).numpy().copy()
     node_sum, no_edges = np.zeros(distribution.unary.shape), np.zeros((2, 0), dtype=np.int64)
     sweep_labels(labels, arrays, CLASS_WEIGHT_SWEEPS, rng)
@@ -198,16 +198,3 @@ def _node_marginals(
     total.index_add_(0, edge_index[1], joints.sum(1))
     marginals = torch.where(total.sum(1, keepdim=True) > 0, total, node)
     return marginals / marginals.sum(1, keepdim=True)
-
-
-def _fit_to_marginals(
-    joints: Float[Tensor, "edges classes classes"], node: Float[Tensor, "nodes classes"], edge_index: Tensor
-) -> Float[Tensor, "edges classes classes"]:
-    """Scale rows and columns until the joints have the marginals of their ends; odds ratios do not change."""
-    rows, columns = node[edge_index[0]], node[edge_index[1]]
-    for _ in range(MAX_FITTING_ITERATIONS):
-        joints = joints * (rows / joints.sum(2).clamp(min=1e-300)).unsqueeze(2)
-        joints = joints * (columns / joints.sum(1).clamp(min=1e-300)).unsqueeze(1)
-        if not len(joints) or float((joints.sum(2) - rows).abs().max()) < 1e-12:
-            break
-    return joints / joints.sum((1, 2), keepdim=True)

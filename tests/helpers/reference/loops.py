@@ -49,8 +49,11 @@ def product(p, q):
     return [[a * b for b in q] for a in p]
 
 
-def score_distributions(distributions, truths, corrects, n_bins, norm="l1", closed="right"):
-    """Return accuracy, NLL, Brier score and ECE of flat distributions with the given true entries."""
+def score_distributions(distributions, truths, corrects, n_bins, norm="l1", closed="right", predicted=None):
+    """Return accuracy, NLL, Brier score and ECE of flat distributions with the given true entries.
+
+    The confidence is the probability of the entry ``predicted``, by default of the most probable one.
+    """
     n = len(distributions)
     if n == 0:
         return {"count": 0, "accuracy": math.nan, "nll": math.nan, "brier": math.nan, "ece": math.nan}
@@ -60,6 +63,8 @@ def score_distributions(distributions, truths, corrects, n_bins, norm="l1", clos
         for d, t in zip(distributions, truths, strict=True)
     ]
     confidences = [max(d) for d in distributions]
+    if predicted is not None:
+        confidences = [d[entry] for d, entry in zip(distributions, predicted, strict=True)]
     return {
         "count": n,
         "accuracy": sum(corrects) / n,
@@ -69,10 +74,13 @@ def score_distributions(distributions, truths, corrects, n_bins, norm="l1", clos
     }
 
 
-def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="right", choice="both"):
-    """Return the scores of all views. Inputs are nested lists, and joints[i, j] is the joint of a pair (low, high)."""
+def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="right", choice="both", given=None):
+    """Return the scores of all views. Inputs are nested lists, and joints[i, j] is the joint of a pair (low, high).
+
+    ``given`` are predictions. By default the prediction is the most probable label of each node.
+    """
     num_classes = len(probs[0])
-    predicted = [p.index(max(p)) for p in probs]
+    predicted = [p.index(max(p)) for p in probs] if given is None else given
     correct = [predicted[i] == y[i] for i in range(len(probs))]
     nodes = [i for i in range(len(probs)) if mask[i]]
     scored = [(i, j) for i, j in scored_edges(edges, mask, choice) if y[i] >= 0 and y[j] >= 0]
@@ -84,7 +92,8 @@ def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="r
             flat.append([value for row in joint for value in row])
         truths = [y[i] * num_classes + y[j] for i, j in chosen]
         corrects = [correct[i] and correct[j] for i, j in chosen]
-        return score_distributions(flat, truths, corrects, n_bins, norm, closed)
+        entries = None if given is None else [given[i] * num_classes + given[j] for i, j in chosen]
+        return score_distributions(flat, truths, corrects, n_bins, norm, closed, entries)
 
     agree = [(i, j) for i, j in scored if y[i] == y[j]]
     disagree = [(i, j) for i, j in scored if y[i] != y[j]]
@@ -95,7 +104,13 @@ def evaluate(probs, y, edges, mask, joints=None, n_bins=15, norm="l1", closed="r
 
     return {
         "nodewise": score_distributions(
-            [probs[i] for i in nodes], [y[i] for i in nodes], [correct[i] for i in nodes], n_bins, norm, closed
+            [probs[i] for i in nodes],
+            [y[i] for i in nodes],
+            [correct[i] for i in nodes],
+            n_bins,
+            norm,
+            closed,
+            None if given is None else [given[i] for i in nodes],
         ),
         "edgewise": score_edges(scored),
         "agree": score_edges(agree),
