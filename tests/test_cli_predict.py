@@ -116,6 +116,35 @@ def test_integer_ids_stay_integers(saved, tmp_path):
     assert pd.read_parquet(tmp_path / "out.parquet")[["start", "end"]].to_numpy().tolist() == [["007", "7"]]
 
 
+def test_clamp_states_its_cost_and_gives_joints_of_pairs_that_are_no_edges(saved, tmp_path):
+    chain = ew.PairwiseMRF(torch.zeros(5, 2), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]), 2 * torch.eye(2))
+    ew.sum_product(chain)[0].save(tmp_path / "chain.safetensors")
+    (tmp_path / "pairs.csv").write_text("x17,y3\nx17,x20\nz05,x17\n")
+    inputs = ("--probs", tmp_path / "chain.safetensors", "--ids", saved["ids"], "--pairs", tmp_path / "pairs.csv")
+    result = run(*inputs, "--out", tmp_path / "out.csv", "--clamp")
+    assert result.exit_code == 0, result.stderr
+    assert "2 runs" in result.stderr and "1 clamped node," in result.stderr
+    table = pd.read_csv(tmp_path / "out.csv")
+    assert table["method"].tolist() == ["clamping", "belief of the edge", "clamping"]
+    same = [(1 + np.tanh(1) ** distance) / 2 for distance in (2, 1, 4)]
+    assert table["P(same)"].tolist() == pytest.approx(same, abs=1e-4)
+    plain = run(*inputs)
+    assert "product: no edge" in plain.stdout and plain.stderr == ""
+    probs = run("--probs", saved["probs"], "--edges", saved["edges"], "--clamp")
+    assert probs.exit_code == 0 and "No pair needs clamping." in probs.stderr
+
+
+def test_clamp_states_a_long_time_once(saved, tmp_path, monkeypatch):
+    from edgewise.inference import clamping
+
+    monkeypatch.setattr(clamping, "MIN_TIMED_OPERATIONS", 0)
+    monkeypatch.setattr(clamping.Solver, "seconds_per_run", lambda *_: 60.0)
+    chain = ew.PairwiseMRF(torch.zeros(5, 2), torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]]), 2 * torch.eye(2))
+    ew.sum_product(chain)[0].save(tmp_path / "chain.safetensors")
+    result = run("--probs", tmp_path / "chain.safetensors", "--edges", saved["edges"], "--clamp")
+    assert result.exit_code == 0 and result.stderr.count("min") == 1
+
+
 def test_edges_may_hold_ids(saved, tmp_path):
     ids = np.array(["x17", "x20", "y3", "y41", "z05"])
     (tmp_path / "edges.tsv").write_text("\n".join("\t".join(pair) for pair in ids[EDGES.T]))

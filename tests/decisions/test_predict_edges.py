@@ -60,6 +60,32 @@ def test_tree_matches_enumeration_of_all_labelings(num_classes):
     assert "exact" in predictions.convergence or "converged" in predictions.convergence
 
 
+@pytest.mark.parametrize("chunk", [1 << 21, 1])
+def test_clamping_gives_the_joints_of_all_pairs_of_a_tree(chunk, monkeypatch):
+    monkeypatch.setattr(events, "CHUNK_ELEMENTS", chunk)
+    g = np.random.default_rng(0)
+    edges = [(0, 1), (2, 1), (1, 3), (4, 3)]
+    unary, couplings = g.normal(size=(5, 3)), g.normal(size=(4, 3, 3))
+    exact = Enumeration(unary.tolist(), edges, couplings.tolist())
+    mrf = ew.PairwiseMRF(torch.tensor(unary), torch.tensor(edges).T, torch.tensor(couplings))
+    pairs = [(4, 0), (0, 1), (2, 3), (3, 1), (0, 4), (2, 4)]
+    finished = []
+    predictions = predict_edges(
+        ew.sum_product(mrf)[0], pairs, EVENTS, clamp=True, progress=lambda *done: finished.append(done)
+    )
+    nodes = exact.nodes()
+    for row, (i, j) in enumerate(pairs):
+        assert_row(predictions, row, exact.joint([i, j]), (nodes[i].argmax(), nodes[j].argmax()))
+        assert predictions["method"][row] == ("belief of the edge" if row in (1, 3) else "clamping")
+    assert finished == sorted(finished) and finished[-1] == (6, 6)
+
+
+def test_clamping_changes_nothing_for_independent_nodes():
+    probs = random_probs(4, 3)
+    tables = [predict_edges(probs, [(0, 1), (2, 3)], clamp=clamp) for clamp in (False, True)]
+    assert str(tables[0]) == str(tables[1])
+
+
 def test_pair_without_an_mrf_edge_uses_the_product_of_marginals():
     mrf = ew.PairwiseMRF(random_probs(4, 3).log(), torch.tensor([[0, 1], [1, 2]]), torch.eye(3, dtype=torch.float64))
     posterior, _ = ew.sum_product(mrf)

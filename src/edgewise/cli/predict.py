@@ -1,5 +1,6 @@
 """The command edgewise predict."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,6 +105,14 @@ def predict(
         ),
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", min=1, help="Number of most likely pairs of labels to list.")] = 1,
+    clamp: Annotated[
+        bool,
+        typer.Option(
+            "--clamp",
+            help="Compute the joints of pairs that are not edges of a pairwise posterior by clamping one of the two "
+            "nodes. The expected time is printed first.",
+        ),
+    ] = False,
     select: Annotated[
         str | None,
         typer.Option(
@@ -142,6 +151,7 @@ def predict(
     with progress_bar(description="predicting {:,} pairs") as progress:
         from edgewise.decisions import predict_edges
         from edgewise.files.tables import check_table_path
+        from edgewise.posterior import SlowClampingWarning, as_posterior
 
         if out:
             check_table_path(out, "--out")
@@ -149,7 +159,10 @@ def predict(
         node_pairs = nodes.edges(pairs) if pairs else _read_unique_edges(nodes, edges or Path())
         event_names = _split_events(events) or ["same", "both_correct"]
         event_names = [*event_names, select] if select and select not in event_names else event_names
-        with name_files_in_errors(probs=nodes.source, pairs=pairs, edges=edges):
+        with name_files_in_errors(probs=nodes.source, pairs=pairs, edges=edges), warnings.catch_warnings():
+            if clamp:
+                typer.echo(as_posterior(belief).clamping_cost(node_pairs), err=True)
+                warnings.simplefilter("ignore", SlowClampingWarning)  # it would state the cost again
             predictions = predict_edges(
                 belief,
                 node_ids.values[node_pairs] if node_ids else node_pairs,
@@ -157,6 +170,7 @@ def predict(
                 node_ids=node_ids.values if node_ids else None,
                 class_names=class_names.values if class_names else None,
                 top=top,
+                clamp=clamp,
                 progress=progress,
             )
         predictions, lines = selection.apply(predictions, nodes)

@@ -158,7 +158,7 @@ class Group(NamedTuple):
     places: Int[Tensor, " some"] | None = None
 
 
-def joint_methods(posterior: Posterior) -> list[str]:
+def joint_methods(posterior: Posterior, clamp: bool) -> list[str]:
     """Return the names of the methods by which a posterior computes the joint of a pair."""
     if isinstance(posterior, IndependentPosterior):
         return ["product"]
@@ -166,7 +166,7 @@ def joint_methods(posterior: Posterior) -> list[str]:
         samples = posterior.tensors()["samples"].shape[-3]
         return [f"mixture of {samples} sample{'' if samples == 1 else 's'}"]
     if isinstance(posterior, PairwisePosterior):
-        return ["belief of the edge", "product: no edge"]
+        return ["belief of the edge", "clamping" if clamp else "product: no edge"]
     return ["joint"]
 
 
@@ -176,10 +176,13 @@ def pair_beliefs(
     events: Sequence[Event],
     top: int = 1,
     progress: Progress | None = None,
+    *,
+    clamp: bool = False,
 ) -> PairBeliefs:
     """Compute label and event probabilities for pairs of distinct nodes in chunks, and collect them on the CPU.
 
-    Ties between label pairs are broken by the lower label of the first node, then by that of the second.
+    Ties between label pairs are broken by the lower label of the first node, then by that of the second. With
+    ``clamp``, pairs that are not edges of a pairwise posterior come last, because they share clamped nodes.
     """
     posterior, num_pairs = posterior.detach(), pairs.shape[1]
     beliefs = PairBeliefs(
@@ -188,27 +191,48 @@ def pair_beliefs(
         torch.empty(len(events), num_pairs, dtype=torch.float64),
         torch.empty(num_pairs, dtype=torch.int8),
     )
+    finished = 0
+    for rows, method, prediction in _predictions(posterior, pairs, events, top, clamp):
+        labels, label_probability, event_probability = prediction
+        beliefs.labels[:, :, rows] = labels.cpu().int()
+        beliefs.label_probability[:, rows] = label_probability.cpu()
+        beliefs.event_probability[:, rows] = event_probability.clamp(0.0, 1.0).cpu()
+        beliefs.method[rows] = method
+        finished += labels.shape[-1]
+        if progress is not None:
+            progress(finished, num_pairs)
+    return beliefs
+
+
+Rows = Int[Tensor, " some"] | slice
+Prediction = tuple[Tensor, Tensor, Tensor]  # labels (top, 2, pairs), their probability, and that of the events
+
+
+def _predictions(
+    posterior: Posterior, pairs: Int[Tensor, "2 pairs"], events: Sequence[Event], top: int, clamp: bool
+) -> Iterator[tuple[Rows, int, Prediction]]:
+    """Yield the rows of some pairs, the method of their joints, and their predictions."""
     lookup = EdgeLookup(posterior.edge_index, posterior.num_nodes) if isinstance(posterior, PairwisePosterior) else None
-    predicted = posterior.node.argmax(-1)
+    predicted, num_pairs = posterior.node.argmax(-1), pairs.shape[1]
+    no_edge: list[Tensor] = []
     step = max(1, CHUNK_ELEMENTS // _numbers_per_pair(posterior, top))
     for lo in range(0, max(1, num_pairs), step):
         part = slice(lo, min(lo + step, num_pairs))
         chunk = pairs[:, part].to(predicted.device)
         for method, is_product, places in _groups(posterior, lookup, chunk):
-            group, rows = (chunk, part) if places is None else (chunk[:, places], part.start + places.cpu())
+            if places is not None and is_product and clamp:
+                no_edge.append(lo + places)
+                continue
+            group, rows = (chunk, part) if places is None else (chunk[:, places], lo + places.cpu())
             if is_product:
-                labels, label_probability, event_probability = _predict_by_product(posterior, group, events, top)
+                yield rows, method, _predict_by_product(posterior, group, events, top)
             else:
-                labels, label_probability, event_probability = _predict_by_joint(
-                    posterior, group, predicted[group], events, top
-                )
-            beliefs.labels[:, :, rows] = labels.cpu().int()
-            beliefs.label_probability[:, rows] = label_probability.cpu()
-            beliefs.event_probability[:, rows] = event_probability.clamp(0.0, 1.0).cpu()
-            beliefs.method[rows] = method
-        if progress is not None:
-            progress(part.stop, num_pairs)
-    return beliefs
+                yield rows, method, _predict_by_joint(posterior.marginal(group), predicted[group], events, top)
+    if no_edge and isinstance(posterior, PairwisePosterior):
+        rest = torch.cat(no_edge)
+        ends = pairs.to(predicted.device)[:, rest]
+        for places, joint in posterior.clamped_joints(ends):
+            yield rest[places].cpu(), 1, _predict_by_joint(joint, predicted[ends[:, places]], events, top)
 
 
 def _numbers_per_pair(posterior: Posterior, top: int) -> int:
@@ -230,7 +254,7 @@ def _groups(posterior: Posterior, lookup: EdgeLookup | None, pairs: Int[Tensor, 
 
 def _predict_by_product(
     posterior: Posterior, pairs: Int[Tensor, "2 pairs"], events: Sequence[Event], top: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Prediction:
     """Use closed forms for independent nodes. Only the ``top`` most likely labels of each node are multiplied."""
     p, q = (_normalize(posterior.node[nodes].double()) for nodes in pairs)
     candidates = [_top_labels(row, min(top, posterior.num_classes)) for row in (p, q)]
@@ -243,17 +267,15 @@ def _predict_by_product(
 
 
 def _predict_by_joint(
-    posterior: Posterior,
-    pairs: Int[Tensor, "2 pairs"],
+    joint: Float[Tensor, "pairs classes classes"],
     predicted: Int[Tensor, "2 pairs"],
     events: Sequence[Event],
     top: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    flat = _normalize(posterior.marginal(pairs).flatten(1).double())
+) -> Prediction:
+    flat, num_classes = _normalize(joint.flatten(1).double()), joint.shape[-1]
     places, probability = _top_entries(flat, top)
-    labels = torch.stack([places // posterior.num_classes, places % posterior.num_classes])
-    joint = flat.view(-1, posterior.num_classes, posterior.num_classes)
-    of_events = [event.joint_probability(joint, predicted) for event in events]
+    labels = torch.stack([places // num_classes, places % num_classes])
+    of_events = [event.joint_probability(flat.view(joint.shape), predicted) for event in events]
     return labels.permute(2, 0, 1), probability.T, _stack_events(of_events, flat)
 
 

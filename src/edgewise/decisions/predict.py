@@ -99,6 +99,7 @@ def predict_edges(
     node_ids: NameLike | None = None,
     class_names: NameLike | None = None,
     top: int = 1,
+    clamp: bool = False,
     progress: Progress | None = None,
 ) -> EdgePredictions:
     """Predict pairs of nodes: their most likely labels and the probabilities of events.
@@ -107,8 +108,8 @@ def predict_edges(
     ----------
     posterior
         A `Posterior`, anything with ``posterior()``, or probabilities (N, C), whose joints are products. A
-        `PairwisePosterior` has joints for its edges. For other pairs the product of the node marginals is used, and
-        the column ``method`` says so.
+        `PairwisePosterior` has joints for its edges. For other pairs the product of the node marginals is used, unless
+        ``clamp`` is set, and the column ``method`` says so.
     pairs
         An array or nested lists (2, M), like edge_index, a list of M tuples, or any other form that `evaluate` accepts
         for edges. Each pair becomes one row, in this order.
@@ -122,6 +123,9 @@ def predict_edges(
         Text or integers (C,), used in the table and in ``events``. By default 0, …, C - 1.
     top
         The number of most likely label pairs to list.
+    clamp
+        Compute the joints of pairs that are not edges of a `PairwisePosterior` by clamping, which takes a run of belief
+        propagation for each label of a clamped node. ``posterior.clamping_cost(pairs)`` estimates the time.
     progress
         Called with (finished pairs, all pairs) after each chunk.
 
@@ -147,12 +151,12 @@ def predict_edges(
     check_whole_number("top", top, 1, belief.num_classes**2)
     ends = check_pairs(pairs, nodes)
     convergence = _describe_convergence(belief)
-    beliefs = pair_beliefs(belief, ends, checked_events, top, progress)
+    beliefs = pair_beliefs(belief, ends, checked_events, top, progress, clamp=clamp)
     event_probability = zip(checked_events, beliefs.event_probability, strict=True)
     table = {
         **_nodes_and_labels(ends, belief.node.argmax(-1).cpu(), beliefs, nodes, classes),
         **{f"P({event.name})": Column(as_array(p)) for event, p in event_probability},
-        "method": Column(as_array(beliefs.method), np.array(joint_methods(belief), dtype=object)),
+        "method": Column(as_array(beliefs.method), np.array(joint_methods(belief, clamp), dtype=object)),
         "convergence": constant_column(convergence, ends.shape[1]),
     }
     return EdgePredictions(table, convergence, checked_events, belief.node.detach(), ends)
