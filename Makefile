@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
-.PHONY: help install demo test test-slow check docs bench data clean
+.PHONY: help install demo test test-slow check docs bench bench-uai data clean
 help:
 	@echo "make install    create the virtual environment .venv with the command .venv/bin/edgewise"
 	@echo "make demo       train the paper's four models on Cora; print their scores, draw reliability diagrams in out/demo"
@@ -14,6 +14,7 @@ help:
 	@echo "make check      run ruff, mypy and import-linter"
 	@echo "make docs       build the documentation in out/site (start at out/site/index.html)"
 	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md"
+	@echo "make bench-uai  measure the errors of inference on the instances in the folder UAI=..., and update docs/inference-errors.md"
 	@echo "make data       rebuild the bundled datasets from their source archive"
 
 # Install the exact version of torch first, so that pip takes a CPU build where PIP_FIND_LINKS or PIP_INDEX_URL offers one.
@@ -67,6 +68,11 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/models.py --page docs/speed.md
 	$(BIN)/python benchmarks/sweep.py --page docs/speed.md
 	$(BIN)/python benchmarks/report.py --page docs/speed.md
+
+# The instances are not part of the project: docs/inference-errors.md says where to find them.
+bench-uai: $(VENV)/.bench
+	@test -n "$(UAI)" || { echo "Expected the folder of the instances: make bench-uai UAI=folder"; exit 1; }
+	$(BIN)/python benchmarks/uai.py "$(UAI)" --page docs/inference-errors.md
 
 data: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check unearth

@@ -5,7 +5,8 @@
     python benchmarks/inference.py --page docs/speed.md
 
 All times are measured in one process and are the best of a few repeats, without compilation. The time of one sweep is
-the difference between a call with several sweeps and a call with one, so the setup of a call does not count.
+the difference between a call with several sweeps and a call with few, divided by the number of sweeps. The rest of a
+call is its setup.
 """
 
 import argparse
@@ -26,13 +27,12 @@ import edgewise as ew
 
 @dataclass(frozen=True)
 class Case:
-    """A graph with random potentials, and the number of sweeps of its longest call."""
+    """A graph with random potentials."""
 
     name: str
     edge_index: Tensor
     num_nodes: int
     num_classes: int
-    sweeps: int
 
     def potentials(self) -> tuple[Tensor, Tensor, Tensor]:
         """Draw unaries, a symmetric coupling matrix, and a scale for each edge."""
@@ -41,20 +41,31 @@ class Case:
         pairwise = 0.2 * torch.randn(self.num_classes, self.num_classes, generator=g)
         return unary, pairwise + pairwise.T, torch.rand(self.edge_index.shape[1], generator=g)
 
+    def matrices(self) -> Tensor:
+        """Draw a coupling matrix for each edge."""
+        shape = (self.edge_index.shape[1], self.num_classes, self.num_classes)
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1)).mul_(0.3)
+
 
 @dataclass
 class CaseResult:
-    """Milliseconds per sweep by row of the table, and formatted peak memory, of one case."""
+    """Milliseconds per sweep by row of the table, setup in sweeps by coupling, and formatted peak memory of a case."""
 
     case: Case
     milliseconds: dict[str, float]
+    setup: dict[str, float]
     memory: str = ""
 
 
 ROWS = {
     "one coupling for all edges": ["edgewise, shared coupling"],
     "coupling scaled per edge": ["edgewise, scaled per edge"],
-    "the same sweep with (E, C, C) tensors: shared, scaled": ["direct, shared coupling", "direct, scaled per edge"],
+    "a matrix per edge": ["edgewise, matrix per edge"],
+    "the same sweep with (E, C, C) tensors: shared, scaled, matrix": [
+        "direct, shared coupling",
+        "direct, scaled per edge",
+        "direct, matrix per edge",
+    ],
     "PGMax, shared": ["PGMax, shared"],
     "copy of the messages: in place, into new memory": ["copy of the messages", "copy into new memory"],
 }
@@ -63,8 +74,10 @@ ROWS = {
 def as_table(results: Sequence[CaseResult]) -> str:
     """Format the times of one sweep as a Markdown table."""
     rows = [[name, *(_cell(result, parts) for result in results)] for name, parts in ROWS.items()]
+    setups = (", ".join(f"{sweeps:.1f}" for sweeps in result.setup.values()) for result in results)
+    setup = ["once per call, in sweeps: shared, scaled, matrix", *setups]
     memory = ["peak memory of a call: edgewise, (E, C, C) tensors", *(result.memory for result in results)]
-    return speed_page.table(["ms per sweep", *(result.case.name for result in results)], [*rows, memory])
+    return speed_page.table(["ms per sweep", *(result.case.name for result in results)], [*rows, setup, memory])
 
 
 def _cell(result: CaseResult, parts: Sequence[str]) -> str:
@@ -90,17 +103,17 @@ def make_case(letter: str) -> Case:
     if letter == "a":
         data = ew.load_dataset("pubmed")
         once = data.edge_index[:, data.edge_index[0] < data.edge_index[1]]
-        return Case("Pubmed, C = 3", once, int(data.num_nodes), 3, 100)
+        return Case("Pubmed, C = 3", once, int(data.num_nodes), 3)
     if letter == "b":
-        return Case("10⁶ edges, power law, C = 10", power_law(100_000, 1_000_000), 100_000, 10, 100)
-    return Case("10⁷ edges, power law, C = 5", power_law(1_000_000, 10_000_000), 1_000_000, 5, 100)
+        return Case("10⁶ edges, power law, C = 10", power_law(100_000, 1_000_000), 100_000, 10)
+    return Case("10⁷ edges, power law, C = 5", power_law(1_000_000, 10_000_000), 1_000_000, 5)
 
 
 def direct(unary: Tensor, edge_index: Tensor, pairwise: Tensor, scale: Tensor | None, sweeps: int) -> Tensor:
     """Return the node beliefs by the definition, with (E, C, C) tensors."""
     start, end = edge_index
     coupling = pairwise if scale is None else scale[:, None, None] * pairwise
-    into_start, into_end = torch.zeros(2, edge_index.shape[1], unary.shape[1])
+    into_start, into_end = unary.new_zeros(2, edge_index.shape[1], unary.shape[1])
     for _ in range(sweeps):
         total = unary.index_add(0, start, into_start).index_add(0, end, into_end)
         at_start, at_end = total[start] - into_start, total[end] - into_end
@@ -110,22 +123,24 @@ def direct(unary: Tensor, edge_index: Tensor, pairwise: Tensor, scale: Tensor | 
     return unary.index_add(0, start, into_start).index_add(0, end, into_end).softmax(-1)
 
 
-def per_sweep(run: Callable[[int], object], few: int, many: int, repeats: int) -> float:
-    """Return the seconds of one sweep, from the difference between a call with many sweeps and one with few."""
-    best = []
-    for num in (few, many):
-        run(num)
-        seconds = []
-        for _ in range(repeats):
+def split_call(run: Callable[[int], object], few: int, many: int, repeats: int) -> tuple[float, float]:
+    """Return the seconds of one sweep and of the rest of a call, from calls with few and with many sweeps.
+
+    The calls alternate, so that a change of the machine's speed affects both.
+    """
+    seconds: dict[int, list[float]] = {few: [], many: []}
+    run(few)
+    for _ in range(repeats):
+        for num, measured in seconds.items():
             begin = perf_counter()
             run(num)
-            seconds.append(perf_counter() - begin)
-        best.append(min(seconds))
-    return (best[1] - best[0]) / (many - few)
+            measured.append(perf_counter() - begin)
+    sweep = (min(seconds[many]) - min(seconds[few])) / (many - few)
+    return sweep, min(seconds[few]) - few * sweep
 
 
 def run_sweeps(mrf: ew.PairwiseMRF, sweeps: int) -> ew.PairwisePosterior:
-    return ew.sum_product(mrf, max_sweeps=sweeps, tolerance=0.0)[0]
+    return ew.sum_product(mrf, max_sweeps=sweeps, damping=0.0, tolerance=0.0)[0]
 
 
 def compare(case: Case) -> CaseResult:
@@ -140,24 +155,30 @@ def compare(case: Case) -> CaseResult:
     copy, clone = measure(lambda: target.copy_(messages), 9).seconds, measure(messages.clone, 9).seconds
     small, huge = edges.shape[1] < 10**5, edges.shape[1] > 5 * 10**6
     few, many = (20, 120) if small else (1, 4 if huge else 11)
-    ours, result = 1.0, CaseResult(case, {})
+    ours, result = 1.0, CaseResult(case, {}, {})
 
     def row(name: str, seconds: float) -> None:
         result.milliseconds[name.partition(" (")[0]] = 1e3 * seconds
         ratios = f"{seconds / ours:11.2f}{seconds / copy:10.1f}{seconds / clone:11.1f}"
         print(f"  {name:34}{1e3 * seconds:10.2f}{ratios}", flush=True)
 
-    for name, factor in (("shared coupling", None), ("scaled per edge", scale)):
-        mrf = ew.PairwiseMRF(unary, edges, pairwise, edge_scale=factor)
-        difference = (run_sweeps(mrf, 1).node - direct(unary, edges, pairwise, factor, 1)).abs().max()
-        assert float(difference) < 1e-3, difference  # float32 sums over the neighbors of hubs
-        ours = per_sweep(partial(run_sweeps, mrf), few, many, 1 if huge else 3)
+    for name in ("shared coupling", "scaled per edge", "matrix per edge"):
+        coupling = case.matrices() if name == "matrix per edge" else pairwise
+        factor = scale if name == "scaled per edge" else None
+        mrf = ew.PairwiseMRF(unary, edges, coupling, edge_scale=factor)
+        if not huge:
+            factor_64 = None if factor is None else factor.double()
+            expected = direct(unary.double(), edges, coupling.double(), factor_64, 1)
+            torch.testing.assert_close(run_sweeps(mrf, 1).node.double(), expected, atol=1e-4, rtol=0)
+        ours, setup = split_call(partial(run_sweeps, mrf), few, many, 3 if huge else 7)
+        result.setup[name] = setup / ours
         row(f"edgewise, {name}", ours)
-        rival = partial(direct, unary, edges, pairwise, factor)
-        row(f"direct, {name}", per_sweep(rival, 1, 11 if small else 2 if huge else 3, 1 if huge else 2))
-        if factor is None and pgmax_rival.is_installed() and not huge:
+        print(f"  {'once per call':34}{1e3 * setup:10.2f}{setup / ours:11.2f}", flush=True)
+        rival = partial(direct, unary, edges, coupling, factor)
+        row(f"direct, {name}", split_call(rival, 1, 11 if small else 2 if huge else 3, 1 if huge else 3)[0])
+        if name == "shared coupling" and pgmax_rival.is_installed() and not huge:
             run, seconds = pgmax_rival.pgmax_runner(unary, edges, pairwise)
-            row(f"PGMax, shared (built in {seconds:.0f} s)", per_sweep(run, 2, 42 if small else 12, 3))
+            row(f"PGMax, shared (built in {seconds:.0f} s)", split_call(run, 2, 42 if small else 12, 3)[0])
     row("copy of the messages", copy)
     row("copy into new memory", clone)
     mrf = ew.PairwiseMRF(unary, edges, pairwise)
@@ -167,13 +188,10 @@ def compare(case: Case) -> CaseResult:
     )
     result.memory = f"{one.peak_bytes / GIB:.2f}, {one_direct.peak_bytes / GIB:.2f} GiB"
     print(f"  peak memory of a call: edgewise, direct: {result.memory}")
-    begin = perf_counter()
-    _, convergence = ew.sum_product(mrf, max_sweeps=case.sweeps, tolerance=0.0)  # ends early once nothing changes
-    print(
-        f"  a call with one sweep {1e3 * one.seconds:.0f} ms, with {convergence.sweeps} sweeps "
-        f"{perf_counter() - begin:.2f} s",
-        flush=True,
-    )
+    if not huge:
+        begin = perf_counter()
+        _, convergence = ew.sum_product(mrf)
+        print(f"  until convergence, {convergence.sweeps} sweeps: {perf_counter() - begin:.2f} s", flush=True)
     return result
 
 
