@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=choices, help="measure only these")
     parser.add_argument("--redo", nargs="+", choices=choices, help="measure only these, also if they are finished")
     parser.add_argument("--instances", nargs="+", metavar="NAME", help="measure only these")
-    parser.add_argument("--seconds", type=float, default=120.0, help="time limit of a run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit of a run")
     parser.add_argument("--memory", type=int, default=12, metavar="GIB", help="memory limit of a run")
     parser.add_argument("--results", type=Path, default=Path("out/uai.jsonl"), help="file of finished runs")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the tables to this page")
