@@ -29,18 +29,17 @@ WRONG = 0.1  # largest error of a marginal that counts as wrong, and the disagre
 MAX_ROUNDING = 1e-5  # published marginals have six digits
 
 
-def write(page: Path, results: Iterable[Run], seconds: float, memory: int) -> None:
+def write(page: Path, results: Iterable[Run]) -> None:
     """Write all tables to the page."""
     runs = {(run["instance"], run["method"]): run for run in results}
-    limits = {"time": f"> {seconds:g} s", "memory": f"> {memory} GiB", "refused": "refused"}
     packages = [name for rival, name in uai_rivals.PACKAGES.items() if uai_rivals.is_installed(rival)]
     where = environment("edgewise", "torch", "numba", *packages)
     sections = {
         "verdicts": verdicts_table(runs),
         "summary": f"{summary_table(runs)}\n\n{where}, one thread.",
-        "exact": exact_table(runs, limits),
-        "approximate": approximate_tables(runs, limits),
-        "labelings": labelings_table(runs, limits),
+        "exact": exact_table(runs),
+        "approximate": approximate_tables(runs),
+        "labelings": labelings_table(runs),
     }
     for name, text in sections.items():
         speed_page.replace_section(page, name, text)
@@ -110,7 +109,7 @@ def _summary_row(tried: Sequence[Run]) -> list[str]:
     return [*cells, *map(str, counts)]
 
 
-def exact_table(runs: Runs, limits: Mapping[str, str]) -> str:
+def exact_table(runs: Runs) -> str:
     """Format one row for each instance: the junction tree, and the seconds of other exact libraries."""
     head = ["", "nodes, edges, labels", "width", "largest error", "log₁₀ Z error", "seconds", "memory"]
     head += [f"{rival}, seconds" for rival in EXACT_RIVALS]
@@ -120,17 +119,17 @@ def exact_table(runs: Runs, limits: Mapping[str, str]) -> str:
             run = runs.get((name, "exact_marginals"))
             if run is None:
                 continue
-            cells = ["–", limits.get(run["status"], run["status"]), "–", "–", "–"]
+            cells = ["–", problem(run), "–", "–", "–"]
             if run["status"] == "ok":
                 errors = probability(run["max_error"]), logarithm(run["log10_z_error"])
                 memory = f"{run['peak_bytes'] / GIB:.1f} GiB"
-                cells = [str(run["width"]), *errors, seconds_cell(run, limits), memory]
-            rivals = [seconds_cell(runs.get((name, rival)), limits) for rival in EXACT_RIVALS]
+                cells = [str(run["width"]), *errors, seconds_cell(run), memory]
+            rivals = [seconds_cell(runs.get((name, rival))) for rival in EXACT_RIVALS]
             rows.append([name, f"{run['nodes']}, {run['edges']:,}, {run['labels']}", *cells, *rivals])
     return speed_page.table(head, rows)
 
 
-def approximate_tables(runs: Runs, limits: Mapping[str, str]) -> str:
+def approximate_tables(runs: Runs) -> str:
     """Format one table for each family, with one row for each instance and approximate method."""
     head = ["", "method", "mean error", "largest error", "log₁₀ Z error", "seconds", "verdict"]
     parts = []
@@ -140,7 +139,7 @@ def approximate_tables(runs: Runs, limits: Mapping[str, str]) -> str:
             tried = [method for method in APPROXIMATE if (name, method) in runs]
             for method in tried:
                 run = runs[name, method]
-                cells = ["–", "–", "–", limits.get(run["status"], "–"), verdict(run)]
+                cells = ["–", "–", "–", problem(run), verdict(run)]
                 if run["status"] == "ok":
                     errors = probability(run["mean_error"]), probability(run["max_error"])
                     log_z = logarithm(run["log10_z_error"]) if "log10_z_error" in run else "–"
@@ -150,7 +149,7 @@ def approximate_tables(runs: Runs, limits: Mapping[str, str]) -> str:
     return "\n\n".join(parts)
 
 
-def labelings_table(runs: Runs, limits: Mapping[str, str]) -> str:
+def labelings_table(runs: Runs) -> str:
     """Format one row for each instance: the scores of the labelings of `map_labels` and toulbar2."""
     head = ["", "score of toulbar2", "`map_labels` minus toulbar2", "method", "seconds", "toulbar2, seconds"]
     rows = []
@@ -163,7 +162,7 @@ def labelings_table(runs: Runs, limits: Mapping[str, str]) -> str:
             if ours["status"] == theirs["status"] == "ok":
                 difference = ours["score"] - theirs["score"]
                 cells = [f"{theirs['score']:.3f}", "0.000" if abs(difference) < 5e-4 else f"{difference:+.3f}"]
-            rows.append([name, *cells, ours.get("solver", "–"), *(seconds_cell(run, limits) for run in (ours, theirs))])
+            rows.append([name, *cells, ours.get("solver", "–"), *(seconds_cell(run) for run in (ours, theirs))])
     return speed_page.table(head, rows)
 
 
@@ -181,12 +180,21 @@ def verdict(run: Run) -> str:
     return f"**warns**: {text}" if run["warns"] else text
 
 
-def seconds_cell(run: Run | None, limits: Mapping[str, str]) -> str:
+def problem(run: Run) -> str:
+    """Return why a run has no result: the exceeded limit of time or memory, "refused" or "failed"."""
+    if run["status"] == "time":
+        return f"> {run['seconds']:g} s"
+    if run["status"] == "memory":
+        return f"> {run['memory']} GiB"
+    return "refused" if run["status"] == "refused" else "failed"
+
+
+def seconds_cell(run: Run | None) -> str:
     """Format the seconds of a run, or why it has none. An exact run with an error is marked."""
     if run is None:
         return "–"
     if run["status"] != "ok":
-        return limits.get(run["status"], "failed")
+        return problem(run)
     text = short(run["seconds"])
     return f"{text}, wrong by {run['max_error']:.2g}" if run.get("max_error", 0.0) > MAX_ROUNDING else text
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import edgewise as ew
 from edgewise.inference import exact_marginals, field_samples, junction_tree, max_product, sum_product, tree_reweighted
-from edgewise.inference.junction_tree import NoExactInference
+from edgewise.inference.elimination_order import NoExactInference
 from edgewise.inference.messages import field_of
 from helpers.random_fields import (
     KINDS,

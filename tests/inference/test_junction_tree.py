@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.inference import ExactPosterior, PairwiseMRF, exact_marginals, map_labels, sum_product
-from edgewise.inference.junction_tree import (
-    JunctionTree,
+from edgewise.inference.elimination_order import (
     NoExactInference,
-    eliminate,
     elimination_order,
     feasible_order,
     follow_order,
@@ -22,6 +20,7 @@ from edgewise.inference.junction_tree import (
     neighbor_sets,
     plan_storage,
 )
+from edgewise.inference.junction_tree import JunctionTree, eliminate
 from edgewise.posterior import Posterior
 from helpers.random_fields import (
     KINDS,
@@ -146,7 +145,7 @@ def test_messages_that_are_computed_again_give_equal_results(kind, monkeypatch):
         return node, joint, log_z, labels, tree.draw(pool, uniform), tree.draw(pool, uniform), joint_of_last
 
     expected = solve()
-    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 4 * order.total)
+    monkeypatch.setattr("edgewise.inference.elimination_order.MAX_MESSAGE_BYTES", 4 * order.total)
     assert len(plan_storage(order, order.total // 2).segments) > 2
     for ours, theirs in zip(solve(), expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -330,7 +329,7 @@ def test_map_labels_of_a_wide_graph_are_a_local_optimum():
 
 
 def test_improved_labels_have_no_better_neighbor(monkeypatch):
-    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 0)
+    monkeypatch.setattr("edgewise.inference.elimination_order.MAX_MESSAGE_BYTES", 0)
     for seed in range(20):
         g = generator(seed)
         inputs = random_mrf_inputs(random_graph(7, 15, g), 7, 3, g, kind="per edge", coupling_std=2.0)

@@ -115,7 +115,7 @@ def test_infer_uses_sum_product_on_a_wide_graph():
 
 
 def refuse_exact_inference(monkeypatch):
-    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 0)
+    monkeypatch.setattr("edgewise.inference.elimination_order.MAX_MESSAGE_BYTES", 0)
     monkeypatch.setattr("edgewise.inference.exact.MIN_ELIMINATION_ELEMENTS", 0)
 
 

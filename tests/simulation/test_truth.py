@@ -129,7 +129,7 @@ def test_gibbs_chains_replace_exact_inference_only_if_there_are_too_many_labelin
     """Other errors of exact inference are raised."""
     loop = tiny_graph("mrf", "regular", 0)
     monkeypatch.setattr("edgewise.inference.exact.MIN_ELIMINATION_ELEMENTS", 1)
-    monkeypatch.setattr("edgewise.inference.junction_tree.MAX_MESSAGE_BYTES", 1)
+    monkeypatch.setattr("edgewise.inference.elimination_order.MAX_MESSAGE_BYTES", 1)
     assert str(loop.truth(sweeps=10, burn_in=0)[1]) != "exact"
 
     def broken(mrf):

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.data.edges import forms_forest, spanning_forest
+from edgewise.inference.elimination_order import NoExactInference, feasible_order
 from edgewise.inference.exact import forest_messages, is_forest, root_forest, undecided_edges
-from edgewise.inference.junction_tree import NoExactInference, feasible_order, sample_by_elimination
+from edgewise.inference.junction_tree import sample_by_elimination
 from edgewise.inference.messages import field_of, posterior_from_messages
 from edgewise.inference.mrf import PairwiseMRF
 from edgewise.posterior import PairwisePosterior, Sample, Sampling

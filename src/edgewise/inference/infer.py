@@ -10,9 +10,10 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgewise.inference.elimination_order import NoExactInference, feasible_order
 from edgewise.inference.exact import exact_marginals
 from edgewise.inference.fixed_point import ELIMINATION
-from edgewise.inference.junction_tree import JunctionTree, NoExactInference, batch_items, feasible_order
+from edgewise.inference.junction_tree import JunctionTree, batch_items
 from edgewise.inference.mrf import PairwiseMRF, check_mrf
 from edgewise.inference.propagation import check_marginals, max_product, sum_product
 from edgewise.inference.tree_reweighted import tree_reweighted

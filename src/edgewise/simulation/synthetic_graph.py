@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgewise.conversion import as_mask
 from edgewise.inference import PairwiseMRF, exact_marginals
-from edgewise.inference.junction_tree import NoExactInference
+from edgewise.inference.elimination_order import NoExactInference
 from edgewise.posterior import Posterior
 from edgewise.simulation.field import LabelDistribution, observed_labels
 from edgewise.simulation.gibbs import EXACT, TruthReport, expected_class_weights, gibbs_marginals
