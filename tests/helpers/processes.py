@@ -15,7 +15,7 @@ from threading import Timer
 import psutil
 
 TESTS = Path(__file__).parents[1]
-HANG_SECONDS = 600  # a process that runs longer is assumed to hang, and is killed
+HANG_SECONDS = 1500  # a process that runs longer is assumed to hang, and is killed
 SESSION_VARIABLE = "EDGEWISE_TEST_SESSION"  # inherited by all processes that a test session starts
 PR_SET_PDEATHSIG = 1
 
