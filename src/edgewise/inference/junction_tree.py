@@ -71,6 +71,7 @@ class JunctionTree:
         )
         self._constants = [*highest, *np.broadcast_to(highest_coupling, mrf.num_edges)]
         self.labels = [np.flatnonzero(row > -np.inf) for row in unary]
+        self._first_label = [0, *itertools.accumulate(map(len, self.labels))]  # potentials of each node in the pool
         self._position = {node: k for k, node in enumerate(order.nodes)}
         self._storage = plan_storage(order)
         self.buckets, self._tables = self._plan_buckets(unary)
@@ -90,9 +91,8 @@ class JunctionTree:
 
         mrf, order, labels, position = self.mrf, self.order, self.labels, self._position
         num_labels = [len(row) for row in labels]
-        first_label = np.concatenate([[0], np.cumsum(num_labels)])
-        inputs = [[_Input(int(first_label[node]), -1, {})] for node in order.nodes]
-        tables, place = [unary[i, row] for i, row in enumerate(labels)], int(first_label[-1])
+        inputs = [[_Input(self._first_label[node], -1, {})] for node in order.nodes]
+        tables, place = [unary[i, row] for i, row in enumerate(labels)], self._first_label[-1]
         for e, (i, j) in enumerate(mrf.edge_index.T.tolist()):
             table = self._couplings[e if len(self._couplings) > 1 else 0][labels[i][:, None], labels[j]]
             first, second = self._sort_ends(i, j)
@@ -141,19 +141,29 @@ class JunctionTree:
         buckets = Buckets(*(np.asarray(parts[name], np.int64) for name in Buckets._fields))
         return buckets, np.concatenate(tables) if tables else np.empty(0)
 
-    def messages(self, maximum: bool = False) -> tuple[Array, Array]:
+    def messages(self, maximum: bool = False, evidence: Mapping[int, int] | None = None) -> tuple[Array, Array]:
         """Return the pool of potentials and messages after the pass up, and the shift of each message.
 
         The pool holds the messages that are kept and those of the last segment. The sum of the shifts is log Z
-        of the shifted potentials, or with ``maximum`` their largest score of a labeling.
+        of the shifted potentials, or with ``maximum`` their largest score of a labeling. With ``evidence``, only
+        labelings with these possible labels of some nodes count.
         """
         from edgewise.kernels.clique_tables import pass_up
 
         pool, shifts = np.empty(len(self._tables) + self._storage.size), np.empty(len(self.order.nodes))
         pool[: len(self._tables)] = self._tables
+        for node, label in (evidence or {}).items():
+            place = self._first_label[node]
+            pool[place : place + len(self.labels[node])][self.labels[node] != label] = -np.inf
         for start, stop in itertools.pairwise(self._storage.segments):
             pass_up(pool, self.buckets, np.arange(start, stop), maximum, shifts)
         return pool, shifts
+
+    def log_partition(self, evidence: Mapping[int, int]) -> float:
+        """Return log Z of all labelings with the given labels of some nodes, -inf if one of these is impossible."""
+        if any(label not in self.labels[node] for node, label in evidence.items()):
+            return -math.inf
+        return math.fsum([*self.messages(evidence=evidence)[1], *self._constants])
 
     def _segments_backward(self, pool: Array, maximum: bool) -> Iterator[tuple[int, int]]:
         """Return the range of buckets of each segment, from the last to the first, with its messages in the pool."""
@@ -315,6 +325,20 @@ class ExactPosterior(Posterior):
         for s in rest.nonzero().squeeze(1).tolist():
             joints[..., s, :] = self._joint_of(nodes[:, s].tolist())
         return joints
+
+    @cached_property
+    def _trees(self) -> list[JunctionTree]:
+        return [JunctionTree(item, self._order) for item in batch_items(self._mrf.detach())]
+
+    def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
+        """Return log Z of the labelings with the labels of each set, minus log Z of all labelings."""
+        if len(nodes) == 1:
+            return self._node[..., nodes[0], labels[0]].double().log()
+        columns = zip(nodes.T.tolist(), labels.T.tolist(), strict=True)
+        evidence = [{}, *(dict(zip(*column, strict=True)) for column in columns)]
+        log_z = torch.tensor([list(map(tree.log_partition, evidence)) for tree in self._trees], dtype=torch.float64)
+        log_probs = (log_z[:, 1:] - log_z[:, :1]).clamp(max=0.0)
+        return log_probs.reshape(*self.batch_shape, nodes.shape[1]).to(nodes.device)
 
     def _sample(self, number: int, rng: np.random.Generator) -> Sample:
         return sample_by_elimination(self._mrf.detach(), self._order, number, rng)

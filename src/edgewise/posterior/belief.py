@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, as_edges, as_node_sets
+from edgewise.conversion import EdgesLike, as_columns, as_edges, as_node_sets
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.representation import shorten
-from edgewise.validation import ArrayLike, check_seed, check_whole_number
+from edgewise.validation import ArrayLike, as_tensor, check_integers, check_seed, check_whole_number
 
 
 @dataclass(frozen=True, repr=False)
@@ -366,6 +366,67 @@ class Posterior(ABC):
             for lo in range(0, num_sets, step):
                 joints[..., lo : lo + step, :] = self._joints(nodes[:, lo : lo + step])
         return joints.view(*joints.shape[:-1], *[self.num_classes] * size)
+
+    def log_prob(self, nodes: ArrayLike, labels: ArrayLike) -> Float[Tensor, "*batch sets"]:
+        """Return log P(y_i = label of i for all i in S) of each set S, in float64, and -inf for impossible labels.
+
+        It equals the logarithm of an entry of `marginal`, without the other C^k - 1 entries, so that sets may be
+        larger. There is no limit for independent nodes, mixtures and `exact_marginals`. For a `PairwisePosterior` the
+        graph inside a set must have a small width, as in most graphs. `describe_sets` tells what is left out.
+
+        Parameters
+        ----------
+        nodes
+            Node sets (k, M), as in `marginal`.
+        labels
+            Their labels (k, M).
+
+        Examples
+        --------
+        >>> from edgewise.posterior import IndependentPosterior
+        >>> coins = IndependentPosterior(torch.full((9, 2), 0.5))
+        >>> coins.log_prob(torch.arange(9)[:, None], torch.zeros(9, 1, dtype=torch.long))  # -9 log 2
+        tensor([-6.2383], dtype=torch.float64)
+        """
+        sets = as_node_sets(nodes, self.num_nodes, self.node.device)
+        columns = as_tensor(as_columns(labels, self.num_nodes, "labels", size=None), "labels")
+        chosen = check_integers(columns, "labels").long().to(sets.device)
+        if chosen.shape != sets.shape or bool(((chosen < 0) | (chosen >= self.num_classes)).any()):
+            values = f" with values from {int(chosen.min())} to {int(chosen.max())}" if chosen.numel() else ""
+            raise ValueError(
+                f"Expected labels from 0 to {self.num_classes - 1} in the shape of nodes, {tuple(sets.shape)}, but got "
+                f"shape {tuple(chosen.shape)}{values}. For labels y of all nodes pass y[nodes]."
+            )
+        step = max(1, CHUNK_ELEMENTS // (len(sets) * self._num_numbers * max(1, math.prod(self.batch_shape))))
+        parts = zip(sets.split(step, dim=1), chosen.split(step, dim=1), strict=True)
+        return torch.cat([self._log_probs(*part) for part in parts], dim=-1)
+
+    @property
+    def _num_numbers(self) -> int:
+        """Number of temporary numbers per node of a set that `_log_probs` allocates."""
+        return self.num_classes
+
+    def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
+        """Return the log-probabilities of the labels of a chunk of sets, by default from their joints."""
+        joints = self._compute_joints(nodes).double().flatten(-len(nodes))
+        entry = torch.zeros_like(labels[0])
+        for row in labels:
+            entry = entry * self.num_classes + row
+        return joints.gather(-1, entry.expand(joints.shape[:-1]).unsqueeze(-1)).squeeze(-1).log()
+
+    def describe_sets(self, nodes: ArrayLike) -> str:
+        """Return how `log_prob` computes the probabilities of node sets (k, M), and what it ignores.
+
+        Examples
+        --------
+        >>> from edgewise.posterior import IndependentPosterior
+        >>> IndependentPosterior(torch.full((4, 2), 0.5)).describe_sets(torch.tensor([[0], [1]]))
+        'product of marginals'
+        """
+        return self._describe_sets(as_node_sets(nodes, self.num_nodes, self.node.device))
+
+    def _describe_sets(self, nodes: Int[Tensor, "set sets"]) -> str:
+        return "exact"
 
     def save(self, path: Path | str, *, calibrator: str | None = None) -> None:
         """Write the posterior to a safetensors file, with the name of the calibrator that made it, if any."""

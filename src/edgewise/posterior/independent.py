@@ -68,6 +68,12 @@ class IndependentPosterior(Posterior):
             joint = (joint.unsqueeze(-1) * self._node[..., other, :].unsqueeze(-2)).flatten(-2)
         return joint
 
+    def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
+        return self._node[..., nodes, labels].double().log().sum(-2)
+
+    def _describe_sets(self, nodes: Int[Tensor, "set sets"]) -> str:
+        return "product of marginals"
+
     def _sample(self, number: int, rng: np.random.Generator) -> Sample:
         return Sample(draw_labels(self._node, number, rng), Sampling("independent", is_exact=True))
 

@@ -77,6 +77,25 @@ class MixturePosterior(Posterior):
         last = self._samples[..., nodes[-1], :]
         return _normalize((first.movedim(-3, -1) @ last.transpose(-3, -2)).flatten(-2))
 
+    @property
+    def _num_numbers(self) -> int:
+        return 2 * self._samples.shape[-3]
+
+    def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
+        """Return log Σ_s w_s Π_i p_s(y_i), normalized: rounding moves the sum over all labels from 1."""
+        log_weights = self._weights.double().log().unsqueeze(-1)
+        chosen = self._samples[..., nodes, labels].double().log().sum(-2)
+        return (log_weights + chosen).logsumexp(-2) - (log_weights + self._log_row_sums[..., nodes].sum(-2)).logsumexp(
+            -2
+        )
+
+    @cached_property
+    def _log_row_sums(self) -> Float[Tensor, "*batch samples nodes"]:
+        return self._samples.sum(-1, dtype=torch.float64).log()
+
+    def _describe_sets(self, nodes: Int[Tensor, "set sets"]) -> str:
+        return f"mixture of {self._samples.shape[-3]:,} samples"
+
     def _sample(self, number: int, rng: np.random.Generator) -> Sample:
         """Draw a component of the mixture for each labeling, then its labels."""
         component = draw_labels(self._weights[None], number, rng).squeeze(1)

@@ -1,5 +1,6 @@
 """Posterior of a pairwise Markov random field: beliefs of nodes and edges from belief propagation."""
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import combinations
@@ -10,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.conversion import EdgesLike, as_edges
-from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
+from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components, forms_forest
 from edgewise.posterior.belief import (
+    CHUNK_ELEMENTS,
     ClampingCost,
     Convergence,
     Posterior,
@@ -19,9 +21,11 @@ from edgewise.posterior.belief import (
     check_node_shape,
     check_not_batch,
 )
+from edgewise.posterior.set_elimination import Pair, elimination_scopes, log_partition
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
+MAX_TABLE_ENTRIES = 1 << 24  # of elimination inside a set: 128 MiB
 
 
 class PairwisePosterior(Posterior):
@@ -192,25 +196,88 @@ class PairwisePosterior(Posterior):
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
         """Return softmax of Σ_i (b_i - messages from other nodes of the set) + Σ couplings within the set."""
         size = len(nodes)
-        unaries = [self._log_node[..., node, :].double() for node in nodes]
-        matches = {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(size), 2)}
+        matches = self._find_edges(nodes)
         check_connected(nodes, matches)
         if size > 2 and bool(self.certain[nodes].any()):
             check_connected_without_certain(nodes, matches, self.certain[nodes], self.component[nodes])
-        couplings = {}
-        for (a, b), (edge, backward) in matches.items():
-            into_a, into_b, coupling = self._messages_and_coupling(edge, backward)
-            unaries[a], unaries[b] = unaries[a] - into_a, unaries[b] - into_b
-            couplings[a, b] = coupling
+        unaries, couplings = self._set_potentials(nodes, matches)
         total = torch.zeros((), dtype=torch.float64, device=nodes.device)
         for a, unary in enumerate(unaries):
-            unary = unary - unary.amax(-1, keepdim=True)
             total = total + unary.reshape(*unary.shape[:-1], *(self.num_classes if k == a else 1 for k in range(size)))
         for (a, b), coupling in couplings.items():
             shape = (self.num_classes if k in (a, b) else 1 for k in range(size))
             total = total + coupling.reshape(*coupling.shape[:-2], *shape)
         log_joint = total.flatten(-size)
         return _clamp_underflow(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
+
+    def _find_edges(self, nodes: Int[Tensor, "set sets"]) -> dict[Pair, EdgeMatch]:
+        """Return the edges between each two places of the sets."""
+        return {pair: self._lookup.find(nodes[list(pair)]) for pair in combinations(range(len(nodes)), 2)}
+
+    def _set_potentials(
+        self, nodes: Int[Tensor, "set sets"], matches: dict[Pair, EdgeMatch]
+    ) -> tuple[list[Float[Tensor, "*b sets c"]], dict[Pair, Float[Tensor, "*b couplings c c"]]]:
+        """Return the log-belief of each node without messages from the set, up to a constant, and the couplings."""
+        unaries = [self._log_node[..., node, :].double() for node in nodes]
+        couplings = {}
+        for (a, b), (edge, backward) in matches.items():
+            into_a, into_b, couplings[a, b] = self._messages_and_coupling(edge, backward)
+            unaries[a], unaries[b] = unaries[a] - into_a, unaries[b] - into_b
+        return [unary - unary.amax(-1, keepdim=True) for unary in unaries], couplings
+
+    @property
+    def _num_numbers(self) -> int:
+        return 4 * self.num_classes
+
+    def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
+        """Return log-probabilities as in `_joints`. Parts of a set that its edges do not connect are independent.
+
+        Sets with edges between the same places are computed together.
+        """
+        matches = self._find_edges(nodes)
+        no_edge = torch.zeros_like(nodes[0], dtype=torch.bool)
+        is_edge = torch.stack([no_edge, *(edge >= 0 for edge, _ in matches.values())])
+        patterns, pattern_of_set, counts = is_edge.unique(dim=1, return_inverse=True, return_counts=True)
+        log_probs = torch.empty(*self.batch_shape, nodes.shape[1], dtype=torch.float64, device=nodes.device)
+        for pattern, sets in zip(patterns.T, pattern_of_set.argsort().split(counts.tolist()), strict=True):
+            links = [pair for pair, linked in zip(matches, pattern[1:].tolist(), strict=True) if linked]
+            scopes = elimination_scopes(len(nodes), links)
+            entries = self.num_classes ** max(map(len, scopes))
+            _check_entries(entries, nodes[:, sets])
+            for part in sets.split(max(1, CHUNK_ELEMENTS // (entries * max(1, math.prod(self.batch_shape))))):
+                edges = {pair: EdgeMatch(*(column[part] for column in matches[pair])) for pair in links}
+                log_probs[..., part] = self._log_probs_of(nodes[:, part], labels[:, part], edges, scopes)
+        return log_probs
+
+    def _log_probs_of(
+        self,
+        nodes: Int[Tensor, "set sets"],
+        labels: Int[Tensor, "set sets"],
+        edges: dict[Pair, EdgeMatch],
+        scopes: list[tuple[int, ...]],
+    ) -> Float[Tensor, "*b sets"]:
+        """Return the log-potentials of the labels, normalized, of sets with edges between the same places."""
+        unaries, couplings = self._set_potentials(nodes, edges)
+        score = -log_partition(unaries, couplings, scopes)
+        for unary, row in zip(unaries, labels, strict=True):
+            score = score + unary.gather(-1, row.expand(unary.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+        each = torch.arange(nodes.shape[1], device=nodes.device)
+        for (a, b), coupling in couplings.items():
+            entries = coupling.expand(*coupling.shape[:-3], len(each), -1, -1)
+            score = score + entries[..., each, labels[a], labels[b]]
+        return score.clamp(max=0.0)
+
+    def _describe_sets(self, nodes: Int[Tensor, "set sets"]) -> str:
+        if len(nodes) == 1:
+            return "marginals"
+        unknown = connected_outside_only(nodes, self._find_edges(nodes), self.certain[nodes], self.component[nodes])
+        number = int(unknown.sum())
+        if number:
+            parts = f"{number:,} of {nodes.shape[1]:,} sets have parts that these do not connect, taken as independent"
+            return f"edges inside the set only; {parts}"
+        between_uncertain = self._edge_index[:, ~self.certain[self._edge_index].any(0)]
+        is_forest = forms_forest(between_uncertain, self.num_nodes)
+        return "edges inside the set, exact on a forest" if is_forest else "edges inside the set only"
 
     def _sample(self, number: int, rng: np.random.Generator) -> Sample:
         from edgewise.inference.field_samples import sample_pairwise
@@ -303,7 +370,7 @@ def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
 
 
-def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[tuple[int, int], EdgeMatch]) -> None:
+def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[Pair, EdgeMatch]) -> None:
     """Raise ValueError for sets that edges do not connect: the dependence between their components is unknown."""
     disconnected = ~_reachable(nodes, {pair: edge >= 0 for pair, (edge, _) in matches.items()}).flatten(1).all(1)
     if bool(disconnected.any()):
@@ -318,15 +385,12 @@ def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[tuple[int, int
 
 def check_connected_without_certain(
     nodes: Int[Tensor, "set sets"],
-    matches: dict[tuple[int, int], EdgeMatch],
+    matches: dict[Pair, EdgeMatch],
     certain: Bool[Tensor, "set sets"],
     component: Int[Tensor, "set sets"],
 ) -> None:
     """Raise ValueError for sets connected only through a certain node whose parts depend on each other elsewhere."""
-    links = {(a, b): (edge >= 0) & ~certain[a] & ~certain[b] for (a, b), (edge, _) in matches.items()}
-    fixed, components = certain.T, component.T
-    independent = fixed[:, :, None] | fixed[:, None, :] | (components[:, :, None] != components[:, None, :])
-    unknown = ~(_reachable(nodes, links) | independent).flatten(1).all(1)
+    unknown = connected_outside_only(nodes, matches, certain, component)
     if bool(unknown.any()):
         s = nodes[:, int(unknown.nonzero()[0])].tolist()
         raise ValueError(
@@ -335,8 +399,32 @@ def check_connected_without_certain(
         )
 
 
+def connected_outside_only(
+    nodes: Int[Tensor, "set sets"],
+    matches: dict[Pair, EdgeMatch],
+    certain: Bool[Tensor, "set sets"],
+    component: Int[Tensor, "set sets"],
+) -> Bool[Tensor, " sets"]:
+    """Return which sets have parts that depend on each other, but only along paths outside the set."""
+    links = {(a, b): (edge >= 0) & ~certain[a] & ~certain[b] for (a, b), (edge, _) in matches.items()}
+    fixed, components = certain.T, component.T
+    independent = fixed[:, :, None] | fixed[:, None, :] | (components[:, :, None] != components[:, None, :])
+    return ~(_reachable(nodes, links) | independent).flatten(1).all(1)
+
+
+def _check_entries(entries: int, sets: Int[Tensor, "set sets"]) -> None:
+    """Raise ValueError if elimination in sets with the same edges needs too large a table."""
+    if entries > MAX_TABLE_ENTRIES:
+        shown = sets[:, 0].tolist()
+        raise ValueError(
+            f"Expected sets whose elimination takes a table of at most {MAX_TABLE_ENTRIES} entries, but the edges "
+            f"between the nodes {str(shown[:6])[1:-1]}{', …' if len(shown) > 6 else ''} need {entries:.2g}. Pass "
+            "smaller sets, or sets with fewer edges between their nodes."
+        )
+
+
 def _reachable(
-    nodes: Int[Tensor, "set sets"], links: dict[tuple[int, int], Bool[Tensor, " sets"]]
+    nodes: Int[Tensor, "set sets"], links: dict[Pair, Bool[Tensor, " sets"]]
 ) -> Bool[Tensor, "sets set set"]:
     """Return which nodes of a set are connected by links within the set (Warshall's algorithm)."""
     size, num_sets = nodes.shape
