@@ -40,7 +40,9 @@ from .inference import write_uai as write_uai
 from .metrics import METRICS as METRICS
 from .metrics import VIEWS as VIEWS
 from .metrics import Evaluation as Evaluation
+from .metrics import JointNLL as JointNLL
 from .metrics import evaluate as evaluate
+from .metrics import joint_nll as joint_nll
 from .metrics.module import GraphCalibration as GraphCalibration
 from .models.epfgnn import EPFGNN as EPFGNN
 from .models.fitted import Fitted as Fitted
@@ -52,6 +54,7 @@ from .models.seeds import Seeds as Seeds
 from .models.training import Epoch as Epoch
 from .models.training import History as History
 from .models.wrap import wrap as wrap
+from .plots import plot_joint_nll as plot_joint_nll
 from .plots import plot_reliability as plot_reliability
 from .plots import plot_risk_coverage as plot_risk_coverage
 from .posterior import Convergence as Convergence

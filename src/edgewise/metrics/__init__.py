@@ -5,6 +5,7 @@
 
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
+from edgewise.metrics.joint_nll import JointNLL, SetScores, joint_nll
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
@@ -14,8 +15,11 @@ __all__ = [
     "Evaluation",
     "EventScores",
     "Interval",
+    "JointNLL",
     "KIndex",
     "Reliability",
+    "SetScores",
     "ViewScores",
     "evaluate",
+    "joint_nll",
 ]

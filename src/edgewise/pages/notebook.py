@@ -1,8 +1,9 @@
-"""What a notebook shows: a small table and diagrams of an evaluation, of pairs, of a curve, of a fit or of a solver.
+"""What a notebook shows: a small table and diagrams of scores, of pairs, of a curve, of a fit or of a solver.
 
 Colors are those of the notebook, light or dark. There is no script and no style sheet, and text is escaped.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +11,8 @@ from markupsafe import Markup
 
 from edgewise.decisions.edge_predictions import EdgePredictions, format_cell
 from edgewise.decisions.risk_coverage import RiskCoverage
-from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.evaluation import Evaluation, Interval
+from edgewise.metrics.joint_nll import JointNLL
 from edgewise.metrics.sums import VIEWS
 from edgewise.models.fitted import Fitted
 from edgewise.models.training import History
@@ -96,6 +98,28 @@ def risk_coverage_html(curves: Mapping[str, RiskCoverage]) -> str:
     chart = line_chart(lines, "risk against coverage", "coverage", x_format=".0%", y_format=".0%")
     note = "Risk: the error rate of the most confident elements. Coverage: their fraction."
     return _show(_table(header, rows), _side_by_side([("Risk", chart)] if lines else []), _note(note))
+
+
+def joint_nll_html(result: JointNLL) -> str:
+    """Return the joint NLL per node and its gain of each size, and a diagram of the NLL of joint and product."""
+
+    def cell(value: float, interval: Interval) -> str:
+        return f"{number(value, 4)} [{number(interval.low, 4)}, {number(interval.high, 4)}]"
+
+    header = ("nodes per set", "sets", "NLL per node", "gain over marginals", "how")
+    rows = [
+        [f"{row.size}", f"{row.count:,}", cell(row.nll_per_node, row.nll_interval), cell(row.gain, row.gain_interval)]
+        for row in result.rows
+    ]
+    notes = [row.note for row in result.rows]
+    drawn = sorted((row for row in result.rows if math.isfinite(row.nll_per_node)), key=lambda row: row.size)
+    sizes, nll = np.array([float(row.size) for row in drawn]), np.array([row.nll_per_node for row in drawn])
+    product = nll + np.array([row.gain for row in drawn])
+    curves = [Curve("joint", sizes, nll), Curve("product of the marginals", sizes, product, OVER)]
+    chart = line_chart(curves, "NLL per node", "nodes per set", y_format=".2g") if len(drawn) > 1 else None
+    table = _table(header, [[*row, note] for row, note in zip(rows, notes, strict=True)], [False] * 4 + [True])
+    text = f"Sampler: {result.sampler}. In nats, with {result.confidence_level:.0%} intervals."
+    return _show(table, _side_by_side([("NLL per node", chart)] if chart else []), _note(text))
 
 
 def history_html(history: History) -> str:
