@@ -115,8 +115,8 @@ class JointNLL:
 
     def to_dict(self) -> dict[str, object]:
         """Return all results as plain dicts, lists and numbers."""
-        options = {"sampler": self.sampler, "num_sets": self.num_sets, "seed": self.seed}
-        options["confidence_level"] = self.confidence_level
+        names = ("sampler", "num_sets", "seed", "confidence_level")
+        options = {name: getattr(self, name) for name in names}
         return {"rows": [row.to_dict() for row in self.rows], "options": options}
 
     def to_frame(self) -> "pd.DataFrame":

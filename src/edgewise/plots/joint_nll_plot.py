@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -72,7 +72,7 @@ def plot_joint_nll(
         bounds = np.array([(value[r] - part.low, part.high - value[r]) for r, part in enumerate(intervals)]).reshape(
             -1, 2
         )
-        style = {"color": color, "marker": overlay_marker(k), "markersize": 4, "linewidth": 1.4}
+        style: dict[str, Any] = {"color": color, "marker": overlay_marker(k), "markersize": 4, "linewidth": 1.4}
         ax.errorbar(size, value, yerr=bounds.T, elinewidth=0.9, capsize=2, label=name, **style)
         if quantity == "nll_per_node":
             product = value + np.array([row.gain for row in rows])

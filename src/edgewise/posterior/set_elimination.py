@@ -39,8 +39,8 @@ def log_partition(
 
     There is a coupling for each linked pair of places, one for each set or one for all.
     """
-    factors = [((place,), unary) for place, unary in enumerate(unaries)]
-    factors += [(pair, coupling) for pair, coupling in couplings.items()]
+    factors: list[tuple[tuple[int, ...], Tensor]] = [((place,), unary) for place, unary in enumerate(unaries)]
+    factors += couplings.items()
     constant = torch.zeros((), dtype=torch.float64, device=unaries[0].device)
     for scope in scopes:
         entering = [_align(table, places, scope) for places, table in factors if scope[-1] in places]
