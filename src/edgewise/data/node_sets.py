@@ -63,7 +63,7 @@ class NodeSetSampler:
                 sets.append(nodes)
             elif num_failures == MAX_FAILURES or num_attempts == num_sets * MAX_ATTEMPTS:
                 break
-        return torch.tensor(sets, dtype=torch.long).reshape(len(sets), size).T
+        return torch.tensor(sets, dtype=torch.long).reshape(len(sets), size).T.contiguous()
 
     def _starts(self, size: int) -> list[int]:
         """Return the nodes that a set may start from: in a component, and for cliques with neighbors, for its size."""

@@ -24,6 +24,7 @@ from edgewise.files.tables import data_frame
 from edgewise.metrics.evaluation import Interval
 from edgewise.metrics.scoring_input import check_scoring_input
 from edgewise.posterior import Belief, Posterior, as_posterior
+from edgewise.posterior.independent import sum_rows
 from edgewise.representation import shorten
 from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
@@ -273,7 +274,7 @@ def _score_sets(
         return SetScores(size, 0, math.nan, nothing, math.nan, nothing, "no sets of this size")
     labels = y[sets].long()
     joint = posterior.log_prob(sets, labels)
-    marginals = posterior.log_prob(sets.reshape(1, -1), labels.reshape(1, -1)).reshape(size, count).sum(0)
+    marginals = sum_rows(posterior.log_prob(sets.reshape(1, -1), labels.reshape(1, -1)).reshape(size, count))
     both_impossible = (joint == -math.inf) & (marginals == -math.inf)
     nll, gain = -joint / size, torch.where(both_impossible, 0.0, (joint - marginals) / size)
     intervals = (mean_interval(scores, sets, len(y), confidence_level) for scores in (nll, gain))

@@ -12,7 +12,15 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import MaxNLocator
 
 from edgewise.metrics.joint_nll import JointNLL
-from edgewise.plots.style import GRAY, legend_entries, overlay_color, overlay_marker, room_to_the_right, wrap_text
+from edgewise.plots.style import (
+    GRAY,
+    draw_legend_below,
+    legend_entries,
+    overlay_color,
+    overlay_marker,
+    room_to_the_right,
+    wrap_text,
+)
 from edgewise.validation import check_option
 
 Quantity = Literal["nll_per_node", "gain"]
@@ -59,6 +67,7 @@ def plot_joint_nll(
     check_option("quantity", quantity, get_args(Quantity))
     named = {"joint": results} if isinstance(results, JointNLL) else results
     _check_results(named)
+    is_new = ax is None
     if ax is None:
         fig, ax = plt.subplots(figsize=(4.8, 3.4), layout="constrained")
     else:
@@ -87,10 +96,13 @@ def plot_joint_nll(
     ax.set_xlabel(f"nodes per set ({', '.join(samplers)})")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
-    entries = legend_entries([ax])
-    labels = sorted(entries, key=lambda label: label == PRODUCT)  # the last one
-    handles = [entries[label] for label in labels]
-    ax.legend(handles, labels, prop=FontProperties(size="small"), loc="best", edgecolor="none", framealpha=0.7)
+    font = FontProperties(size="small")
+    found = legend_entries([ax])
+    entries = {label: found[label] for label in (*named, PRODUCT) if label in found}
+    if is_new:
+        draw_legend_below(fig, ax, font, entries)
+    else:
+        ax.legend(entries.values(), entries, prop=font, loc="best", edgecolor="none", framealpha=0.7)
     if title is not None:
         bold = FontProperties(size="medium", weight="bold")
         ax.set_title("\n".join(wrap_text(title, 0.92 * room_to_the_right(ax), bold)), loc="left", fontproperties=bold)

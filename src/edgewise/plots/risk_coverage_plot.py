@@ -9,11 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.ticker import PercentFormatter
-from matplotlib.transforms import ScaledTranslation
 
 from edgewise.decisions import RiskCoverage, Selective
 from edgewise.plots.reliability_panels import MIN_BIN_COUNT
-from edgewise.plots.style import GRAY, overlay_color, room_to_the_right, wrap_text
+from edgewise.plots.style import GRAY, draw_legend_below, overlay_color, room_to_the_right, wrap_text
 
 Points = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
@@ -79,23 +78,13 @@ def plot_risk_coverage(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0 if highest > 0.05 else None))
     ax.spines[["top", "right"]].set_visible(False)
     if is_new:
-        _draw_legend_below(fig, ax, font)
+        draw_legend_below(fig, ax, font)
     else:
         ax.legend(prop=font, loc="best", edgecolor="none", framealpha=0.7)
     if title is not None:
         bold = FontProperties(size="medium", weight="bold")
         ax.set_title("\n".join(wrap_text(title, 0.92 * room_to_the_right(ax), bold)), loc="left", fontproperties=bold)
     return fig, ax
-
-
-def _draw_legend_below(fig: Figure, ax: Axes, font: FontProperties) -> None:
-    """Draw the legend below the label of the x axis, and make the figure higher by its height."""
-    below = ax.transAxes + ScaledTranslation(0, -3.4 * plt.rcParams["font.size"] / 72, fig.dpi_scale_trans)
-    legend = ax.legend(
-        prop=font, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0, frameon=False
-    )
-    num_lines = sum(text.get_text().count("\n") + 1 for text in legend.get_texts())
-    fig.set_figheight(fig.get_figheight() + 1.5 * num_lines * font.get_size_in_points() / 72)
 
 
 def _named(curves: Selective | Mapping[str, RiskCoverage] | RiskCoverage) -> Mapping[str, RiskCoverage]:

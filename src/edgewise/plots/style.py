@@ -2,14 +2,17 @@
 
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb, to_rgba
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
+from matplotlib.transforms import ScaledTranslation
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 ORANGE, VERMILION, PURPLE = "#E69F00", "#D55E00", "#CC79A7"
@@ -49,6 +52,16 @@ def background(ax: Axes) -> tuple[float, float, float]:
 def legend_entries(axes: Iterable[Axes]) -> dict[str, Artist]:
     """Return a legend handle for each label in the axes. The last one wins if a label occurs several times."""
     return {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+
+
+def draw_legend_below(fig: Figure, ax: Axes, font: FontProperties, entries: Mapping[str, Artist] | None = None) -> None:
+    """Draw the legend below the label of the x axis, and make the figure higher by its height."""
+    below = ax.transAxes + ScaledTranslation(0, -3.4 * plt.rcParams["font.size"] / 72, fig.dpi_scale_trans)
+    shown = legend_entries([ax]) if entries is None else entries
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0, 0), "bbox_transform": below}
+    legend = ax.legend(list(shown.values()), list(shown), prop=font, borderaxespad=0, frameon=False, **place)
+    num_lines = sum(text.get_text().count("\n") + 1 for text in legend.get_texts())
+    fig.set_figheight(fig.get_figheight() + 1.5 * num_lines * font.get_size_in_points() / 72)
 
 
 def wrap_text(text: str, width: float, font: FontProperties) -> list[str]:
