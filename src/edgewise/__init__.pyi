@@ -39,7 +39,9 @@ from .inference import tree_reweighted as tree_reweighted
 from .inference import write_uai as write_uai
 from .metrics import METRICS as METRICS
 from .metrics import VIEWS as VIEWS
+from .metrics import Comparison as Comparison
 from .metrics import Evaluation as Evaluation
+from .metrics import compare as compare
 from .metrics import evaluate as evaluate
 from .metrics.module import GraphCalibration as GraphCalibration
 from .models.epfgnn import EPFGNN as EPFGNN

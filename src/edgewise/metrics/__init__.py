@@ -3,19 +3,24 @@
 `edgewise.metrics.module.GraphCalibration` is not imported here, because torchmetrics takes two seconds to import.
 """
 
+from edgewise.metrics.compare import compare
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
+from edgewise.metrics.model_comparison import Comparison, Difference
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
 __all__ = [
     "METRICS",
     "VIEWS",
+    "Comparison",
+    "Difference",
     "Evaluation",
     "EventScores",
     "Interval",
     "KIndex",
     "Reliability",
     "ViewScores",
+    "compare",
     "evaluate",
 ]

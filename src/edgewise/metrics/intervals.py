@@ -20,7 +20,7 @@ factor √3, on a graph where few edges share nodes. On graphs with hubs the sha
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -49,7 +49,7 @@ class _View(NamedTuple):
     nodes: Int[Tensor, "ends elements"]
 
 
-class _WeightedSums(NamedTuple):
+class WeightedSums(NamedTuple):
     """Weighted sums of the elements of a view: of each bin, and of all elements."""
 
     count: Float[Tensor, "resamples bins"]
@@ -71,6 +71,13 @@ class _WeightedSums(NamedTuple):
         total, count = self.count.sum(1, keepdim=True), self.count.clamp(min=1)
         weight = {"l1": total, "l2": (count * total).sqrt(), "max": torch.where(total > 0, count, math.nan)}[norm]
         return (self.correct - self.confidence) / weight
+
+
+class Resampled(NamedTuple):
+    """Weighted sums of a view: of all elements with weight 1, and of the resamples."""
+
+    observed: WeightedSums
+    resampled: WeightedSums
 
 
 def node_resampling_intervals(
@@ -106,6 +113,41 @@ def node_resampling_intervals(
     }
 
 
+def resample_models(
+    models: Sequence[Mapping[str, ViewElements]],
+    boundaries: Sequence[Mapping[str, Float[Tensor, " limits"]]],
+    mask: Bool[Tensor, " nodes"],
+    binning: Binning,
+    n_resamples: int,
+    seed: int,
+) -> list[dict[str, Resampled]]:
+    """Compute the weighted sums of each view of several models, with the same resamples of nodes for all."""
+    views = [
+        {
+            view: _View(view_elements, bin_index(view_elements.confidence, binning, limits[view]), nodes)
+            for view, (view_elements, nodes) in elements.items()
+        }
+        for elements, limits in zip(models, boundaries, strict=True)
+    ]
+    population = mask.clone()
+    population[models[0]["edgewise"].nodes.flatten()] = True
+    observed = population.double().unsqueeze(0)
+    draws: list[list[dict[str, WeightedSums]]] = [[] for _ in models]
+    for weights in _draw_weights(population, n_resamples, seed):
+        for of_model, draws_of_model in zip(views, draws, strict=True):
+            draws_of_model.append({name: _weighted_sums(v, weights, binning.n_bins) for name, v in of_model.items()})
+    return [
+        {
+            name: Resampled(
+                _weighted_sums(view, observed, binning.n_bins),
+                WeightedSums(*map(torch.cat, zip(*(part[name] for part in draws_of_model), strict=True))),
+            )
+            for name, view in of_model.items()
+        }
+        for of_model, draws_of_model in zip(views, draws, strict=True)
+    ]
+
+
 def _draw_weights(
     population: Bool[Tensor, " nodes"], n_resamples: int, seed: int
 ) -> Iterator[Float[Tensor, "resamples nodes"]]:
@@ -123,8 +165,9 @@ def _draw_weights(
         yield weights
 
 
-def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> _WeightedSums:
+def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> WeightedSums:
     """Compute weighted sums, weights (resamples, elements) times terms (elements, sums)."""
+    weights = weights.to(view.bins.device)
     sums = weights.new_zeros(len(weights), 3 * n_bins + 3)
     step = max(1, CHUNK_ELEMENTS // max(len(weights), 3 * n_bins + 3))
     for lo in range(0, len(view.bins), step):
@@ -132,11 +175,11 @@ def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bin
         columns = _columns(Elements(*(column[part] for column in view.elements)), view.bins[part], n_bins)
         sums += weights[:, view.nodes[:, part]].prod(1) @ columns
     sums = sums.cpu()
-    return _WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
+    return WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
 
 
 def _lower_errors(
-    resampled: _WeightedSums, observed: _WeightedSums, norm: Norm
+    resampled: WeightedSums, observed: WeightedSums, norm: Norm
 ) -> Float[Tensor, " resamples"]:
     """Return λ‖g‖ of each resample, for the smallest λ >= 0 with ‖λg + e‖ >= ‖g‖, where e are its gaps minus g.
 
