@@ -15,6 +15,7 @@ from edgewise.metrics.scores import METRICS
 from edgewise.plots.style import GRAY, legend_entries, overlay_color, overlay_marker, wrap_text
 
 ROW_INCHES, MODEL_INCHES = 0.2, 0.12  # heights of a view, and of each model in it
+TICK_INCHES = 0.55  # width for the label of a tick
 
 
 def plot_differences(
@@ -40,6 +41,7 @@ def plot_differences(
         fig = axes[0].figure.figure if isinstance(axes[0].figure, SubFigure) else axes[0].figure
     for metric, panel in zip(METRICS, axes, strict=True):
         _draw_panel(panel, metric, [row for row in rows if row.metric == metric], views, comparison.models)
+        panel.set_title(_panel_title(comparison, metric), loc="left", fontsize="medium", fontweight="bold")
     axes[0].set_yticks(range(len(views)), [view.replace("_", " ") for view in views])
     for panel in axes:
         panel.set_ylim(len(views) - 0.5, -0.5)
@@ -55,6 +57,16 @@ def plot_differences(
 def _caption(comparison: Comparison) -> str:
     minuend = comparison.models[0] if len(comparison.models) == 1 else "model"
     return f"{minuend} − {comparison.reference}, with {100 * comparison.confidence_level:g}% intervals"
+
+
+def _panel_title(comparison: Comparison, metric: str) -> str:
+    norm = comparison.evaluations[comparison.reference].options["norm"]
+    name = METRIC_WORDS.get(metric, metric)
+    return f"{name} ({norm})" if metric == "ece" and norm != "l1" else name
+
+
+def _width(ax: Axes) -> float:
+    return float(ax.get_position(original=True).width * ax.figure.bbox.width / ax.figure.dpi)
 
 
 def _draw_panel(
@@ -74,9 +86,8 @@ def _draw_panel(
             fill = color if one.excludes_zero else ax.get_facecolor()
             ax.plot([one.value], [place], marker, color=color, markersize=4.5, markerfacecolor=fill, zorder=3)
     better = "higher" if metric in HIGHER_IS_BETTER else "lower"
-    ax.set_title(METRIC_WORDS.get(metric, metric), loc="left", fontsize="medium", fontweight="bold")
     ax.set_xlabel(f"{better} is better", fontsize="small")
-    ax.xaxis.set_major_locator(MaxNLocator(3, symmetric=False))
+    ax.xaxis.set_major_locator(MaxNLocator(int(np.clip(_width(ax) / TICK_INCHES, 2, 5))))
     ax.tick_params(axis="x", labelsize="small")
     ax.tick_params(axis="y", length=0)
     ax.margins(x=0.08)
