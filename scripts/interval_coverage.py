@@ -64,9 +64,10 @@ def draw(options: Mapping[str, object], seed: int) -> Draw:
 
 
 def true_differences(options: Mapping[str, object], num_draws: int = NUM_TRUTH_DRAWS) -> dict[Score, float]:
-    """Return differences of scores over many draws. The sums of all draws are added, so calibration errors have no bias.
+    """Return differences of scores over many draws.
 
-    Scores of models of the same quality do not differ.
+    The sums of all draws are added, so calibration errors have almost no bias. Scores of models of the same quality do
+    not differ.
     """
     totals: dict[str, ew.Evaluation] = {}
     for seed in range(DRAW_SEED, DRAW_SEED + num_draws):
@@ -102,8 +103,7 @@ def table(num_draws: int = 200, n_resamples: int = 300) -> str:
     lines = [header, ["---"] * len(header)]
     for name, options in GRAPHS.items():
         found = coverage(options, true_differences(options), num_draws, n_resamples)
-        for model in MODELS:
-            lines.append([name, model, *(f"{100 * found[model, *score]:.0f}" for score in SCORES)])
+        lines += [[name, model, *(f"{100 * found[model, *score]:.0f}" for score in SCORES)] for model in MODELS]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -923,7 +923,10 @@ def test_compare_gives_the_numbers_of_python(two_files: tuple[list[Path], list[s
     assert result.stdout == f"{expected}\n", result.stderr
     written = json.loads(out.read_text())
     one = expected.differences["flat"]["edgewise"]["nll"]
-    assert written["differences"]["flat"]["edgewise"]["nll"] == {"difference": one.value, "interval": [one.low, one.high]}
+    assert written["differences"]["flat"]["edgewise"]["nll"] == {
+        "difference": one.value,
+        "interval": [one.low, one.high],
+    }
     assert written["files"]["models"] == {"probs": str(probs), "flat": str(flat)}
     assert plot.stat().st_size > 0
     named = run("compare", f"a={probs}", f"b={flat}", *others, *shared)

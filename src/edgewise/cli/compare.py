@@ -29,7 +29,7 @@ COMPARE_HELP = f"""Compare the scores of two or more models on the same nodes an
 A MODEL is a file of predictions like --probs of evaluate, or NAME=FILE. By default its name is that of the file. The
 first one is the reference. Differences of all scores get confidence intervals from resampled nodes.
 
-{FILES_HELP.replace("--probs", "MODEL")}"""
+{FILES_HELP.replace("--probs also reads", "A MODEL may also be").replace("--probs", "a MODEL")}"""
 COMPARE_EXAMPLES = """\b
 Examples:
   edgewise compare gcn.npy gat.npy --labels labels.npy --edges edges.npy --mask test.npy
@@ -43,7 +43,7 @@ app = new_command()
 
 @app.command(help=COMPARE_HELP, short_help="Compare the scores of models.", epilog=COMPARE_EXAMPLES)
 def compare(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL…", hidden=True)],  # described in the help
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", hidden=True)],  # described in the help
     *,
     labels: Annotated[Path, typer.Option(metavar="FILE", help=LABELS_HELP)],
     edges: Annotated[
@@ -80,7 +80,9 @@ def compare(
     """Read the files, compare the predictions, write the requested outputs, and print the table."""
     files = name_models(models)
     others = {"labels": labels, "edges": edges, "mask": mask, "ids": ids, "classes": classes}
-    check_outputs({"--json": json_file, "--plot": plot}, {**{f"model {name}": f for name, f in files.items()}, **others})
+    check_outputs(
+        {"--json": json_file, "--plot": plot}, {**{f"model {name}": f for name, f in files.items()}, **others}
+    )
     nodes = {name: _node_files(file, logits, normalize, ids, classes) for name, file in files.items()}
     from edgewise.metrics import compare as compare_models
 
@@ -168,10 +170,10 @@ def _check_headers(nodes: dict[str, NodeFiles]) -> None:
     for name, header in found[1:]:
         reference, expected = found[0]
         if header.values.tolist() != expected.values.tolist():
+            ours, theirs = (", ".join(map(str, one.values)) for one in (expected, header))
             raise ValueError(
-                f"Expected the same classes in the same order, but the header of {expected.path} is "
-                f"{', '.join(map(str, expected.values))} and that of {header.path} {', '.join(map(str, header.values))} "
-                f"(models {reference} and {name}). Reorder the columns of one file."
+                f"Expected the same classes in the same order, but the header of {expected.path} is {ours} and that of "
+                f"{header.path} is {theirs} (models {reference} and {name}). Reorder the columns of one file."
             )
 
 

@@ -237,9 +237,9 @@ def _check_models(models: Mapping[str, Belief], normalize: bool) -> dict[str, Be
     for name, shape in shapes.items():
         if shape != shapes[reference]:
             raise ValueError(
-                "Expected predictions of the same nodes and classes, but those of "
-                f"{reference!r} have shape (nodes, classes) = {shapes[reference]} and those of {name!r} {shape}. Predict "
-                "all nodes of one graph with each model, and select the scored nodes with mask=."
+                f"Expected predictions of the same nodes and classes, but those of {reference!r} have shape (nodes, "
+                f"classes) = {shapes[reference]} and those of {name!r} {shape}. Predict all nodes of one graph with "
+                "each model, and select the scored nodes with mask=."
             )
     return beliefs
 

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from edgewise.files.tables import data_frame
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.scores import METRICS
-from edgewise.metrics.sums import VIEWS
 from edgewise.representation import shorten
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ METRIC_WORDS = {"nll": "NLL", "brier": "Brier score", "ece": "ECE"}
 VERDICT_SCORES = (("nodewise", "accuracy"), ("nodewise", "nll"), ("edgewise", "nll"), ("edgewise", "ece"))
 NODE_VERDICT_SCORES = (("nodewise", "accuracy"), ("nodewise", "nll"), ("nodewise", "ece"))
 MAX_NAME = 24  # characters of a name in the heading of a column
+VERDICT_COLUMNS = 100
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,23 @@ Differences = Mapping[str, Mapping[str, Mapping[str, Difference]]]
 
 @dataclass(frozen=True)
 class ComparedScore:
-    """A row of the table: one score of the reference and of a model, and their difference."""
+    """A row of the table: one score of the reference and of a model, and their difference.
+
+    Attributes
+    ----------
+    model
+        The name of the model.
+    view
+        "nodewise", "edgewise", "agree", "disagree" or "same_label".
+    metric
+        "accuracy", "nll", "brier" or "ece".
+    reference_score
+        The score of the reference.
+    score
+        The score of the model.
+    difference
+        Their difference with its interval.
+    """
 
     model: str
     view: str
@@ -214,7 +231,8 @@ class Comparison:
         return comparison_html(self)
 
     def __str__(self) -> str:
-        return "\n\n".join([*("\n".join(_table_lines(self, model)) for model in self.models), self.verdict])
+        tables = ["\n".join(_table_lines(self, model)) for model in self.models]
+        return "\n\n".join([*tables, *(fill(line, VERDICT_COLUMNS) for line in self.verdict.splitlines())])
 
 
 def _score(ev: Evaluation, view: str, metric: str) -> float:
@@ -268,6 +286,6 @@ def _count(comparison: Comparison, model: str) -> str:
     by_chance = (1 - comparison.confidence_level) * len(rows)
     number = f"{by_chance:.0f}" if by_chance >= 1 else f"{by_chance:.1g}"
     return (
-        f"Of {len(rows)} scores, {better} are better and {worse} worse. Each interval holds for one score alone: if the "
-        f"models did not differ, about {number} of {len(rows)} would exclude 0 by chance."
+        f"Of {len(rows)} scores, {better} are better and {worse} worse. Each interval holds for one score alone: if "
+        f"the models did not differ, about {number} of {len(rows)} would exclude 0 by chance."
     )

@@ -1,4 +1,4 @@
-"""Differences between models over many runs, with two intervals: which model is better?
+"""Differences between models over many runs, with two intervals.
 
 Initializations of a split and fold are averaged first, so a difference per split and fold remains. These k differences
 are not independent: training and test sets of different splits overlap. The naive interval ignores this, with the
@@ -149,8 +149,8 @@ def _interval(interval: Interval, metric: str) -> str:
 def _note(results: Results) -> str:
     reference = display_name(REFERENCE)
     return (
-        f"Score minus that of {reference}, mean over splits and folds after averaging initializations; accuracy and ECE "
-        "in points. In brackets the naive 95% interval of Student's t, as if splits were independent. They share "
+        f"Score minus that of {reference}, mean over splits and folds after averaging initializations; accuracy and "
+        "ECE in points. In brackets the naive 95% interval of Student's t, as if splits were independent. They share "
         "nodes, so it is too narrow. Second line: the corrected interval of Nadeau and Bengio (2003), with variance "
         "(1/k + n_test/n_train) s². A test set has seven times as many nodes as a training set, so this one is very "
         "cautious, and a difference that it does not show may still be real."
