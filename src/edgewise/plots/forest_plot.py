@@ -15,7 +15,7 @@ from edgewise.metrics.scores import METRICS
 from edgewise.plots.style import GRAY, legend_entries, overlay_color, overlay_marker, wrap_text
 
 ROW_INCHES, MODEL_INCHES = 0.2, 0.12  # heights of a view, and of each model in it
-TICK_INCHES = 0.55  # width for the label of a tick
+TICK_INCHES = 0.45  # width for the label of a tick
 
 
 def plot_differences(
