@@ -49,7 +49,7 @@ class _View(NamedTuple):
     nodes: Int[Tensor, "ends elements"]
 
 
-class WeightedSums(NamedTuple):
+class _WeightedSums(NamedTuple):
     """Weighted sums of the elements of a view: of each bin, and of all elements."""
 
     count: Float[Tensor, "resamples bins"]
@@ -76,8 +76,8 @@ class WeightedSums(NamedTuple):
 class Resampled(NamedTuple):
     """Weighted sums of a view: of all elements with weight 1, and of the resamples."""
 
-    observed: WeightedSums
-    resampled: WeightedSums
+    observed: _WeightedSums
+    resampled: _WeightedSums
 
 
 def node_resampling_intervals(
@@ -132,7 +132,7 @@ def resample_models(
     population = mask.clone()
     population[models[0]["edgewise"].nodes.flatten()] = True
     observed = population.double().unsqueeze(0)
-    draws: list[list[dict[str, WeightedSums]]] = [[] for _ in models]
+    draws: list[list[dict[str, _WeightedSums]]] = [[] for _ in models]
     for weights in _draw_weights(population, n_resamples, seed):
         for of_model, draws_of_model in zip(views, draws, strict=True):
             draws_of_model.append({name: _weighted_sums(v, weights, binning.n_bins) for name, v in of_model.items()})
@@ -140,7 +140,7 @@ def resample_models(
         {
             name: Resampled(
                 _weighted_sums(view, observed, binning.n_bins),
-                WeightedSums(*map(torch.cat, zip(*(part[name] for part in draws_of_model), strict=True))),
+                _WeightedSums(*map(torch.cat, zip(*(part[name] for part in draws_of_model), strict=True))),
             )
             for name, view in of_model.items()
         }
@@ -165,7 +165,7 @@ def _draw_weights(
         yield weights
 
 
-def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> WeightedSums:
+def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> _WeightedSums:
     """Compute weighted sums, weights (resamples, elements) times terms (elements, sums)."""
     weights = weights.to(view.bins.device)
     sums = weights.new_zeros(len(weights), 3 * n_bins + 3)
@@ -175,10 +175,10 @@ def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bin
         columns = _columns(Elements(*(column[part] for column in view.elements)), view.bins[part], n_bins)
         sums += weights[:, view.nodes[:, part]].prod(1) @ columns
     sums = sums.cpu()
-    return WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
+    return _WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
 
 
-def _lower_errors(resampled: WeightedSums, observed: WeightedSums, norm: Norm) -> Float[Tensor, " resamples"]:
+def _lower_errors(resampled: _WeightedSums, observed: _WeightedSums, norm: Norm) -> Float[Tensor, " resamples"]:
     """Return λ‖g‖ of each resample, for the smallest λ >= 0 with ‖λg + e‖ >= ‖g‖, where e are its gaps minus g.
 
     ‖λg + e‖ is convex in λ. So if ‖e‖ < ‖g‖, there is a single λ, from 0 to 1 + ‖e‖ / ‖g‖, and it is found by
