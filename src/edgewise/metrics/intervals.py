@@ -21,6 +21,7 @@ factor √3, on a graph where few edges share nodes. On graphs with hubs the sha
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -49,7 +50,8 @@ class _View(NamedTuple):
     nodes: Int[Tensor, "ends elements"]
 
 
-class _WeightedSums(NamedTuple):
+@dataclass(frozen=True)
+class _WeightedSums:
     """Weighted sums of the elements of a view: of each bin, and of all elements."""
 
     count: Float[Tensor, "resamples bins"]
@@ -139,13 +141,16 @@ def resample_models(
     return [
         {
             name: Resampled(
-                _weighted_sums(view, observed, binning.n_bins),
-                _WeightedSums(*map(torch.cat, zip(*(part[name] for part in draws_of_model), strict=True))),
+                _weighted_sums(view, observed, binning.n_bins), _concatenate([part[name] for part in draws_of_model])
             )
             for name, view in of_model.items()
         }
         for of_model, draws_of_model in zip(views, draws, strict=True)
     ]
+
+
+def _concatenate(parts: Sequence[_WeightedSums]) -> _WeightedSums:
+    return _WeightedSums(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(_WeightedSums)))
 
 
 def _draw_weights(
@@ -198,7 +203,8 @@ def _lower_errors(resampled: _WeightedSums, observed: _WeightedSums, norm: Norm)
 
 
 def _length(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
-    return torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
+    length: Tensor = torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
+    return length
 
 
 def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) -> Float[Tensor, "elements columns"]:
