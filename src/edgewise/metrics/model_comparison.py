@@ -154,8 +154,8 @@ class Comparison:
                 if view != "nodewise" and not reference.edgewise.count:
                     continue
                 for metric, difference in by_metric.items():
-                    numbers = (_score(self.evaluations[one], view, metric) for one in (self.reference, name))
-                    yield ComparedScore(name, view, metric, *numbers, difference)
+                    before, after = (_score(ev, view, metric) for ev in (reference, self.evaluations[name]))
+                    yield ComparedScore(name, view, metric, before, after, difference)
 
     @property
     def verdict(self) -> str:
