@@ -191,6 +191,13 @@ def draw_before_and_after() -> Figure:
     return ew.plot_reliability(evaluations, views=("nodewise", "edgewise", "same_label"))[0]
 
 
+def draw_differences() -> Figure:
+    """Draw the comparison of docs/how-sure.md."""
+    data, split, fitted = _cora_gcn()
+    scaled = ew.TemperatureScaling().fit(fitted, data, split)
+    return ew.compare({"gcn": fitted, "temperature": scaled}, data, mask=split.test).plot()[0]
+
+
 def draw_perfect_model() -> Figure:
     """Draw a perfectly calibrated model, whose labels are drawn from its probabilities, as in docs/views.md."""
     rng = np.random.default_rng(0)
@@ -252,6 +259,7 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
     "perfect_model.png": draw_perfect_model,
     "noise.png": draw_noise,
     "before_and_after.png": draw_before_and_after,
+    "differences.png": draw_differences,
     "risk_coverage.png": draw_risk_coverage,
 }
 

@@ -900,3 +900,73 @@ def completed(monkeypatch: pytest.MonkeyPatch, words: str) -> list[str]:
 )
 def test_shell_completion_of_commands_options_and_names(words: str, completions: list[str], monkeypatch) -> None:
     assert completed(monkeypatch, words) == completions
+
+
+# --- compare ---
+
+
+@pytest.fixture
+def two_files(saved: dict[str, Path], tmp_path: Path) -> tuple[list[Path], list[str]]:
+    """Return the files of two models, and the other options."""
+    flat = save_npy(tmp_path / "flat", (PROBS + 1) / 3)
+    return [saved.pop("probs"), flat], options(saved)
+
+
+def test_compare_gives_the_numbers_of_python(two_files: tuple[list[Path], list[str]], tmp_path: Path) -> None:
+    (probs, flat), others = two_files
+    out, plot = tmp_path / "differences.json", tmp_path / "differences.png"
+    shared = "--resamples", 40, "--bins", 4, "--seed", 3
+    result = run("compare", probs, flat, *others, *shared, "--json", out, "--plot", plot)
+    expected = ew.compare(
+        {"probs": PROBS, "flat": (PROBS + 1) / 3}, LABELS, EDGES, mask=MASK, n_resamples=40, n_bins=4, seed=3
+    )
+    assert result.stdout == f"{expected}\n", result.stderr
+    written = json.loads(out.read_text())
+    one = expected.differences["flat"]["edgewise"]["nll"]
+    assert written["differences"]["flat"]["edgewise"]["nll"] == {
+        "difference": one.value,
+        "interval": [one.low, one.high],
+    }
+    assert written["files"]["models"] == {"probs": str(probs), "flat": str(flat)}
+    assert plot.stat().st_size > 0
+    named = run("compare", f"a={probs}", f"b={flat}", *others, *shared)
+    assert "b has a" in named.stdout or "b and a:" in named.stdout
+
+
+def test_compare_reads_logits_ids_posteriors_and_headers(
+    two_files: tuple[list[Path], list[str]], tmp_path: Path
+) -> None:
+    (_, flat), others = two_files
+    shared = *others, "--resamples", 40
+    plain = run("compare", f"a={flat}", f"b={flat}", *shared).stdout
+    assert plain.count("equal") >= 19
+    with np.errstate(divide="ignore"):
+        logits = save_npy(tmp_path / "logits", np.log((PROBS + 1) / 3) + 2)
+    posterior = tmp_path / "posterior.safetensors"
+    ew.IndependentPosterior((PROBS + 1) / 3).save(posterior)
+    result = run("compare", f"a={logits}", f"b={posterior}", *shared, "--logits")
+    assert "+0.0000" in result.stdout, result.stderr
+    tables = {}
+    for name, header in (("one", "ham,spam"), ("two", "ham,spam"), ("three", "spam,ham")):
+        tables[name] = tmp_path / f"{name}.csv"
+        rows = "\n".join(f"{p},{q}" for p, q in ((PROBS + 1) / 3).tolist())
+        tables[name].write_text(f"{header}\n{rows}\n")
+    labels = tmp_path / "names.csv"
+    labels.write_text("\n".join(["ham", "spam"][label] for label in LABELS))
+    args = "--labels", labels, "--edges", others[others.index("--edges") + 1], "--resamples", 40
+    assert run("compare", tables["one"], tables["two"], *args).stdout.count("equal") >= 19
+    assert_refused(run("compare", tables["one"], tables["three"], *args), "Reorder the columns")
+
+
+def test_compare_refuses_bad_models(two_files: tuple[list[Path], list[str]], tmp_path: Path) -> None:
+    (probs, flat), others = two_files
+    assert_refused(run("compare", probs, *others), "at least two files of predictions, but got 1")
+    (tmp_path / "gat").mkdir()
+    other = save_npy(tmp_path / "gat" / "probs", PROBS)
+    assert_refused(run("compare", probs, other, *others), f"such as gat={other}")
+    assert run("compare", probs, f"gat={other}", *others, "--resamples", 40).exit_code == 0
+    assert_refused(run("compare", probs, tmp_path / "none.npy", *others), "none.npy")
+    short = save_npy(tmp_path / "short", PROBS[:4])
+    assert_refused(run("compare", probs, short, *others), "those of 'short' (4, 2)")
+    assert_refused(run("compare", probs, flat, *others, "--json", flat), "named twice")
+    assert_refused(run("compare", probs, flat, *others, "--resample", 40), "--resamples")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 HOME = Path(__file__).parents[1]
-SLOW = {"gcn.png", "before_and_after.png", "noise.png"}  # two train a model, one evaluates 1,600 draws
+SLOW = {"gcn.png", "before_and_after.png", "differences.png", "noise.png"}  # three train a model, one draws often
 
 
 @pytest.fixture(scope="module")

@@ -39,8 +39,10 @@ from .inference import tree_reweighted as tree_reweighted
 from .inference import write_uai as write_uai
 from .metrics import METRICS as METRICS
 from .metrics import VIEWS as VIEWS
+from .metrics import Comparison as Comparison
 from .metrics import Evaluation as Evaluation
 from .metrics import JointNLL as JointNLL
+from .metrics import compare as compare
 from .metrics import evaluate as evaluate
 from .metrics import joint_nll as joint_nll
 from .metrics.module import GraphCalibration as GraphCalibration

@@ -92,7 +92,8 @@ def test_titles_of_the_tables() -> None:
         for reading in ("as published", "as defined"):
             assert sum(title.startswith(f"{metric}, {reading}") for title in titles) == 1
     assert "Differences between the readings" in titles
-    assert len(titles) == 12
+    assert "Which model is better?" in titles
+    assert len(titles) == 13
 
 
 def test_cells_have_our_score_published_score_and_difference() -> None:

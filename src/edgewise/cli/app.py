@@ -21,7 +21,7 @@ from edgewise.suggestions import did_you_mean
 from edgewise.version import versions
 
 # In the order of the help. Each command is the `app` of the file of the same name in this folder.
-COMMANDS = ("evaluate", "calibrate", "predict", "datasets", "reproduce", "report", "study")
+COMMANDS = ("evaluate", "compare", "calibrate", "predict", "datasets", "reproduce", "report", "study")
 
 SOME_RUNS_FAILED, FAILED, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 CLOSED_PIPE = 141  # exit code that a shell reports for a command ended by SIGPIPE

@@ -3,15 +3,19 @@
 `edgewise.metrics.module.GraphCalibration` is not imported here, because torchmetrics takes two seconds to import.
 """
 
+from edgewise.metrics.compare import compare
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
 from edgewise.metrics.joint_nll import JointNLL, SetScores, joint_nll
+from edgewise.metrics.model_comparison import Comparison, Difference
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
 __all__ = [
     "METRICS",
     "VIEWS",
+    "Comparison",
+    "Difference",
     "Evaluation",
     "EventScores",
     "Interval",
@@ -20,6 +24,7 @@ __all__ = [
     "Reliability",
     "SetScores",
     "ViewScores",
+    "compare",
     "evaluate",
     "joint_nll",
 ]

@@ -151,7 +151,7 @@ def evaluate(
     (2, 0.36, 1)
     """
     bins = Binning(n_bins, binning, closed)
-    _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
+    check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
     )
@@ -185,7 +185,10 @@ def _kind_of_belief(belief: Belief) -> Scored:
     return "calibrated" if hasattr(belief, "calibrator") else "model"
 
 
-def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:
+def check_scoring_options(
+    norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int
+) -> None:
+    """Check options that `evaluate` and `compare` share, and warn about few resamples."""
     check_option("norm", norm, get_args(Norm))
     check_option("edge_choice", edge_choice, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)

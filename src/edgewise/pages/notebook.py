@@ -1,4 +1,4 @@
-"""What a notebook shows: a small table and diagrams of scores, of pairs, of a curve, of a fit or of a solver.
+"""What a notebook shows: tables and diagrams of scores, a comparison, pairs, a curve, a fit or a solver.
 
 Colors are those of the notebook, light or dark. There is no script and no style sheet, and text is escaped.
 """
@@ -13,6 +13,7 @@ from edgewise.decisions.edge_predictions import EdgePredictions, format_cell
 from edgewise.decisions.risk_coverage import RiskCoverage
 from edgewise.metrics.evaluation import Evaluation, Interval
 from edgewise.metrics.joint_nll import JointNLL
+from edgewise.metrics.model_comparison import Comparison
 from edgewise.metrics.sums import VIEWS
 from edgewise.models.fitted import Fitted
 from edgewise.models.training import History
@@ -51,6 +52,29 @@ def evaluation_html(ev: Evaluation) -> str:
         "Point at a bin to see its numbers; ev.report('report.html') writes a page." if diagrams else ""
     )
     return _show(tag("strong", headline(ev)), _table(header, rows), _side_by_side(diagrams), _note(note))
+
+
+def comparison_html(comparison: Comparison) -> str:
+    """Return the verdict, and the scores of each model next to those of the reference."""
+    interval = f"{100 * comparison.confidence_level:g}% interval"
+    header = ("model", "view", "score", comparison.reference, "score of model", "difference", interval, "")
+    is_text = [True, True, True, False, False, False, False, True]
+    rows = [
+        [
+            row.model,
+            view_name(row.view),
+            row.name.partition(" ")[2],
+            number(row.reference_score, 4),
+            number(row.score, 4),
+            f"{row.difference.value:+.4f}",
+            f"[{row.difference.low:+.4f}, {row.difference.high:+.4f}]",
+            row.outcome,
+        ]
+        for row in comparison.scores()
+    ]
+    verdict = [tag("div", line) for line in comparison.verdict.splitlines()]
+    note = "Difference: the model's score minus that of the reference. comparison.plot() draws the intervals."
+    return _show(*verdict, _table(header, rows, is_text), _note(note))
 
 
 def edge_predictions_html(table: EdgePredictions) -> str:

@@ -33,6 +33,7 @@ from edgewise.paper.formatting import (
     row_styles_css,
     score_name,
 )
+from edgewise.paper.model_differences import model_difference_table
 from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import AS_PUBLISHED, READINGS, Source, same_in_both_readings
 from edgewise.paper.recipes import paper_plan
@@ -141,6 +142,7 @@ def _tables(results: Results) -> dict[str, object]:
         },
         "changed_scores": [score_name(view, metric) for view, metric in COMPARED_SCORES],
         "row_changes": describe_changes(results),
+        "model_differences": model_difference_table(results),
         "same": same_in_both_readings(),
         "predictions": printed_rows(prediction_rows(results)),
         "prediction_scores": [score_name(view, metric) for view, metric in PREDICTION_SCORES],

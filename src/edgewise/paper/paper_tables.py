@@ -20,6 +20,7 @@ from edgewise.paper.formatting import (
     format_number,
     score_name,
 )
+from edgewise.paper.model_differences import model_difference_table
 from edgewise.paper.readings import AS_DEFINED, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
@@ -55,13 +56,14 @@ OTHER_PROCEDURE_NOTE = "The published procedure was different, so differences fr
 
 
 def paper_tables(results: Results) -> list[Table]:
-    """Return all tables: datasets, scores, differences between readings, calibrators, predictions, outlying cells."""
+    """Return all tables: datasets, scores, differences of readings and models, calibrators, predictions, outliers."""
     scores = [_scores(results, reading, metric) for reading in READINGS for metric in METRIC_NAMES]
     calibrated = [_calibrators(results), _structured(results)]
     tables = [
         *_datasets(results),
         *scores,
         _changes(results),
+        model_difference_table(results),
         *calibrated,
         _predictions(results),
         beyond_one_std_table(results),

@@ -154,6 +154,7 @@ def _markdown(cell: Cell) -> str:
 
 LATEX_CHARACTERS = {
     "±": r"$\pm$",
+    "²": "$^2$",
     "→": r"$\to$",
     "∞": r"$\infty$",
     "−": "$-$",
