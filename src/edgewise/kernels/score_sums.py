@@ -167,7 +167,8 @@ def sum_independent_edges(
         degrees.append(torch.from_numpy(own_degree))
         tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
-            _edge_terms(nodes, start, end, own_degree, n_bins, right, *terms)
+            _edge_terms(nodes, start, end, n_bins, right, *terms)
+            _count_edges(start, end, terms.view, own_degree)
             _sum_terms(len(start), *terms, one, low_bits, tables)
         return tables
 
@@ -210,7 +211,6 @@ def _edge_terms(
     nodes: Array,
     start: Array,
     end: Array,
-    degree: Array,
     n_bins: int,
     right: bool,
     views: Array,
@@ -220,7 +220,7 @@ def _edge_terms(
     nlls: Array,
     briers: Array,
 ) -> None:
-    """Compute the terms of edges, and count the edges of their ends in ``degree``.
+    """Compute the terms of edges.
 
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
@@ -234,9 +234,58 @@ def _edge_terms(
         correct[k] = code_i & code_j & 1
         confidences[k], nlls[k] = confidence, i.nll + j.nll
         briers[k] = 1.0 - 2.0 * (i.p_true * j.p_true) + i.square_sum * j.square_sum
+
+
+@compiled
+def _count_edges(start: Array, end: Array, views: Array, degree: Array) -> None:
+    """Count the edges of each view at both ends."""
     for k in range(len(start)):
         degree[views[k], start[k]] += 1
         degree[views[k], end[k]] += 1
+
+
+def sum_edge_groups(
+    fields: Sequence[str],
+    records: Float[Tensor, "nodes fields"],
+    edge_index: Int[Tensor, "2 edges"],
+    keep: Bool[Tensor, " edges"],
+    groupings: Sequence[tuple[Int[Tensor, " nodes"], bool, int]],
+    n_bins: int,
+    right: bool,
+    fraction_bits: int,
+    low_bits: int,
+) -> list[Int[Tensor, "groups rows 4"]]:
+    """Sum the kept edges of independent nodes into one table per group of edges, for several groupings in one pass.
+
+    A grouping consists of the group of each node, or -1, whether groups are ordered, and the number of groups of edges
+    (see `edgewise.metrics.node_groups.NodeGroups`).
+    """
+    nodes, one = _structured_view(records, fields), 2.0**fraction_bits
+    groups = [
+        (index.to(torch.int8 if num <= 127 else torch.int32).numpy(), ordered, num) for index, ordered, num in groupings
+    ]
+
+    def sum_slice(lo: int, hi: int) -> list[Array]:
+        terms = _Terms.empty(EDGES_PER_BLOCK)
+        tables = [np.zeros((num + 1, n_bins + 2, 4), dtype=np.int64) for _, _, num in groups]  # the last: no group
+        for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
+            _edge_terms(nodes, start, end, n_bins, right, *terms)
+            for (index, ordered, num), table in zip(groups, tables, strict=True):
+                _group_edges(index, start, end, ordered, num, terms.view)
+                _sum_terms(len(start), *terms, one, low_bits, table)
+        return tables
+
+    parts = zip(*map_slices(sum_slice, len(keep)), strict=True)
+    return [torch.from_numpy(np.stack(tables).sum(0)[:-1]) for tables in parts]
+
+
+@compiled
+def _group_edges(index: Array, start: Array, end: Array, ordered: bool, num: int, out: Array) -> None:
+    """Compute the group of each edge, or ``num`` if an end has no group."""
+    for k in range(len(start)):
+        i, j = np.int64(index[start[k]]), np.int64(index[end[k]])
+        low, high = min(i, j), max(i, j)
+        out[k] = num if low < 0 else low if ordered else high * (high + 1) // 2 + low
 
 
 def sum_same_label(
