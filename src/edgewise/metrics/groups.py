@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -93,7 +93,7 @@ class GroupScores(ViewScores):
         """Accuracy minus mean confidence: below 0 if overconfident."""
         return self.accuracy - self.confidence
 
-    @property
+    @cached_property
     def chance_ece(self) -> float:
         """Mean ECE (l1) of a calibrated model with these confidences and as few elements, approximately.
 
@@ -174,7 +174,7 @@ class Groups:
                         factor,
                         sums.intervals.get((view, key)),
                     )
-                    for key, table in sums.tables[view].items()
+                    for key, table in _in_order(sums.tables[view], sums.labels)
                 ]
             )
             for view, factor in zip(GROUP_VIEWS, (1.0, variance_factor), strict=True)
@@ -227,7 +227,18 @@ class Groups:
 
 
 def _label(key: Any, labels: Mapping[GroupKey, str]) -> str:
-    return " & ".join(labels[part] for part in key) if isinstance(key, tuple) else labels[key]
+    return " & ".join(labels[part] for part in _parts(key))
+
+
+def _in_order(tables: Mapping[Any, Tensor], labels: Mapping[GroupKey, str]) -> list[tuple[Any, Tensor]]:
+    """Return the tables in the order of their groups, so that groups with equal errors have one order."""
+    position = {key: n for n, key in enumerate(labels)}
+    return sorted(tables.items(), key=lambda item: [position[k] for k in _parts(item[0])])
+
+
+def _parts(key: Any) -> tuple[GroupKey, ...]:
+    """Return the pair of groups of a key of edges, or the only group."""
+    return key if isinstance(key, tuple) else (key,)
 
 
 def _sort_worst_first(groups: list[GroupScores]) -> dict[str, GroupScores]:

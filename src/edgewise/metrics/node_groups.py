@@ -154,13 +154,13 @@ def _text_groups(name: str, array: Any, num_nodes: int, device: torch.device) ->
             f"{tuple(array.shape)}. Pass one group for each node, in the order of the rows of probs."
         )
     keys, index = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    has_missing = len(keys) > 0 and keys[0] == ""
+    has_missing = int(len(keys) > 0 and keys[0] == "")
     numbers = torch.from_numpy(index.reshape(-1)).long().to(device) - has_missing
-    return NodeGroups(name, numbers, {key: key for key in keys[int(has_missing) :].tolist()})
+    return NodeGroups(name, numbers, {key: key for key in keys[has_missing:].tolist()})
 
 
 def _number_groups(name: str, values: Int[Tensor, " nodes"], label: Callable[[int], str]) -> NodeGroups:
-    """Number the groups that occur, in the order of their values. -1 means no group."""
+    """Assign numbers to the groups that occur, in the order of their values. -1 means no group."""
     keys, index = values.unique(return_inverse=True)
     has_missing = int(len(keys) > 0 and int(keys[0]) < 0)
     labels = {key: label(key) for key in keys[has_missing:].tolist()}
@@ -239,7 +239,7 @@ def _train_distance(edge_index: Int[Tensor, "2 edges"], train: Bool[Tensor, " no
 
 
 def _degree_label(exponent: int) -> str:
-    """Return the degrees of a group: 0, 1, 2 to 3, 4 to 7, …"""
+    """Return the degrees of a group, such as 4 to 7."""
     return str(exponent) if exponent < 2 else f"{1 << (exponent - 1)} to {(1 << exponent) - 1}"
 
 
