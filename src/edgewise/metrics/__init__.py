@@ -5,6 +5,7 @@
 
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
+from edgewise.metrics.groups import Groups, GroupScores
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
@@ -13,6 +14,8 @@ __all__ = [
     "VIEWS",
     "Evaluation",
     "EventScores",
+    "GroupScores",
+    "Groups",
     "Interval",
     "KIndex",
     "Reliability",

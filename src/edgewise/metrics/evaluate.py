@@ -13,17 +13,18 @@ from edgewise.metrics.collect import (
     Progress,
     ViewElements,
     elements_by_view,
+    grouped_width_sums,
     mass_sums,
     node_set_sums,
     prepare,
     same_label_elements,
     same_label_sums,
-    width_sums,
 )
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
-from edgewise.metrics.group_sums import group_intervals, group_sums
+from edgewise.metrics.group_sums import group_intervals, group_sums, mass_edge_tables
 from edgewise.metrics.intervals import node_resampling_intervals
-from edgewise.metrics.node_groups import check_grouping_names, node_groups
+from edgewise.metrics.node_groups import check_grouping_names
+from edgewise.metrics.node_traits import node_groups
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief, Posterior
@@ -182,12 +183,16 @@ def evaluate(
     task = prepare(inputs, edge_choice)
     groupings = node_groups(task, bins, groups, traits, train, _class_labels(probs, class_names))
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
-    sums = mass_sums(views, inputs.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
+    if bins.kind == "mass":
+        sums = mass_sums(views, inputs.mask, bins)
+        edge_tables = mass_edge_tables(views["edgewise"], groupings, bins, sums["edgewise"].boundaries)
+    else:
+        sums, edge_tables = grouped_width_sums(task, bins, groupings, progress)
     if same_label:
         sums["same_label"] = same_label_sums(task, bins, progress)
     if sets is not None:
         sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
-    grouped = group_sums(task, groupings, sums, bins, progress) if groupings else []
+    grouped = group_sums(task, groupings, sums, edge_tables, bins)
     intervals: Intervals = {}
     if n_resamples:
         resampling = n_resamples, confidence_level, seed
