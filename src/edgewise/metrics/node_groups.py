@@ -75,7 +75,8 @@ def check_grouping_names(groups: Mapping[str, ArrayLike] | None, by: str | Seque
         raise ValueError(f"Expected each grouping once, but got {sorted(repeated)[0]!r} twice. Rename or omit one.")
     if "train_distance" in traits and train is None:
         raise ValueError(
-            "Expected train, the mask of training nodes, for by='train_distance', but got none. Pass train=split.train."
+            "Expected train, the mask of training nodes, for by='train_distance', but got none. Pass train=split.train "
+            "(--train FILE on the command line)."
         )
     if train is not None and "train_distance" not in traits:
         raise ValueError("Expected train only with by='train_distance', but got other groups. Add it, or omit train.")

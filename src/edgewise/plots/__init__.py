@@ -1,4 +1,4 @@
-"""Plots of evaluations: reliability diagrams, groups, risk-coverage curves. Matplotlib is imported when one is drawn."""
+"""Plots of evaluations: reliability, groups, risk-coverage curves. Matplotlib is imported when one is drawn."""
 
 from typing import TYPE_CHECKING
 
