@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
@@ -104,6 +104,7 @@ def test_tables_of_groups_add_up_to_the_view(case, trait):
                 assert total == pytest.approx(expected, abs=1e-11)
 
 
+@settings(max_examples=8)
 @given(case=cases(), seed=st.integers(0, 1000))
 def test_groups_do_not_depend_on_the_order_of_nodes_and_edges(case, seed):
     probs, y, edge_index, mask = case
@@ -135,6 +136,7 @@ def test_compiled_loops_and_tensors_give_the_same_bits(monkeypatch, num_edges, c
     assert results[0] == results[1] == results[2]
 
 
+@settings(max_examples=8)
 @given(case=cases(), seed=st.integers(0, 1000))
 def test_merged_groups_of_two_graphs_are_those_of_both_together(case, seed):
     probs, y, edge_index, mask = case
@@ -149,6 +151,36 @@ def test_merged_groups_of_two_graphs_are_those_of_both_together(case, seed):
     both = ew.evaluate(*twice, mask=mask.repeat(2), groups={"place": names}, **options)
     for merged in (sum(parts), parts[1] + parts[0]):
         assert as_text(merged) == as_text(both)
+
+
+def test_module_accumulates_groups_of_batches():
+    parts = [random_case(seed, 40, 80) for seed in range(2)]
+    places = [torch.randint(-1, 4, (40,), generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    metric = ew.GraphCalibration(groups={"my place": 4})
+    for (probs, y, edge_index, mask), place in zip(parts, places, strict=True):
+        one = metric(probs, y, edge_index, mask, groups={"my place": place})
+        alone = ew.evaluate(probs, y, edge_index, mask=mask, groups={"my place": place})
+        assert as_text(one) == as_text(alone)
+    expected = sum(
+        ew.evaluate(probs, y, edge_index, mask=mask, groups={"my place": place})
+        for (probs, y, edge_index, mask), place in zip(parts, places, strict=True)
+    )
+    assert as_text(metric.compute()) == as_text(expected)
+    other = ew.GraphCalibration(groups={"my place": 4})
+    last = other(probs, y, edge_index, mask, groups={"my place": place})
+    other.merge_state(metric)
+    assert as_text(other.compute()) == as_text(expected + last)
+    with pytest.raises(ValueError, match="Expected sums with the same options"):
+        ew.GraphCalibration(groups={"my place": 5}).merge_state(metric)
+
+
+@pytest.mark.parametrize("groups", [None, {"other": [0, 1, 1]}, {"place": [0, 1, 2]}, {"place": ["a", "b", "b"]}])
+def test_module_keeps_its_sums_if_the_groups_of_a_batch_are_wrong(groups):
+    metric = ew.GraphCalibration(groups={"place": 2})
+    metric.update(PROBS, LABELS, PATH, groups={"place": [0, 1, -1]})
+    with pytest.raises(ValueError, match="Expected groups"):
+        metric(PROBS, LABELS, PATH, groups=groups)
+    assert metric.compute().groups["place"].nodewise["0"].count == 1
 
 
 def test_evaluations_with_other_groups_cannot_be_added():

@@ -213,7 +213,9 @@ def _name_groups(files: list[Path]) -> dict[str, Path]:
     """Name groupings by their files, or by the array that is selected in a file."""
     named = {file.name.partition(":")[2] or file.stem: file for file in files}
     if len(named) < len(files):
-        raise ValueError(f"Expected files of groups with different names, but got {', '.join(map(str, files))}. Rename one.")
+        raise ValueError(
+            f"Expected files of groups with different names, but got {', '.join(map(str, files))}. Rename one."
+        )
     return named
 
 

@@ -49,17 +49,21 @@ def train_distance(
     edge_index: Int[Tensor, "2 edges"], train: Bool[Tensor, " nodes"], far: int, unreachable: int
 ) -> Int[Tensor, " nodes"]:
     """Return the number of edges to the nearest training node, ``far`` if it is not below, or ``unreachable``."""
-    (start, end) = edge_index.numpy()
+    start, end = edge_index.numpy()
     distance = np.where(train.numpy(), 0, unreachable).astype(np.int8)
     for hop in range(1, far):
-        # Threads may set the same distance twice, to the same value.
-        map_slices(lambda lo, hi, hop=hop: _reach(start[lo:hi], end[lo:hi], hop, distance), len(start))
+        _reach_all(start, end, hop, distance)
     if (distance == unreachable).any() and train.any():
         parent = np.where(distance == unreachable, np.arange(len(distance)), len(distance))
         parent = np.append(parent, len(distance))  # all nodes that are reached are one, number N
         _connect(start, end, parent)
         _mark_connected(parent, far, unreachable, distance)
     return torch.from_numpy(distance).long()
+
+
+def _reach_all(start: Array, end: Array, hop: int, distance: Array) -> None:
+    # Threads may set the same distance twice, to the same value.
+    map_slices(lambda lo, hi: _reach(start[lo:hi], end[lo:hi], hop, distance), len(start))
 
 
 @compiled

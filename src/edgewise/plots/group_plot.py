@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation
 
 from edgewise.metrics.groups import Groups, GroupScores, GroupView
 from edgewise.plots.style import GRAY, ORANGE, mean_color
@@ -110,10 +111,12 @@ def _draw_legend(ax: Axes, colors: dict[str, str], has_intervals: bool) -> None:
     )
     if has_intervals:
         marks.append(Line2D([], [], color=GRAY, linewidth=2, alpha=0.7, label="interval"))
+    below = ax.transAxes + ScaledTranslation(0, -3.6 * plt.rcParams["font.size"] / 72, ax.figure.dpi_scale_trans)
     ax.legend(
         handles=marks,
         loc="upper left",
-        bbox_to_anchor=(0, -0.5 / (INCHES_PER_GROUP * max(1, len(ax.get_yticks())))),
+        bbox_to_anchor=(0, 0),
+        bbox_transform=below,
         ncols=len(marks),
         fontsize="x-small",
         frameon=False,
