@@ -41,6 +41,8 @@ COLUMNS_LARGE_GRAPH = (
     "memory in addition to the inputs",
 )
 COLUMNS_SAME_LABEL = ("10⁷ edges, 200,000 nodes", "C = 7", "C = 40")
+COLUMNS_GROUPS = ("10⁷ edges, 200,000 nodes, C = 7", "each edge listed once", "both directions listed")
+GROUPINGS = ("predicted_class", "degree", "confidence", "train_distance")
 COLUMNS_FIRST_CALL = ("10⁶ edges, 200,000 nodes, C = 40", "seconds", "relative to a later call")
 
 FIRST_CALL = """
@@ -201,6 +203,23 @@ def compare_same_label(num_classes: int) -> tuple[Cost, Cost, Cost, Cost]:
     return costs
 
 
+def compare_groups(two_way: bool) -> tuple[Cost, Cost, Cost]:
+    """Score 10^7 edges without groups, with one grouping, and with four."""
+    probs, y, edge_index = make_case(200_000, 10_000_000, 7, two_way)
+    case = probs, y, edge_index if two_way else edge_index.sort(0).values
+    train = torch.rand(len(y), generator=torch.Generator().manual_seed(1)) < 0.05
+    functions: tuple[Callable[[], object], ...] = (
+        lambda: ew.evaluate(*case),
+        lambda: ew.evaluate(*case, by=GROUPINGS[0]),
+        lambda: ew.evaluate(*case, by=GROUPINGS, train=train),
+    )
+    rounds = [[measure(function, repeats=1) for function in functions] for _ in range(3)]  # a busy machine slows all
+    plain, one, four = (min(costs, key=lambda cost: cost.seconds) for costs in zip(*rounds, strict=True))
+    print(f"\n10^7 edges, {'both directions' if two_way else 'each once'}: plain {plain.seconds:.2f} s")
+    print(f"  one grouping {one.seconds / plain.seconds:.2f} times, four {four.seconds / plain.seconds:.2f} times")
+    return plain, one, four
+
+
 def time_first_calls() -> tuple[float, float, float]:
     """Return the seconds of a first call that compiles, of a first call in a process, and of a later call."""
     with TemporaryDirectory() as folder:
@@ -315,6 +334,20 @@ def table_same_label(few: tuple[Cost, Cost, Cost, Cost], many: tuple[Cost, Cost,
     return speed_page.table(COLUMNS_SAME_LABEL, rows)
 
 
+def table_groups(one_way: tuple[Cost, Cost, Cost], two_way: tuple[Cost, Cost, Cost]) -> str:
+    """Format the costs of groups as a Markdown table."""
+    names = (
+        "all views without groups",
+        '`by="predicted_class"`',
+        "by class, degree, confidence and distance from training nodes",
+    )
+    rows = [
+        [name, *(_seconds(cost, costs[0]) for cost, costs in ((a, one_way), (b, two_way)))]
+        for name, a, b in zip(names, one_way, two_way, strict=True)
+    ]
+    return speed_page.table(COLUMNS_GROUPS, rows)
+
+
 def table_first_calls(compiling: float, first: float, later: float) -> str:
     """Format the times of first calls as a Markdown table."""
     named = (
@@ -337,6 +370,7 @@ def main() -> None:
     tables = (
         table_million_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40)),
         table_same_label(compare_same_label(num_classes=7), compare_same_label(num_classes=40)),
+        table_groups(compare_groups(two_way=False), compare_groups(two_way=True)),
         table_first_calls(*time_first_calls()),
         table_large_graph(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True)),
     )

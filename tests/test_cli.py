@@ -130,6 +130,31 @@ def test_evaluate_gives_the_same_numbers_for_every_file_format(
     assert result.stdout == f"{expected}\n"
 
 
+def test_evaluate_scores_groups_by_traits_and_files(saved: dict[str, Path], tmp_path: Path) -> None:
+    train = save_npy(tmp_path / "train", np.arange(len(LABELS)) == 0)
+    place = tmp_path / "place.csv"
+    place.write_text("place\n" + "".join("north\n" if k % 2 else "\n" for k in range(len(LABELS))))
+    args = ["--by", "degree", "train_distance", "--by=true_class", "--train", train, "--groups", place]
+    result = run("evaluate", *options(saved), *args, "--json", tmp_path / "out.json", "--html", tmp_path / "out.html")
+    expected = ew.evaluate(
+        PROBS,
+        LABELS,
+        EDGES,
+        mask=MASK,
+        by=("degree", "train_distance", "true_class"),
+        train=np.arange(len(LABELS)) == 0,
+        groups={"place": ["north" if k % 2 else None for k in range(len(LABELS))]},
+    )
+    assert (result.exit_code, result.stdout) == (0, f"{expected}\n"), result.stderr
+    found = json.loads((tmp_path / "out.json").read_text())["groups"]
+    assert list(found) == ["place", "degree", "train_distance", "true_class"]
+    assert found["true_class"]["conditions_on_outcome"]
+    assert [row["group"] for row in found["degree"]["edgewise"]] == list(expected.groups["degree"].edgewise)
+    assert "Where is it wrong?" in (tmp_path / "out.html").read_text()
+    assert_refused(run("evaluate", *options(saved), "--by", "train_distance"), "--train FILE")
+    assert_refused(run("evaluate", *options(saved), "--groups", place, place), "different names")
+
+
 def test_posterior_is_scored_with_its_joint_distributions(saved: dict[str, Path], tmp_path: Path) -> None:
     belief = ew.MixturePosterior(np.stack([PROBS, PROBS[:, ::-1]]))
     saved["probs"] = tmp_path / "belief.safetensors"

@@ -56,6 +56,7 @@ from .models.seeds import Seeds as Seeds
 from .models.training import Epoch as Epoch
 from .models.training import History as History
 from .models.wrap import wrap as wrap
+from .plots import plot_groups as plot_groups
 from .plots import plot_joint_nll as plot_joint_nll
 from .plots import plot_reliability as plot_reliability
 from .plots import plot_risk_coverage as plot_risk_coverage

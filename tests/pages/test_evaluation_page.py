@@ -48,7 +48,23 @@ def evaluations() -> dict[str, ew.Evaluation]:
         "mass": ew.evaluate(probs, y, edges, binning="mass", norm="l2"),
         "many_bins": ew.evaluate(probs, y, edges, n_bins=100),
         "impossible": ew.evaluate(np.eye(3)[probs.argmax(1)], y, edges),
+        "groups": ew.evaluate(
+            probs, y, edges, groups={HOSTILE: y % 2}, by=("degree", "true_class"), mask=np.arange(600) < 580
+        ),
     }
+
+
+def test_groups_are_listed_worst_first_and_those_by_labels_are_marked(evaluations):
+    ev = evaluations["groups"]
+    page = evaluation_page(ev)
+    section = page.split('id="groups"')[1].split("</section>")[0]
+    assert HOSTILE not in section
+    by_degree, by_class = section.split('<h3 class="grouping">')[2:]
+    names = re.findall(r'<th scope="row">([^<]*)</th>', by_degree)
+    groups = ev.groups["degree"]
+    assert names == [scores.group for view in ("nodewise", "edgewise") for scores in groups.shown(view)]
+    assert "true labels" in by_class and "true labels" not in by_degree
+    assert 'id="groups"' not in evaluation_page(evaluations["whole"])
 
 
 def test_page_says_what_the_limits_of_chance_assume(evaluations):

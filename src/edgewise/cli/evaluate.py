@@ -15,13 +15,16 @@ from edgewise.cli.options import (
     ClassesOption,
     IdsOption,
     LogitsOption,
+    MultipleValues,
     NodeFiles,
     NormalizeOption,
     ProbsOption,
+    complete_from,
     convergence_warnings,
     name_files_in_errors,
     paths_as_text,
     progress_bar,
+    split_names,
 )
 from edgewise.files.output import check_outputs, replace_file, write_json
 
@@ -45,13 +48,16 @@ Examples:
     --mask test.npy --html report.html --title "GCN on Cora"
   edgewise evaluate --probs posterior.safetensors --labels labels.npy \\
     --edges edges.npy --predictions most_likely_labels.npy
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
+    --by degree train_distance --train train.npy --groups region.csv
 """
+TRAITS = ("predicted_class", "degree", "confidence", "train_distance", "true_class", "homophily")
 
 
 app = new_command()
 
 
-@app.command(help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
+@app.command(cls=MultipleValues, help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
 def evaluate(
     *,
     probs: ProbsOption = None,
@@ -89,6 +95,21 @@ def evaluate(
         typer.Option(help="Score edges with both ends in the mask, any end in it, or all edges."),
     ] = "both",
     same_label: Annotated[bool, typer.Option(help='Also score the event "same label".')] = True,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME…",
+            help=f"Also score groups by {', '.join(TRAITS)}. The last two depend on the true labels.",
+            autocompletion=complete_from(lambda: TRAITS),
+        ),
+    ] = None,
+    groups: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE…", help="Also score groups: an integer or text per node; -1 or empty for none."),
+    ] = None,
+    train: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Training nodes, for --by train_distance: {NODES_HELP}.")
+    ] = None,
     selective: Annotated[
         bool, typer.Option("--selective", help="Also compute risk-coverage curves and their area (AURC).")
     ] = False,
@@ -111,6 +132,8 @@ def evaluate(
     """Read the files, score the predictions, write the requested outputs, and print the table."""
     files = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
     optional = {"logits": logits, "ids": ids, "classes": classes, "predictions": predictions}
+    group_files = _name_groups(groups or [])
+    optional |= {"train": train, **{f"groups {name}": file for name, file in group_files.items()}}
     files |= {name: file for name, file in optional.items() if file}
     check_outputs({"--json": json_file, "--plot": plot, "--html": html}, files)
     nodes = NodeFiles(probs, logits, normalize, ids, classes)
@@ -137,8 +160,9 @@ def evaluate(
         node_mask = nodes.mask(mask) if mask else None
         joints = read_edge_probs(edge_probs) if edge_probs else None
         predicted = nodes.labels(predictions) if predictions else None
+        traits = split_names(by)
         sources = {"probs": nodes.source, "y": labels, "edge_index": edges, "mask": mask, "edge_probs": edge_probs}
-        with name_files_in_errors(**sources, predictions=predictions):
+        with name_files_in_errors(**sources, predictions=predictions, train=train):
             ev = score(
                 belief,
                 y,
@@ -152,6 +176,10 @@ def evaluate(
                 norm=norm,
                 edge_choice=edge_choice,
                 same_label=same_label,
+                groups={name: nodes.groups(file) for name, file in group_files.items()},
+                by=traits,
+                train=nodes.mask(train) if train else None,
+                class_names=nodes.text_class_names if {"predicted_class", "true_class"} & set(traits) else None,
                 n_resamples=resamples,
                 confidence_level=confidence_level,
                 seed=seed,
@@ -179,6 +207,16 @@ def evaluate(
     finally:  # print the result even if writing failed
         parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(belief)]
         typer.echo("\n\n".join(parts))
+
+
+def _name_groups(files: list[Path]) -> dict[str, Path]:
+    """Name groupings by their files, or by the array that is selected in a file."""
+    named = {file.name.partition(":")[2] or file.stem: file for file in files}
+    if len(named) < len(files):
+        raise ValueError(
+            f"Expected files of groups with different names, but got {', '.join(map(str, files))}. Rename one."
+        )
+    return named
 
 
 def _draw(ev: "Evaluation", path: Path) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NAME_PATTERN = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # class attribute
-MULTIPLE_VALUE_OPTIONS = ("--calibrators", "--datasets", "--events", "--models")
+MULTIPLE_VALUE_OPTIONS = ("--by", "--calibrators", "--datasets", "--events", "--groups", "--models")
 OPEN_OPTION_KEY = "edgewise.open_option"  # in the context: the option that a further value would belong to
 
 
@@ -253,6 +253,19 @@ class NodeFiles:
         from edgewise.files.inputs import read_edges
 
         return read_edges(path, self.node_ids)
+
+    @property
+    def text_class_names(self) -> list[str] | None:
+        """The names of the classes, if labels that are numbers can be told from them."""
+        names = self.class_names or self.header_names
+        texts = [] if names is None else names.values.tolist()
+        return texts if texts and all(isinstance(text, str) and not text.isdecimal() for text in texts) else None
+
+    def groups(self, path: Path) -> "NDArray[Any]":
+        """Read the group of each node, integers or text."""
+        from edgewise.files.inputs import read_groups
+
+        return read_groups(path, self.num_nodes)
 
     def mask(self, path: Path) -> "NDArray[Any]":
         """Read a mask of nodes: booleans, 0 and 1, or a list of ids in --ids."""

@@ -112,6 +112,16 @@ def read_mask(path: Path, ids: NameFile | None = None) -> Bool[np.ndarray, " nod
     return _read_listed_nodes(path, ids)
 
 
+def read_groups(path: Path, num_nodes: int) -> Array:
+    """Read the group of each node: integers or text. An empty cell and -1 mean no group. An extra line is a header."""
+    cells = _as_column(read_cells(path), path, "one group per node")
+    if is_text_file(path) and len(cells) == num_nodes + 1:
+        cells = cells[1:]
+    if is_text(cells) and all(is_integer(cell) or not cell for cell in cells):
+        return np.array([int(cell) if cell else -1 for cell in cells], dtype=np.int64)
+    return cells
+
+
 def _as_floats(array: Array, path: Path) -> Array:
     """Convert integers of a text file to float64, because text has no types, and a table to row-major order."""
     if suffix_of(path) in (".csv", ".tsv") and array.dtype.kind in "iu":

@@ -150,31 +150,40 @@ def sum_independent_edges(
     edge_index: Int[Tensor, "2 edges"],
     keep: Bool[Tensor, " edges"],
     degree: Int[Tensor, "2 nodes"],
+    groupings: Sequence[tuple[Int[Tensor, " nodes"], bool, int]],
     n_bins: int,
     right: bool,
     fraction_bits: int,
     low_bits: int,
-) -> Int[Tensor, "2 rows 4"]:
-    """Sum the kept edges of independent nodes into the tables of (agree, disagree).
+) -> list[Int[Tensor, "tables rows 4"]]:
+    """Sum the kept edges of independent nodes into the tables of (agree, disagree), then into those of each grouping.
 
-    ``degree`` is updated in place: the number of edges of each view at each node.
+    ``degree`` is updated in place: the number of edges of each view at each node. A grouping consists of the group of
+    each node, or -1, whether groups are ordered, and the number of groups of edges.
     """
     nodes, one = _structured_view(records, fields), 2.0**fraction_bits
+    small = [index.to(torch.int8 if num < 128 else torch.int32).numpy() for index, _, num in groupings]
     degrees = []
 
-    def sum_slice(lo: int, hi: int) -> Array:
+    def sum_slice(lo: int, hi: int) -> list[Array]:
         own_degree = np.zeros((2, len(nodes)), dtype=np.int32)  # threads that share one would lose counts
         degrees.append(torch.from_numpy(own_degree))
         tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
+        # The last table of a grouping is for edges without a group.
+        group_tables = [np.zeros((num + 1, n_bins + 2, 4), dtype=np.int64) for _, _, num in groupings]
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
-            _edge_terms(nodes, start, end, own_degree, n_bins, right, *terms)
+            _edge_terms(nodes, start, end, n_bins, right, *terms)
+            _count_edges(start, end, terms.view, own_degree)
             _sum_terms(len(start), *terms, one, low_bits, tables)
-        return tables
+            for index, (_, ordered, num), table in zip(small, groupings, group_tables, strict=True):
+                _group_edges(index, ordered, num, start, end, terms.view)
+                _sum_terms(len(start), *terms, one, low_bits, table)
+        return [tables, *(table[:-1] for table in group_tables)]
 
-    total = _sum_slices(sum_slice, len(keep))
+    parts = map_slices(sum_slice, len(keep))
     for own_degree in degrees:
         degree += own_degree
-    return total
+    return [torch.from_numpy(np.stack(tables).sum(0)) for tables in zip(*parts, strict=True)]
 
 
 def _sum_slices(sum_slice: Callable[[int, int], Array], length: int) -> Int[Tensor, "*shape"]:
@@ -210,7 +219,6 @@ def _edge_terms(
     nodes: Array,
     start: Array,
     end: Array,
-    degree: Array,
     n_bins: int,
     right: bool,
     views: Array,
@@ -220,7 +228,7 @@ def _edge_terms(
     nlls: Array,
     briers: Array,
 ) -> None:
-    """Compute the terms of edges, and count the edges of their ends in ``degree``.
+    """Compute the terms of edges.
 
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
@@ -234,9 +242,24 @@ def _edge_terms(
         correct[k] = code_i & code_j & 1
         confidences[k], nlls[k] = confidence, i.nll + j.nll
         briers[k] = 1.0 - 2.0 * (i.p_true * j.p_true) + i.square_sum * j.square_sum
+
+
+@compiled
+def _count_edges(start: Array, end: Array, views: Array, degree: Array) -> None:
+    """Count the edges of each view at both ends."""
     for k in range(len(start)):
         degree[views[k], start[k]] += 1
         degree[views[k], end[k]] += 1
+
+
+@compiled
+def _group_edges(index: Array, ordered: bool, num: int, start: Array, end: Array, out: Array) -> None:
+    """Compute the group of each edge, or ``num`` if an end has none (see `edgewise.metrics.node_groups.NodeGroups`)."""
+    for k in range(len(start)):
+        i, j = np.int64(index[start[k]]), np.int64(index[end[k]])
+        low, high = min(i, j), max(i, j)
+        group = low if ordered else ((high * (high + 1)) >> 1) + low
+        out[k] = num if low < 0 else group
 
 
 def sum_same_label(

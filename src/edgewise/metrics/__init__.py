@@ -6,6 +6,7 @@
 from edgewise.metrics.compare import compare
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
+from edgewise.metrics.groups import Groups, GroupScores
 from edgewise.metrics.joint_nll import JointNLL, SetScores, joint_nll
 from edgewise.metrics.model_comparison import Comparison, Difference
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
@@ -18,6 +19,8 @@ __all__ = [
     "Difference",
     "Evaluation",
     "EventScores",
+    "GroupScores",
+    "Groups",
     "Interval",
     "JointNLL",
     "KIndex",

@@ -1,6 +1,6 @@
 """Sums of all views, computed from checked inputs in one pass over nodes and edges."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from edgewise.metrics.elements import (
     product_same_label_elements,
     recompute_small_outcomes,
 )
+from edgewise.metrics.node_groups import NodeGroups
 from edgewise.metrics.scoring_input import Binning, ScoringInput
 from edgewise.metrics.sums import (
     FRACTION_BITS,
@@ -39,6 +40,7 @@ from edgewise.metrics.sums import (
     carry_tables,
     sum_elements,
     sum_groups,
+    sum_in_groups,
 )
 
 Progress = Callable[[int, int], None]  # (processed edges, all edges)
@@ -81,23 +83,34 @@ def prepare(inputs: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
 
 def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
     """Compute the sums of all views with bins of equal width, in bounded memory."""
+    return grouped_width_sums(task, binning, (), progress)[0]
+
+
+def grouped_width_sums(
+    task: ScoringTask, binning: Binning, groupings: Sequence[NodeGroups], progress: Progress | None = None
+) -> tuple[dict[str, Sums], list[Int[Tensor, "tables rows 4"]]]:
+    """Compute the sums of all views, and one table per group of edges of each grouping, in one pass over the edges."""
     n_bins, mask, boundaries = binning.n_bins, task.inputs.mask, bin_boundaries(binning)
     options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
     nodewise = _sum_chunks(_node_chunks(task), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
+    by_group = [nodewise.new_zeros(grouping.num_tables, n_bins + 2, 4) for grouping in groupings]
     degree = torch.zeros(2, len(mask), dtype=torch.int32, device=mask.device)  # of each node, in agree and disagree
     if task.inputs.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), EDGES_PER_REPORT):
             edges, keep = task.inputs.edge_index[:, part], task.keep[part]
-            tables = kernels.score_sums.sum_independent_edges(
-                RECORD_COLUMNS, task.records, edges, keep, degree, *options
+            parts = kernels.score_sums.sum_independent_edges(
+                RECORD_COLUMNS, task.records, edges, keep, degree, [group.for_kernel for group in groupings], *options
             )
-            by_agreement += carry_tables(tables, n_bins)
+            for total, tables in zip((by_agreement, *by_group), parts, strict=True):
+                total += carry_tables(tables, n_bins)
             _report(progress, part, task)
     else:
         for ends, elements, agree in edge_chunks(task, progress):
             bins = bin_index(elements.confidence, binning, boundaries)
             by_agreement += sum_groups(elements, bins, (~agree).long(), 2, n_bins)
+            for total, grouping in zip(by_group, groupings, strict=True):
+                total += sum_in_groups(elements, bins, grouping.edge_group(ends), len(total), n_bins)
             for view, selected in enumerate((agree, ~agree)):
                 nodes = ends[:, selected].flatten()
                 degree[view].index_add_(0, nodes, torch.ones_like(nodes, dtype=degree.dtype))
@@ -106,7 +119,8 @@ def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = 
     degrees = torch.stack((degree.sum(0), *degree))
     tables[1:, -1, 1] = ((degrees > 0) & mask).count_nonzero(1)
     tables[1, -1, 2] = degrees[0].square().sum()
-    return {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
+    sums = {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
+    return sums, [carry_tables(tables, n_bins) for tables in by_group]
 
 
 def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:

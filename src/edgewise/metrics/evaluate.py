@@ -1,26 +1,30 @@
 """Evaluation of predictions on a graph."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from jaxtyping import Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_node_sets
+from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_name_array, as_node_sets, column_names
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import (
     Progress,
     ViewElements,
     elements_by_view,
+    grouped_width_sums,
     mass_sums,
     node_set_sums,
     prepare,
     same_label_elements,
     same_label_sums,
-    width_sums,
 )
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
+from edgewise.metrics.group_sums import group_intervals, group_sums, mass_edge_tables
 from edgewise.metrics.intervals import node_resampling_intervals
+from edgewise.metrics.node_groups import check_grouping_names
+from edgewise.metrics.node_traits import node_groups
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief, Posterior
@@ -53,6 +57,9 @@ def evaluate(
     edge_choice: EdgeChoice = "both",
     same_label: bool = True,
     node_sets: ArrayLike | None = None,
+    groups: Mapping[str, ArrayLike] | None = None,
+    by: str | Sequence[str] = (),
+    train: ArrayLike | None = None,
     n_resamples: int = 0,
     confidence_level: float = 0.95,
     seed: int = 0,
@@ -119,6 +126,17 @@ def evaluate(
         counts as often as it is listed, if all its nodes are in the mask. ``edge_choice`` "any" or "all" applies as for
         edges. A `PairwisePosterior` has joints of sets that its edges connect. k is arbitrary for independent nodes,
         and at most 6 for other posteriors.
+    groups
+        Also score groups of nodes, and the edges between them: arrays (N,) by the name of the grouping, integers of at
+        least 0 or text. -1 and missing text mean no group. An edge belongs to the unordered pair of its ends' groups.
+    by
+        Also score groups by "predicted_class", "degree" (0, 1, 2 to 3, 4 to 7, …, of all edges), "confidence" (in
+        tenths) or "train_distance" (edges to the nearest training node: 0, 1, 2, more, or no path). An edge belongs to
+        the smaller of its ends' groups, except for classes, where it belongs to their pair. "true_class" and
+        "homophily", the fraction of a node's neighbors with known labels that share its label, depend on the true
+        labels, so even a calibrated model has errors in these groups, as in agree and disagree.
+    train
+        Mask (N,) of the training nodes, for "train_distance".
     n_resamples
         Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
         for 95%, the intervals are too narrow, and a warning says so. The intervals are corrected for the
@@ -152,6 +170,7 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed)
+    traits = check_grouping_names(groups, by, train)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
     )
@@ -162,21 +181,34 @@ def evaluate(
         )
     sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
     task = prepare(inputs, edge_choice)
+    groupings = node_groups(task, bins, groups, traits, train, _class_labels(probs, class_names))
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
-    sums = mass_sums(views, inputs.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
+    if bins.kind == "mass":
+        sums = mass_sums(views, inputs.mask, bins)
+        edge_tables = mass_edge_tables(views["edgewise"], groupings, bins, sums["edgewise"].boundaries)
+    else:
+        sums, edge_tables = grouped_width_sums(task, bins, groupings, progress)
     if same_label:
         sums["same_label"] = same_label_sums(task, bins, progress)
     if sets is not None:
         sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
+    grouped = group_sums(task, groupings, sums, edge_tables, bins)
     intervals: Intervals = {}
     if n_resamples:
+        resampling = n_resamples, confidence_level, seed
+        grouped = group_intervals(views, grouped, groupings, inputs.mask, bins, norm, *resampling)
         if same_label:
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
     settings = EvaluationSettings(
         _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed
     )
-    return Evaluation(sums, bins, norm, edge_choice, intervals, settings)
+    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, grouped)
+
+
+def _class_labels(probs: Belief, class_names: NameLike | None) -> list[str] | None:
+    names = column_names(probs) if class_names is None else class_names
+    return None if names is None else [str(name) for name in as_name_array(names).tolist()]
 
 
 def _kind_of_belief(belief: Belief) -> Scored:

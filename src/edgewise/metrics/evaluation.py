@@ -9,6 +9,7 @@ import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
+from edgewise.metrics.groups import Groups, GroupSums, summary_line
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
@@ -111,6 +112,9 @@ class Evaluation:
     intervals
         Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``. Empty without
         ``n_resamples``.
+    groups
+        Scores of groups of nodes and edges by the name of the grouping, such as ``ev.groups["degree"]``. Empty without
+        ``groups`` and ``by``.
     settings
         What was scored, and how intervals were computed.
 
@@ -139,6 +143,7 @@ class Evaluation:
         edge_choice: EdgeChoice = "both",
         intervals: Intervals | None = None,
         settings: EvaluationSettings | None = None,
+        group_sums: Sequence[GroupSums] = (),
     ):
         self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
         self._binning, self._norm, self._edge_choice = binning, norm, edge_choice
@@ -150,6 +155,9 @@ class Evaluation:
         event, sets = self._sums.get("same_label"), self._sums.get("node_sets")
         self.same_label = None if event is None else EventScores(*event, norm)
         self.node_sets = None if sets is None else ViewScores(*sets, norm)
+        self._group_sums = {sums.name: sums for sums in group_sums}
+        factor = self.edgewise.count / (self.independent_edges or 1.0)  # mean degree of the ends of edges
+        self.groups = {name: Groups(sums, norm, factor) for name, sums in self._group_sums.items()}
 
     @property
     def options(self) -> dict[str, object]:
@@ -193,7 +201,7 @@ class Evaluation:
         """Merge the scores of two disjoint parts. A node in both counts twice. Intervals are dropped."""
         if not isinstance(other, Evaluation):
             return NotImplemented
-        ours, theirs = ({**ev.options, "views": list(ev._sums)} for ev in (self, other))
+        ours, theirs = ({**ev.options, "views": list(ev._sums), "groups": list(ev.groups)} for ev in (self, other))
         if ours != theirs:
             raise ValueError(f"Expected evaluations with the same options, but got {ours} and {theirs}.")
         if self._binning.kind == "mass":
@@ -203,7 +211,8 @@ class Evaluation:
         tables = torch.stack([sums.table + other._sums[view].table for view, sums in self._sums.items()])
         added = zip(self._sums.items(), carry_tables(tables, self._binning.n_bins), strict=True)
         sums = {view: Sums(table, boundaries) for (view, (_, boundaries)), table in added}
-        return Evaluation(sums, self._binning, self._norm, self._edge_choice)
+        groups = [sums.merge(other._group_sums[name]) for name, sums in self._group_sums.items()]
+        return Evaluation(sums, self._binning, self._norm, self._edge_choice, group_sums=groups)
 
     def __radd__(self, other: object) -> "Evaluation":
         """Support ``sum(evaluations)``, which starts with 0."""
@@ -229,13 +238,15 @@ class Evaluation:
             view: {metric: [interval.low, interval.high] for metric, interval in intervals.items()}
             for view, intervals in self.intervals.items()
         }
+        out["groups"] = {name: groups.to_dict() for name, groups in self.groups.items()}
         return {**out, "options": self.options}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the scores as a pandas DataFrame: one row per view, and the bounds of intervals if there are any.
 
         The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
-        observed ``frequency`` belong to "same_label", which has no accuracy.
+        observed ``frequency`` belong to "same_label", which has no accuracy. Groups have frames of their own, such as
+        ``ev.groups["degree"].to_frame()``.
         """
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
@@ -329,4 +340,4 @@ def _graph_lines(ev: Evaluation) -> list[str]:
         sets = ev.node_sets
         scores = ", ".join(f"{metric} {sets[metric]:.4f}" for metric in METRICS)
         lines.append(f"node sets: {sets.count:,}, {scores}")
-    return lines
+    return [*lines, *map(summary_line, ev.groups.values())]

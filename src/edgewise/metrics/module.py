@@ -1,6 +1,8 @@
 """Torchmetrics module for training loops and distributed evaluation."""
 
 import inspect
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 import torch
@@ -10,14 +12,21 @@ from torchmetrics import Metric
 
 from edgewise.conversion import EdgesLike, GraphLike
 from edgewise.data.edges import EdgeChoice
-from edgewise.metrics.collect import prepare, same_label_sums, width_sums
+from edgewise.metrics.collect import grouped_width_sums, prepare, same_label_sums
 from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.group_sums import (
+    count_group_tables,
+    numbered_groups,
+    stack_group_tables,
+    unstack_group_tables,
+)
+from edgewise.metrics.node_groups import MAX_PAIRED_GROUPS
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, check_scoring_input
 from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.posterior import Belief
 from edgewise.suggestions import did_you_mean
-from edgewise.validation import ArrayLike, check_option
+from edgewise.validation import ArrayLike, check_option, check_whole_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +41,14 @@ def all_reduce_sum(tables: Tensor, group: Any = None) -> list[Tensor]:
     return [total]
 
 
-OPTIONS = ("n_bins", "norm", "closed", "edge_choice", "same_label")  # of GraphCalibration, without those of Metric
+OPTIONS = (
+    "n_bins",
+    "norm",
+    "closed",
+    "edge_choice",
+    "same_label",
+    "groups",
+)  # of GraphCalibration, without those of Metric
 
 
 class GraphCalibration(Metric):
@@ -57,6 +73,10 @@ class GraphCalibration(Metric):
         Score edges with "both" ends in the mask, with "any" end in the mask, or "all" edges.
     same_label
         Also score the event "both ends have the same label". Pass False to leave it out.
+    groups
+        Number of groups by the name of the grouping, such as ``{"region": 5}``, to also score groups of nodes and of
+        the edges between them. Each batch then has ``groups={"region": array}``, integers from 0 to 4, or -1 for none.
+        For groups by degree or distance, compute them in the whole graph, because a batch has other edges.
     **kwargs
         Options of `torchmetrics.Metric`, such as ``sync_on_compute``.
 
@@ -79,6 +99,7 @@ class GraphCalibration(Metric):
         closed: Closed = "right",
         edge_choice: EdgeChoice = "both",
         same_label: bool = True,
+        groups: Mapping[str, int] | None = None,
         **kwargs: Any,
     ):
         if "binning" in kwargs:
@@ -100,13 +121,18 @@ class GraphCalibration(Metric):
         # The state's name holds all options that affect the sums, so that torchmetrics neither shares the state of two
         # modules in a collection nor merges or loads sums with other options.
         event = "_same_label" if same_label else ""
+        self.group_counts = dict(groups or {})
+        for name, num in self.group_counts.items():
+            check_whole_number(f"groups[{name!r}]", num, 1, MAX_PAIRED_GROUPS)
+            event += f"_{re.sub(r'[^0-9a-zA-Z]', '_', name)}_{num}"
         self.state_name = f"tables_{edge_choice}_{closed}_{n_bins}{event}"
-        tables = torch.zeros(len(self.views), n_bins + 2, 4, dtype=torch.long)
+        num_tables = len(self.views) + count_group_tables(self.group_counts)
+        tables = torch.zeros(num_tables, n_bins + 2, 4, dtype=torch.long)
         self.add_state(self.state_name, tables, dist_reduce_fx="sum")
 
     @property
     def tables(self) -> Tensor:
-        """Sums of each view in ``views`` (see `edgewise.metrics.sums`)."""
+        """Sums of each view in ``views`` (see `edgewise.metrics.sums`), then of groups."""
         tables: Tensor = getattr(self, self.state_name)
         return tables
 
@@ -119,16 +145,19 @@ class GraphCalibration(Metric):
         edge_probs: ArrayLike | None = None,
         *,
         predictions: ArrayLike | None = None,
+        groups: Mapping[str, ArrayLike] | None = None,
     ) -> None:
         """Add a batch. The arguments are those of `edgewise.evaluate`."""
         inputs = check_scoring_input(
             probs, y, edge_index, mask, edge_probs, predictions=predictions, edge_choice=self.edge_choice
         )
+        groupings = numbered_groups(groups, self.group_counts, len(inputs.y), inputs.y.device)
         task = prepare(inputs, self.edge_choice)
-        sums = width_sums(task, self.binning)
+        sums, edge_tables = grouped_width_sums(task, self.binning, groupings)
         if "same_label" in self.views:
             sums["same_label"] = same_label_sums(task, self.binning)
-        batch = torch.stack([sums[view].table for view in self.views])
+        of_groups = stack_group_tables(task, groupings, edge_tables, self.binning)
+        batch = torch.cat((torch.stack([sums[view].table for view in self.views]), of_groups))
         total = carry_tables(self.tables + batch.to(self.tables.device), self.binning.n_bins)
         setattr(self, self.state_name, total)
 
@@ -136,7 +165,10 @@ class GraphCalibration(Metric):
         """Add a batch and return the scores of the batch."""
         batch = inspect.signature(self.update).bind(*args, **kwargs)
         # torchmetrics would lose all sums if `update` raised an error.
-        check_scoring_input(*batch.args, **{**batch.kwargs, "edge_choice": self.edge_choice})
+        keywords = {**batch.kwargs, "edge_choice": self.edge_choice}
+        groups = keywords.pop("groups", None)
+        inputs = check_scoring_input(*batch.args, **keywords)
+        numbered_groups(groups, self.group_counts, len(inputs.y), inputs.y.device)
         return super().forward(*args, **kwargs)
 
     def merge_state(self, incoming_state: dict[str, Any] | Metric) -> None:
@@ -165,8 +197,9 @@ class GraphCalibration(Metric):
         """Return the scores of all batches."""
         tables = carry_tables(self.tables, self.binning.n_bins)
         boundaries = bin_boundaries(self.binning)
-        sums = {view: Sums(table, boundaries) for view, table in zip(self.views, tables, strict=True)}
-        return Evaluation(sums, self.binning, self.norm, self.edge_choice)
+        sums = {view: Sums(table, boundaries) for view, table in zip(self.views, tables, strict=False)}
+        groups = unstack_group_tables(tables[len(self.views) :].cpu(), self.group_counts, self.binning)
+        return Evaluation(sums, self.binning, self.norm, self.edge_choice, group_sums=groups)
 
     def plot(self, val: Evaluation | None = None, ax: Any = None) -> "tuple[Figure, NDArray[np.object_]]":
         """Plot reliability diagrams of all batches, or of ``val``, the result of ``compute`` or of one batch."""

@@ -106,6 +106,14 @@ def sum_groups(
     return carry_tables(tables, n_bins)
 
 
+def sum_in_groups(
+    elements: Elements, bins: Int[Tensor, " elements"], group: Int[Tensor, " elements"], n_groups: int, n_bins: int
+) -> Int[Tensor, "groups rows 4"]:
+    """Sum elements into one table per group, without those that have no group, -1."""
+    group = torch.where(group < 0, n_groups, group).long()
+    return sum_groups(elements, bins, group, n_groups + 1, n_bins)[:n_groups]
+
+
 def carry_tables(tables: Int[Tensor, "*tables rows 4"], n_bins: int) -> Int[Tensor, "*tables rows 4"]:
     """Carry the low limbs of all sums, so that equal sums have equal tables."""
     out = tables.clone()

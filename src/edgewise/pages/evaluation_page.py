@@ -11,6 +11,7 @@ from edgewise.metrics.evaluation import Evaluation, Interval
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
+from edgewise.pages.group_tables import group_sections
 from edgewise.pages.html_page import page_part, render_page, write_page
 from edgewise.pages.next_steps import PREPARATION, Inputs, next_steps
 from edgewise.pages.verdict import Finding, explain_views, find, headline, percent, sentence
@@ -59,6 +60,7 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
         ],
         diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
         bins=[row for panel in panels for row in _bin_rows(panel)],
+        groups=group_sections(ev),
         steps=steps,
         preparation=PREPARATION if any(step.python for step in steps) else "",
         names_model=any("(model," in step.python for step in steps),

@@ -1,0 +1,319 @@
+"""Scores of groups of nodes and edges compared with loops, their sums, invariances, merging and input checks."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import edgewise as ew
+from edgewise.kernels import dispatch
+from edgewise.metrics.node_groups import ON_OUTCOME, ORDERED, TRAITS
+from helpers.random_predictions import cases, random_case, symmetric_joints
+from helpers.reference import groups as reference
+
+pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none")  # random masks may be empty
+
+SCORES = ("count", "accuracy", "nll", "brier", "ece")
+PROBS = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]], dtype=torch.float64)
+LABELS, PATH = torch.tensor([0, 0, 1]), torch.tensor([[0, 1], [1, 2]])
+
+
+def natural_order(names):
+    """Sort names of groups by their first number. "unreachable" comes last."""
+    return sorted(set(names) - {None}, key=lambda name: math.inf if name == "unreachable" else float(name.split()[0]))
+
+
+def as_text(ev):
+    """Return the scores of all groups as text, in which NaN equals NaN."""
+    return json.dumps(ev.to_dict()["groups"])
+
+
+def assert_matches(groups, expected):
+    for view in ("nodewise", "edgewise"):
+        got = {group: {name: getattr(s, name) for name in SCORES} for group, s in getattr(groups, view).items()}
+        assert got.keys() == expected[view].keys(), view
+        for group, scores in got.items():
+            assert scores == pytest.approx(expected[view][group], rel=1e-11, abs=1e-13, nan_ok=True), (view, group)
+
+
+@given(
+    case=cases(),
+    trait=st.sampled_from(TRAITS),
+    n_bins=st.integers(1, 20),
+    norm=st.sampled_from(["l1", "l2", "max"]),
+    choice=st.sampled_from(["both", "any", "all"]),
+)
+def test_traits_match_the_loops(case, trait, n_bins, norm, choice):
+    probs, y, edge_index, mask = case
+    y = torch.where(mask | (y > 0), y, -1)  # some unknown labels outside the mask
+    train = ~mask & (torch.arange(len(y)) % 2 == 0)
+    options = {"train": train} if trait == "train_distance" else {}
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, by=trait, n_bins=n_bins, norm=norm, edge_choice=choice, **options)
+    lists = probs.double().tolist(), y.tolist(), list(zip(*edge_index.tolist(), strict=True))
+    names = reference.trait(trait, *lists, train.tolist())
+    expected = reference.evaluate(
+        names,
+        natural_order(names),
+        *lists,
+        mask.tolist(),
+        choice=choice,
+        n_bins=n_bins,
+        norm=norm,
+        is_ordered=trait in ORDERED,
+    )
+    found = ev.groups[trait]
+    assert_matches(found, expected)
+    assert (found.is_ordered, found.conditions_on_outcome) == (trait in ORDERED, trait in ON_OUTCOME)
+
+
+@given(case=cases(), seed=st.integers(0, 1000), is_text=st.booleans())
+def test_given_groups_match_the_loops(case, seed, is_text):
+    probs, y, edge_index, mask = case
+    numbers = np.random.default_rng(seed).choice([-1, 0, 3, 10**12], len(y))
+    names = [None if k < 0 else str(k) for k in numbers.tolist()]
+    predictions = torch.from_numpy(np.random.default_rng(seed).integers(0, probs.shape[1], len(y)))
+    values = names if is_text and any(names) else numbers
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, groups={"place": values}, predictions=predictions)
+    lists = probs.double().tolist(), y.tolist(), list(zip(*edge_index.tolist(), strict=True))
+    options = {"n_bins": 15, "is_ordered": False, "given": predictions.tolist()}
+    order = sorted(set(names) - {None}) if values is names else natural_order(names)
+    expected = reference.evaluate(names, order, *lists, mask.tolist(), **options)
+    assert_matches(ev.groups["place"], expected)
+
+
+@given(case=cases(), trait=st.sampled_from(["predicted_class", "degree", "confidence", "true_class"]))
+def test_tables_of_groups_add_up_to_the_view(case, trait):
+    probs, y, edge_index, mask = case
+    joints, _ = symmetric_joints(probs, edge_index)
+    for options in ({}, {"edge_probs": joints}, {"binning": "mass"}):
+        ev = ew.evaluate(probs, y, edge_index, mask=mask, by=trait, n_bins=5, **options)
+        for view in ("nodewise", "edgewise"):
+            parts = list(getattr(ev.groups[trait], view).values())
+            assert sum(part.count for part in parts) == ev[view].count
+            for name in ("count", "correct_sum", "confidence_sum"):
+                total = sum((getattr(part.reliability, name) for part in parts), torch.zeros(5, dtype=torch.float64))
+                expected = getattr(ev[view].reliability, name).double()
+                torch.testing.assert_close(total, expected, rtol=0, atol=1e-12)
+            for name in ("nll", "brier"):
+                total = math.fsum(part.count * getattr(part, name) for part in parts if part.count)
+                expected = ev[view].count * getattr(ev[view], name) if ev[view].count else 0.0
+                assert total == pytest.approx(expected, abs=1e-11)
+
+
+@settings(max_examples=8)
+@given(case=cases(), seed=st.integers(0, 1000))
+def test_groups_do_not_depend_on_the_order_of_nodes_and_edges(case, seed):
+    probs, y, edge_index, mask = case
+    g = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(y), generator=g)
+    edges = edge_index[:, torch.randperm(edge_index.shape[1], generator=g)]
+    place = torch.randint(-1, 3, (len(y),), generator=g)
+    options = {"by": ORDERED, "train": ~mask, "groups": {"place": place}}
+    expected = as_text(ew.evaluate(probs, y, edge_index, mask=mask, **options))
+    options |= {"train": ~mask[order], "groups": {"place": place[order]}}
+    permuted = ew.evaluate(probs[order], y[order], order.argsort()[edges], mask=mask[order], **options)
+    assert as_text(permuted) == expected
+
+
+@pytest.mark.parametrize(("num_edges", "choice"), [(0, "both"), (7, "any"), (3000, "both"), (3000, "all")])
+def test_compiled_loops_and_tensors_give_the_same_bits(monkeypatch, num_edges, choice):
+    probs, y, edge_index, mask = random_case(1, 200, num_edges, num_classes=5, sharpness=20.0)
+    probs[:50] = torch.eye(5, dtype=probs.dtype)[y[:50] - 1]  # true labels of probability zero
+    place = torch.randint(-1, 17, (200,), generator=torch.Generator().manual_seed(0))  # more than 127 pairs
+    results, threads = [], torch.get_num_threads()
+    try:
+        for length, num_threads in ((0, 1), (0, 3), (1 << 62, 1)):
+            monkeypatch.setattr(dispatch, "MIN_COMPILED_LENGTH", length)
+            torch.set_num_threads(num_threads)
+            options = {"by": TRAITS, "train": ~mask, "groups": {"place": place}, "edge_choice": choice}
+            results.append(as_text(ew.evaluate(probs, y, edge_index, mask=mask, **options)))
+    finally:
+        torch.set_num_threads(threads)
+    assert results[0] == results[1] == results[2]
+
+
+@settings(max_examples=8)
+@given(case=cases(), seed=st.integers(0, 1000))
+def test_merged_groups_of_two_graphs_are_those_of_both_together(case, seed):
+    probs, y, edge_index, mask = case
+    num = len(y)
+    names = [["a", "b", None][k] for k in np.random.default_rng(seed).integers(0, 3, 2 * num)]
+    first = {"place": names[:num]}
+    second = {"place": names[num:]}
+    options = {"by": ["degree", "predicted_class"], "n_bins": 4}
+    parts = [ew.evaluate(probs, y, edge_index, mask=mask, groups=part, **options) for part in (first, second)]
+    edges = torch.cat((edge_index, edge_index + num), dim=1)
+    twice = probs.repeat(2, 1), y.repeat(2), edges
+    both = ew.evaluate(*twice, mask=mask.repeat(2), groups={"place": names}, **options)
+    for merged in (sum(parts), parts[1] + parts[0]):
+        assert as_text(merged) == as_text(both)
+
+
+def test_module_accumulates_groups_of_batches():
+    parts = [random_case(seed, 40, 80) for seed in range(2)]
+    places = [torch.randint(-1, 4, (40,), generator=torch.Generator().manual_seed(seed)) for seed in range(2)]
+    metric = ew.GraphCalibration(groups={"my place": 4})
+    for (probs, y, edge_index, mask), place in zip(parts, places, strict=True):
+        one = metric(probs, y, edge_index, mask, groups={"my place": place})
+        alone = ew.evaluate(probs, y, edge_index, mask=mask, groups={"my place": place})
+        assert as_text(one) == as_text(alone)
+    expected = sum(
+        ew.evaluate(probs, y, edge_index, mask=mask, groups={"my place": place})
+        for (probs, y, edge_index, mask), place in zip(parts, places, strict=True)
+    )
+    assert as_text(metric.compute()) == as_text(expected)
+    other = ew.GraphCalibration(groups={"my place": 4})
+    last = other(probs, y, edge_index, mask, groups={"my place": place})
+    other.merge_state(metric)
+    assert as_text(other.compute()) == as_text(expected + last)
+    with pytest.raises(ValueError, match="Expected sums with the same options"):
+        ew.GraphCalibration(groups={"my place": 5}).merge_state(metric)
+
+
+@pytest.mark.parametrize("groups", [None, {"other": [0, 1, 1]}, {"place": [0, 1, 2]}, {"place": ["a", "b", "b"]}])
+def test_module_keeps_its_sums_if_the_groups_of_a_batch_are_wrong(groups):
+    metric = ew.GraphCalibration(groups={"place": 2})
+    metric.update(PROBS, LABELS, PATH, groups={"place": [0, 1, -1]})
+    with pytest.raises(ValueError, match="Expected groups"):
+        metric(PROBS, LABELS, PATH, groups=groups)
+    assert metric.compute().groups["place"].nodewise["0"].count == 1
+
+
+def test_evaluations_with_other_groups_cannot_be_added():
+    with pytest.raises(ValueError, match="degree"):
+        ew.evaluate(PROBS, LABELS, PATH, by="degree") + ew.evaluate(PROBS, LABELS, PATH)
+
+
+def test_groups_of_a_path_by_hand():
+    """Node 1 has two edges; both edges belong to the smaller degree, 1. Nodes 0 and 1 are predicted as class 0."""
+    ev = ew.evaluate(PROBS, LABELS, PATH, by=("degree", "predicted_class"), n_bins=1)
+    degree, classes = ev.groups["degree"], ev.groups["predicted_class"]
+    assert {name: scores.count for name, scores in degree.nodewise.items()} == {"1": 2, "2 to 3": 1}
+    assert {name: scores.count for name, scores in degree.edgewise.items()} == {"1": 2}
+    assert {name: scores.count for name, scores in classes.edgewise.items()} == {"0 & 0": 1, "0 & 1": 1}
+    assert classes.nodewise["0"].confidence == pytest.approx(0.85)
+    assert classes.nodewise["0"].gap == pytest.approx(0.15)
+    assert classes.edgewise["0 & 1"].ece == pytest.approx(1 - 0.8 * 0.7)
+
+
+def test_class_names_name_the_groups():
+    ev = ew.evaluate(PROBS, ["cat", "cat", "dog"], PATH, by="predicted_class", class_names=["cat", "dog"])
+    assert set(ev.groups["predicted_class"].edgewise) == {"cat & cat", "cat & dog"}
+
+
+def test_degree_counts_edges_outside_the_mask_once():
+    edges = torch.tensor([[0, 1, 1, 1, 2], [1, 0, 1, 2, 1]])
+    for choice in ("both", "any", "all"):
+        mask = torch.tensor([False, True, False])
+        ev = ew.evaluate(PROBS, LABELS, edges, mask=mask, by="degree", edge_choice=choice)
+        counts = {name: scores.count for name, scores in ev.groups["degree"].nodewise.items()}
+        assert counts == {"2 to 3": 1, "1": 0}
+        assert math.isnan(ev.groups["degree"].nodewise["1"].ece)
+
+
+def test_small_groups_come_last_and_noise_does_not_lead():
+    """The error of the large group is real. The two smaller ones are calibrated, but their measured ECE is larger."""
+    g = torch.Generator().manual_seed(0)
+    sizes = torch.tensor([5000, 60, 10])
+    place = torch.arange(3).repeat_interleave(sizes)
+    p = torch.where(place == 0, 0.9, 0.6).double()
+    y = (torch.rand(len(p), generator=g) >= torch.where(place == 0, 0.8, p)).long()
+    y[-10:] = 1  # all wrong
+    groups = ew.evaluate(torch.stack((p, 1 - p), dim=1), y, groups={"place": place}).groups["place"]
+    assert list(groups.nodewise) == ["0", "1", "2"]
+    assert groups.worst().group == "0" and groups.worst("edgewise") is None
+    assert groups.nodewise["2"].is_small and groups.nodewise["2"].ece > groups.nodewise["0"].ece
+    assert groups.nodewise["0"].excess_ece == pytest.approx(groups.nodewise["0"].ece - groups.nodewise["0"].chance_ece)
+
+
+def test_chance_ece_is_the_mean_error_of_a_calibrated_model():
+    g = torch.Generator().manual_seed(0)
+    p = 0.5 + 0.5 * torch.rand(400, generator=g, dtype=torch.float64)
+    probs, half = torch.stack((p, 1 - p), dim=1), torch.arange(400) % 2
+    errors = []
+    for _ in range(40):
+        y = (torch.rand(400, generator=g) >= p).long()
+        group = ew.evaluate(probs, y, groups={"half": half}).groups["half"].nodewise["1"]
+        errors.append(group.ece)
+    assert group.chance_ece == pytest.approx(np.mean(errors), rel=0.1)
+
+
+def test_intervals_of_one_group_with_all_nodes_are_those_of_the_views():
+    probs, y, edge_index, mask = random_case(0, 60, 100)
+    options = {"n_resamples": 50, "groups": {"all": torch.zeros(60).long()}}
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, **options)
+    assert ev.groups["all"].nodewise["0"].intervals == ev.intervals["nodewise"]
+    assert ev.groups["all"].edgewise["0 & 0"].intervals == ev.intervals["edgewise"]
+    frame = ev.groups["all"].to_frame()
+    assert frame.loc[1, "ece_high"] == ev.intervals["edgewise"]["ece"].high
+    assert (ev + ev).groups["all"].nodewise["0"].intervals == {}
+
+
+@pytest.mark.parametrize("binning", ["width", "mass"])
+def test_intervals_of_groups_are_those_of_the_selected_elements(binning):
+    probs, y, edge_index, _ = random_case(0, 80, 200)
+    place = torch.arange(80) % 3 - 1
+    ev = ew.evaluate(probs, y, edge_index, groups={"place": place}, n_resamples=60, binning=binning)
+    for scores in (*ev.groups["place"].nodewise.values(), *ev.groups["place"].edgewise.values()):
+        for metric in ("accuracy", "brier", "nll"):
+            assert scores.intervals[metric].low <= scores[metric] <= scores.intervals[metric].high
+
+
+def test_dict_frame_and_text_show_all_groups_and_mark_outcomes():
+    probs, y, edge_index, mask = random_case(0, 60, 100)
+    ev = ew.evaluate(probs, y, edge_index, mask=mask, by=["true_class", "degree"])
+    out = ev.to_dict()["groups"]
+    assert out["true_class"]["conditions_on_outcome"] and not out["degree"]["conditions_on_outcome"]
+    assert [row["group"] for row in out["degree"]["nodewise"]] == list(ev.groups["degree"].nodewise)
+    frame = ev.groups["true_class"].to_frame()
+    assert frame["conditions_on_outcome"].all() and set(frame["view"]) == {"nodewise", "edgewise"}
+    assert frame["count"].sum() == ev.nodewise.count + ev.edgewise.count
+    printed = [line for line in str(ev).splitlines() if line.startswith("by ")]
+    assert "true labels" in printed[0] and "true labels" not in printed[1]
+    assert "true labels" in str(ev.groups["true_class"]) and "true labels" not in str(ev.groups["degree"])
+    assert ew.evaluate(probs, y, edge_index, mask=mask).to_dict()["groups"] == {}
+
+
+def test_groups_of_nothing():
+    empty = ew.evaluate(torch.empty(0, 3), torch.empty(0).long(), by=TRAITS, train=torch.empty(0).bool())
+    assert all(not groups.nodewise and groups.worst() is None for groups in empty.groups.values())
+    ev = ew.evaluate(PROBS, LABELS, PATH, groups={"none": [-1, -1, -1]}, n_resamples=40)
+    assert len(ev.groups["none"].nodewise) == len(ev.groups["none"].to_frame()) == 0
+    assert "no groups" in str(ev)
+    without_train = ew.evaluate(PROBS, LABELS, PATH, by="train_distance", train=[0, 0, 0])
+    assert list(without_train.groups["train_distance"].nodewise) == ["unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [
+        ({"by": "degre"}, "Did you mean 'degree'"),
+        ({"by": "train_distance"}, "train=split.train"),
+        ({"by": "degree", "train": [1, 0, 0]}, "omit train"),
+        ({"by": ["degree", "degree"]}, "twice"),
+        ({"by": "degree", "groups": {"degree": [0, 1, 2]}}, "twice"),
+        ({"by": "train_distance", "train": [1, 0]}, "train"),
+        ({"groups": [0, 1, 1]}, "groups={'name': array}"),
+        ({"groups": {"place": [0, 1]}}, "3 nodes"),
+        ({"groups": {"place": ["a", "b"]}}, "3 nodes"),
+        ({"groups": {"place": [0.5, 1.5, 2.5]}}, "np.digitize"),
+        ({"by": "degree", "n_bins": 1_000_000, "groups": {"place": [0, 1, 2]}}, "n_bins of at most 833331"),
+    ],
+)
+def test_bad_groups_are_explained(options, fact):
+    with pytest.raises(ValueError, match="Expected") as error:
+        ew.evaluate(PROBS, LABELS, PATH, **options)
+    assert fact in str(error.value)
+
+
+def test_too_many_groups_and_the_way_out():
+    probs, y, edge_index, _ = random_case(0, 300, 500)
+    g = np.arange(300) % 150
+    with pytest.raises(ValueError, match="at most 100 groups"):
+        ew.evaluate(probs, y, edge_index, groups={"place": g})
+    kept = np.where(np.isin(g, np.argsort(np.bincount(g))[-100:]), g, -1)
+    assert len(ew.evaluate(probs, y, edge_index, groups={"place": kept}).groups["place"].nodewise) == 100
