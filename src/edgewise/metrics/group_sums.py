@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgewise.metrics.collect import ScoringTask, ViewElements
 from edgewise.metrics.elements import node_elements
-from edgewise.metrics.groups import GROUP_VIEWS, GroupSums
+from edgewise.metrics.groups import GROUP_VIEWS, GroupKey, GroupSums
 from edgewise.metrics.intervals import node_resampling_intervals
 from edgewise.metrics.node_groups import NodeGroups, given_groups
 from edgewise.metrics.scores import Norm
@@ -42,7 +42,7 @@ def _node_tables(
     elements = node_elements(task.records[mask])
     bins = bin_index(elements.confidence, binning, boundaries)
     return [
-        sum_in_groups(elements, bins, grouping.index[mask], len(grouping.labels), binning.n_bins)
+        sum_in_groups(elements, bins, grouping.group[mask], len(grouping.labels), binning.n_bins)
         for grouping in groupings
     ]
 
@@ -81,7 +81,7 @@ def group_intervals(
     for grouping, sums in zip(groupings, found, strict=True):
         position = {"nodewise": list(sums.labels), "edgewise": grouping.edge_keys()}
         group = {
-            "nodewise": grouping.index[views["nodewise"].nodes[0]],
+            "nodewise": grouping.group[views["nodewise"].nodes[0]],
             "edgewise": grouping.edge_group(views["edgewise"].nodes),
         }
         parts: dict[str, ViewElements] = {"edgewise": views["edgewise"]}
@@ -127,7 +127,7 @@ def numbered_groups(
                 f"{outside[0]!r}. Number the groups from 0, and pass their number to GraphCalibration(groups=)."
             )
         keys = torch.tensor([*grouping.labels, -1], device=device)
-        found.append(NodeGroups(name, keys[grouping.index], {k: str(k) for k in range(num)}))
+        found.append(NodeGroups(name, keys[grouping.group], {k: str(k) for k in range(num)}))
     return found
 
 
@@ -147,7 +147,7 @@ def unstack_group_tables(
     found, boundaries = [], dict.fromkeys(GROUP_VIEWS, bin_boundaries(binning))
     for name, num in counts.items():
         nodes, edges, tables = tables.split([num, num * (num + 1) // 2, len(tables) - num - num * (num + 1) // 2])
-        labels = {k: str(k) for k in range(num)}
+        labels: dict[GroupKey, str] = {k: str(k) for k in range(num)}
         keys = NodeGroups(name, torch.empty(0).long(), labels).edge_keys()
         found.append(_named_sums(GroupSums(name, False, False, labels, {}, boundaries), keys, nodes, edges))
     return found

@@ -39,8 +39,8 @@ class GroupSums(NamedTuple):
     is_ordered: bool
     conditions_on_outcome: bool
     labels: Mapping[GroupKey, str]
-    tables: Mapping[str, Mapping[Any, Int[Tensor, "rows 4"]]]
-    boundaries: Mapping[str, Float[Tensor, " limits"]]
+    tables: Mapping[GroupView, Mapping[Any, Int[Tensor, "rows 4"]]]
+    boundaries: Mapping[GroupView, Float[Tensor, " limits"]]
     intervals: Mapping[tuple[str, Any], Mapping[str, "Interval"]] = {}
 
     def merge(self, other: "GroupSums") -> "GroupSums":
@@ -197,7 +197,9 @@ class Groups:
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores of all groups, the worst first, as plain numbers and lists."""
-        views = {view: [scores.to_dict() for scores in getattr(self, view).values()] for view in GROUP_VIEWS}
+        views: dict[str, object] = {
+            view: [scores.to_dict() for scores in getattr(self, view).values()] for view in GROUP_VIEWS
+        }
         return {"is_ordered": self.is_ordered, "conditions_on_outcome": self.conditions_on_outcome, **views}
 
     def to_frame(self) -> "pd.DataFrame":
@@ -211,7 +213,7 @@ class Groups:
             for scores in getattr(self, view).values()
         ]
         names = dict.fromkeys(name for row in rows for name in row)
-        return data_frame({name: [row.get(name, math.nan) for row in rows] for name in names}, list(range(len(rows))))
+        return data_frame({name: [row.get(name, math.nan) for row in rows] for name in names})
 
     def plot(self, *, ax: "Axes | None" = None, view: GroupView = "nodewise") -> "tuple[Figure, Axes]":
         """Plot the ECE of each group with intervals and counts, the worst at the top: ``plot_groups(self)``."""

@@ -25,7 +25,7 @@ class NodeGroups(NamedTuple):
     """Group of each node. Groups are numbered in the order of their keys, and -1 means no group."""
 
     name: str
-    index: Int[Tensor, " nodes"]
+    group: Int[Tensor, " nodes"]
     labels: Mapping[GroupKey, str]
     is_ordered: bool = False
     conditions_on_outcome: bool = False
@@ -39,7 +39,7 @@ class NodeGroups(NamedTuple):
     @property
     def for_kernel(self) -> tuple[Int[Tensor, " nodes"], bool, int]:
         """The arguments of the compiled loops."""
-        return self.index, self.is_ordered, self.num_tables
+        return self.group, self.is_ordered, self.num_tables
 
     def edge_keys(self) -> list[Any]:
         """Return the key of each group of edges, a key or a pair of keys, in the order of `edge_group`."""
@@ -52,7 +52,7 @@ class NodeGroups(NamedTuple):
         It is the smaller of the groups of the ends if groups are ordered, else the number h (h + 1) / 2 + l of the
         pair of groups l <= h.
         """
-        of_ends = self.index[ends]
+        of_ends = self.group[ends]
         low, high = of_ends.amin(0), of_ends.amax(0)
         return low if self.is_ordered else torch.where(low < 0, -1, high * (high + 1) // 2 + low)
 
