@@ -72,6 +72,8 @@ def shown(fitted: dict[str, Any]) -> dict[str, Any]:
         "evaluation without edges": evaluation(num_edges=0),
         "evaluation of nothing": evaluation(mask=np.zeros(500, bool)),
         "evaluation without the event": evaluation(same_label=False),
+        "joint NLL": ew.joint_nll(np.full((9, 2), 0.5), [0] * 9, [list(range(8)), list(range(1, 9))], num_sets=9),
+        "joint NLL of nothing": ew.joint_nll(np.full((1, 2), 0.5), [0], np.empty((2, 0), int), sizes=[2]),
         "pairs": pairs(),
         "no pairs": pairs(0),
         "curve": curve,

@@ -5,7 +5,8 @@ Here the variance of a mean over M sets is Σ_i (Σ_{S∋i} r_S / M)², where r_
 This is the infinitesimal jackknife of resampling nodes: the variance under small changes of the weights of nodes, if
 the weight of a set is the product of the weights of its nodes. A pair of sets counts as often as they share nodes, so
 that a set of k nodes counts k times with itself. The interval is therefore too wide, by at most a factor √k, if few
-sets share nodes. In return, there is room for the dependence between the labels of neighbors.
+sets share nodes. In return, there is room for the dependence between the labels of neighbors. For single nodes there is
+none: their 95% interval covers about 90% if labels are strongly coupled.
 """
 
 import math
