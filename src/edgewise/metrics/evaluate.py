@@ -8,16 +8,14 @@ from torch import Tensor
 
 from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_node_sets
 from edgewise.data.edges import EdgeChoice
+from edgewise.metrics.chance import compare_with_chance, posterior_of
 from edgewise.metrics.collect import (
     Progress,
     ViewElements,
+    collect_sums,
     elements_by_view,
-    mass_sums,
-    node_set_sums,
     prepare,
     same_label_elements,
-    same_label_sums,
-    width_sums,
 )
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
 from edgewise.metrics.intervals import node_resampling_intervals
@@ -54,6 +52,7 @@ def evaluate(
     same_label: bool = True,
     node_sets: ArrayLike | None = None,
     n_resamples: int = 0,
+    chance: int = 0,
     confidence_level: float = 0.95,
     seed: int = 0,
     progress: Progress | None = None,
@@ -121,14 +120,17 @@ def evaluate(
         and at most 6 for other posteriors.
     n_resamples
         Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
-        for 95%, the intervals are too narrow, and a warning says so. The intervals are corrected for the
-        upward bias of the calibration error, so for a nearly calibrated model the interval can lie below the error
-        itself. They are too wide, by at most a factor √3, if few edges share nodes. The correction is incomplete near
-        zero: to test whether an error exceeds chance, compare it with errors for labels drawn from the probabilities.
+        for 95%, the intervals are too narrow, and a warning says so. They are too wide, by at most a factor √3, if few
+        edges share nodes. The interval of a calibration error takes into account that noise raises the error: its lower
+        bound is 0 if noise alone explains the error, and the interval of a perfect model contains 0 at the nominal
+        rate.
+    chance
+        Number of labelings drawn from the posterior for ``ev.chance``, or 0 for none: what each score would be if the
+        posterior were right, with p-values. 200 draws cost as much as 200 evaluations.
     confidence_level
-        Nominal coverage of the intervals.
+        Nominal coverage of the intervals, and of the range of scores by chance.
     seed
-        Random seed of the resamples.
+        Random seed of the resamples and of the drawn labelings.
     progress
         Function called with (processed edges, all edges) from time to time. The event is scored in a second pass.
 
@@ -151,7 +153,7 @@ def evaluate(
     (2, 0.36, 1)
     """
     bins = Binning(n_bins, binning, closed)
-    _check_options(norm, edge_choice, n_resamples, confidence_level, seed)
+    _check_options(norm, edge_choice, n_resamples, chance, confidence_level, seed)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
     )
@@ -161,22 +163,25 @@ def evaluate(
             "the mask was made."
         )
     sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
+    posterior = posterior_of(inputs, edge_probs is not None) if chance else None
     task = prepare(inputs, edge_choice)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
-    sums = mass_sums(views, inputs.mask, bins) if bins.kind == "mass" else width_sums(task, bins, progress)
-    if same_label:
-        sums["same_label"] = same_label_sums(task, bins, progress)
-    if sets is not None:
-        sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
+    parts = edge_choice, same_label, sets
+    sums = collect_sums(task, bins, *parts, progress, views)
     intervals: Intervals = {}
     if n_resamples:
         if same_label:
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
     settings = EvaluationSettings(
-        _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed
+        _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed, chance
     )
-    return Evaluation(sums, bins, norm, edge_choice, intervals, settings)
+    by_chance = None
+    if posterior is not None:
+        by_chance = compare_with_chance(
+            posterior, sums, task, lambda drawn: collect_sums(drawn, bins, *parts), norm, chance, confidence_level, seed
+        )
+    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, by_chance)
 
 
 def _kind_of_belief(belief: Belief) -> Scored:
@@ -185,21 +190,23 @@ def _kind_of_belief(belief: Belief) -> Scored:
     return "calibrated" if hasattr(belief, "calibrator") else "model"
 
 
-def _check_options(norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int) -> None:
+def _check_options(
+    norm: Norm, edge_choice: EdgeChoice, n_resamples: int, chance: int, confidence_level: float, seed: int
+) -> None:
     check_option("norm", norm, get_args(Norm))
     check_option("edge_choice", edge_choice, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
+    check_whole_number("chance", chance, 0, 2**31 - 1)
     check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)
-    if 0 < n_resamples * (1 - confidence_level) < 2 - 1e-9:
-        enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
-        found, width = (
-            (f"{n_resamples} resamples are", "too narrow") if n_resamples > 1 else ("1 resample is", "of width 0")
-        )
-        warn_small_sample(
-            f"{found} too few for intervals of level {confidence_level:g}, which are {width}. Use n_resamples of at "
-            f"least {enough}, better ten times as many."
-        )
+    for name, number, noun in (("n_resamples", n_resamples, "resample"), ("chance", chance, "draw")):
+        if 0 < number * (1 - confidence_level) < 2 - 1e-9:
+            enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
+            found, width = (f"{number} {noun}s are", "too narrow") if number > 1 else (f"1 {noun} is", "of width 0")
+            warn_small_sample(
+                f"{found} too few for intervals of level {confidence_level:g}, which are {width}. Use {name} of at "
+                f"least {enough}, better ten times as many."
+            )
 
 
 def _check_scored_sets(node_sets: ArrayLike, inputs: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:

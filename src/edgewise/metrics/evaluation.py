@@ -9,6 +9,7 @@ import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
+from edgewise.metrics.chance import Chance, ChanceScore
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
@@ -78,6 +79,8 @@ class EvaluationSettings:
         Whether the predicted labels were given.
     n_resamples, confidence_level, seed
         Options of the intervals.
+    chance
+        Number of labelings drawn for the scores by chance.
     """
 
     scored: Scored = "probs"
@@ -86,6 +89,7 @@ class EvaluationSettings:
     n_resamples: int = 0
     confidence_level: float = 0.95
     seed: int = 0
+    chance: int = 0
 
 
 class Evaluation:
@@ -111,6 +115,9 @@ class Evaluation:
     intervals
         Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``. Empty without
         ``n_resamples``.
+    chance
+        Scores that chance would give if the posterior were right, such as ``ev.chance["edgewise"]["ece"].p_value``. None
+        without ``chance``. See `Chance`.
     settings
         What was scored, and how intervals were computed.
 
@@ -139,11 +146,13 @@ class Evaluation:
         edge_choice: EdgeChoice = "both",
         intervals: Intervals | None = None,
         settings: EvaluationSettings | None = None,
+        chance: Chance | None = None,
     ):
         self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
         self._binning, self._norm, self._edge_choice = binning, norm, edge_choice
         self.intervals: Intervals = intervals or {}
         self.settings = settings or EvaluationSettings()
+        self.chance = chance
         self.nodewise, self.edgewise, self.agree, self.disagree = (
             ViewScores(*self._sums[view], norm) for view in VIEWS
         )
@@ -190,7 +199,7 @@ class Evaluation:
         return scores
 
     def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals are dropped."""
+        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals and chance are dropped."""
         if not isinstance(other, Evaluation):
             return NotImplemented
         ours, theirs = ({**ev.options, "views": list(ev._sums)} for ev in (self, other))
@@ -229,18 +238,24 @@ class Evaluation:
             view: {metric: [interval.low, interval.high] for metric, interval in intervals.items()}
             for view, intervals in self.intervals.items()
         }
+        out["chance"] = self.chance.to_dict() if self.chance else None
         return {**out, "options": self.options}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the scores as a pandas DataFrame: one row per view, and the bounds of intervals if there are any.
 
-        The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
+        With ``chance``, the columns of a metric such as "ece" include "ece_chance_mean", "ece_chance_low",
+        "ece_chance_high" and "ece_p_value", which is NaN if there is none. The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
         observed ``frequency`` belong to "same_label", which has no accuracy.
         """
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
         rows = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
-        bounds = {name: _interval_bounds(self.intervals.get(name, {})) for name in rows}
+        by_chance = self.chance.scores if self.chance else {}
+        bounds = {
+            name: _interval_bounds(self.intervals.get(name, {})) | _chance_columns(by_chance.get(name, {}))
+            for name in rows
+        }
         names = dict.fromkeys(name for table in (rows, bounds) for row in table.values() for name in row)
         columns = {
             name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows]
@@ -285,13 +300,21 @@ class Evaluation:
         return evaluation_html(self)
 
     def __str__(self) -> str:
-        return "\n".join([*_score_lines(self), *_interval_lines(self), *_graph_lines(self)])
+        return "\n".join([*_score_lines(self), *_interval_lines(self), *_chance_lines(self), *_graph_lines(self)])
 
 
 def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:
     return {
         f"{metric}_{end}": getattr(interval, end) for metric, interval in intervals.items() for end in ("low", "high")
     }
+
+
+def _chance_columns(scores: Mapping[str, ChanceScore]) -> dict[str, float]:
+    columns = {}
+    for metric, score in scores.items():
+        columns |= {f"{metric}_chance_{name}": getattr(score, name) for name in ("mean", "low", "high")}
+        columns[f"{metric}_p_value"] = float("nan") if score.p_value is None else score.p_value
+    return columns
 
 
 def _score_lines(ev: Evaluation) -> list[str]:
@@ -312,6 +335,23 @@ def _interval_lines(ev: Evaluation) -> list[str]:
         intervals = ev.intervals[view]
         cells = (f"[{intervals[metric].low:.4f}, {intervals[metric].high:.4f}]" for metric in METRICS)
         lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
+    return lines
+
+
+def _chance_lines(ev: Evaluation) -> list[str]:
+    """Show the mean of each score by chance, and its p-value. The first column of "same_label" is its frequency."""
+    if not ev.chance:
+        return []
+    lines = ["", f"{'by chance':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
+    shown = [view for view in ev.chance.scores if view == VIEWS[0] or view == "node_sets" or ev.edgewise.count]
+    for view in shown:
+        cells = (
+            f"{score.mean:.4f}" + ("" if score.p_value is None else f" (p {score.p_value:.3f})")
+            for score in ev.chance[view].values()
+        )
+        lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
+    if not ev.chance.sampling.is_exact:
+        lines.append(f"drawn approximately ({ev.chance.sampling.method}), so there are no p-values")
     return lines
 
 

@@ -5,9 +5,15 @@ graph with hubs. A resample draws n of the n nodes with replacement. A node that
 an edge has weight w_i · w_j. Bins are not recomputed.
 
 The interval is the basic bootstrap interval [2s - q(1-α/2), 2s - q(α/2)], for a score s and the quantiles q of its
-resamples. A calibration error is never negative, so noise biases it upward, and biases its resamples upward once more.
-A percentile interval can therefore lie entirely above the true value. The basic interval does not, but it may lie below
-the score itself.
+resamples. A calibration error needs another one. It is a norm ‖g‖ of the gaps g_k = accuracy - confidence of the bins,
+weighted by their counts, and noise only raises a norm. Near zero, where all gaps are noise, the basic interval begins
+above the true error in every second case.
+
+- The lower bound inverts a test. Resampled gaps g* show the noise e = g* - g. If the true gaps were λg, the measured
+  error would be ‖λg + e‖. The lower bound is λ‖g‖ for the smallest λ >= 0 at which an error of ‖g‖ or more has
+  probability α/2. It is 0 if the noise alone reaches ‖g‖ so often, so the interval of a perfect model contains 0.
+  Resamples of n_k elements of a bin understate its variance by the factor (n_k - 1) / n_k, which is corrected.
+- The upper bound is s + q(1/2) - q(α/2), without a correction for bias: s is at least the true error on average.
 
 Weights w_i · w_j triple the variance of the terms that edges do not share. So the intervals are too wide, by at most a
 factor √3, on a graph where few edges share nodes. On graphs with hubs the shared terms dominate.
@@ -29,6 +35,9 @@ from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import Sums, bin_index
 
 CHUNK_ELEMENTS = 1 << 22
+NUM_BISECTIONS = 40
+ECE = METRICS.index("ece")
+ORDER: dict[Norm, float] = {"l1": 1, "l2": 2, "max": math.inf}
 MAX_SCORE = {"accuracy": 1.0, "nll": math.inf, "brier": 2.0, "ece": 1.0}
 
 
@@ -38,6 +47,30 @@ class _View(NamedTuple):
     elements: Elements
     bins: Int[Tensor, " elements"]
     nodes: Int[Tensor, "ends elements"]
+
+
+class _WeightedSums(NamedTuple):
+    """Weighted sums of the elements of a view: of each bin, and of all elements."""
+
+    count: Float[Tensor, "resamples bins"]
+    confidence: Float[Tensor, "resamples bins"]
+    correct: Float[Tensor, "resamples bins"]
+    nll: Float[Tensor, " resamples"]
+    impossible: Float[Tensor, " resamples"]
+    brier: Float[Tensor, " resamples"]
+
+    def scores(self, norm: Norm) -> Float[Tensor, "resamples metrics"]:
+        """Compute the scores, in the order of METRICS."""
+        total = self.count.sum(1)
+        nll = torch.where(self.impossible > 0, math.inf, self.nll)
+        error = calibration_error(self.count, self.confidence, self.correct, norm)
+        return torch.stack([self.correct.sum(1) / total, nll / total, self.brier / total, error], dim=1)
+
+    def gaps(self, norm: Norm) -> Float[Tensor, "resamples bins"]:
+        """Compute accuracy - confidence of each bin, weighted such that its norm is the calibration error."""
+        total, count = self.count.sum(1, keepdim=True), self.count.clamp(min=1)
+        weight = {"l1": total, "l2": (count * total).sqrt(), "max": torch.where(total > 0, count, math.nan)}[norm]
+        return (self.correct - self.confidence) / weight
 
 
 def node_resampling_intervals(
@@ -57,11 +90,20 @@ def node_resampling_intervals(
     ]
     population = mask.clone()
     population[elements["edgewise"].nodes.flatten()] = True
-    original = _scores(views, population.double().unsqueeze(0), binning.n_bins, norm)
-    resampled = [
-        _scores(views, weights, binning.n_bins, norm) for weights in _draw_weights(population, n_resamples, seed)
-    ]
-    return _basic_intervals(list(elements), original[0], torch.cat(resampled), confidence_level)
+    observed = [_weighted_sums(view, population.double().unsqueeze(0), binning.n_bins) for view in views]
+    resampled: list[list[Tensor]] = [[] for _ in views]
+    lower_errors: list[list[Tensor]] = [[] for _ in views]
+    for weights in _draw_weights(population, n_resamples, seed):
+        for v, view in enumerate(views):
+            sums_of_view = _weighted_sums(view, weights, binning.n_bins)
+            resampled[v].append(sums_of_view.scores(norm))
+            lower_errors[v].append(_lower_errors(sums_of_view, observed[v], norm))
+    return {
+        view: _view_intervals(
+            view, observed[v].scores(norm)[0], torch.cat(resampled[v]), torch.cat(lower_errors[v]), confidence_level
+        )
+        for v, view in enumerate(elements)
+    }
 
 
 def _draw_weights(
@@ -81,30 +123,41 @@ def _draw_weights(
         yield weights
 
 
-def _scores(
-    views: list[_View], weights: Float[Tensor, "resamples nodes"], n_bins: int, norm: Norm
-) -> Float[Tensor, "resamples views metrics"]:
-    """Compute the scores of each view and resample, with metrics in the order of METRICS."""
-    return torch.stack([_view_scores(view, weights, n_bins, norm) for view in views], dim=1).cpu()
-
-
-def _view_scores(
-    view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int, norm: Norm
-) -> Float[Tensor, "resamples metrics"]:
-    """Compute the scores from weighted sums, weights (resamples, elements) times terms (elements, sums)."""
+def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> _WeightedSums:
+    """Compute weighted sums, weights (resamples, elements) times terms (elements, sums)."""
     sums = weights.new_zeros(len(weights), 3 * n_bins + 3)
     step = max(1, CHUNK_ELEMENTS // max(len(weights), 3 * n_bins + 3))
     for lo in range(0, len(view.bins), step):
         part = slice(lo, lo + step)
         columns = _columns(Elements(*(column[part] for column in view.elements)), view.bins[part], n_bins)
         sums += weights[:, view.nodes[:, part]].prod(1) @ columns
-    count, confidence, correct = sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1)
-    nll, impossible, brier = sums[:, 3 * n_bins :].unbind(1)
-    nll = torch.where(impossible > 0, math.inf, nll)
-    total = count.sum(1)
-    return torch.stack(
-        [correct.sum(1) / total, nll / total, brier / total, calibration_error(count, confidence, correct, norm)], dim=1
-    )
+    sums = sums.cpu()
+    return _WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
+
+
+def _lower_errors(
+    resampled: _WeightedSums, observed: _WeightedSums, norm: Norm
+) -> Float[Tensor, " resamples"]:
+    """Return λ‖g‖ of each resample, for the smallest λ >= 0 with ‖λg + e‖ >= ‖g‖, where e are its gaps minus g.
+
+    ‖λg + e‖ is convex in λ. So if ‖e‖ < ‖g‖, there is a single λ, from 0 to 1 + ‖e‖ / ‖g‖, and it is found by
+    bisection. NaN for a resample without elements.
+    """
+    gaps = observed.gaps(norm)
+    count = observed.count.clamp(min=2)
+    noise = (resampled.gaps(norm) - gaps) * (count / (count - 1)).sqrt()
+    error, noise_error = _length(gaps, norm), _length(noise, norm)
+    low, high = torch.zeros_like(noise_error), 1 + noise_error / error
+    for _ in range(NUM_BISECTIONS):
+        middle = (low + high) / 2
+        is_below = _length(middle.unsqueeze(1) * gaps + noise, norm) < error
+        low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
+    # Also 0 without any gaps, where noise and error are 0.
+    return torch.where(noise_error.isnan(), math.nan, torch.where(noise_error < error, low * error, 0.0))
+
+
+def _length(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
+    return torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
 
 
 def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) -> Float[Tensor, "elements columns"]:
@@ -117,23 +170,23 @@ def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) ->
     return torch.cat([*per_bin, totals], dim=1)
 
 
-def _basic_intervals(
-    views: list[str],
-    original: Float[Tensor, "views metrics"],
-    resampled: Float[Tensor, "resamples views metrics"],
+def _view_intervals(
+    view: str,
+    observed: Float[Tensor, " metrics"],
+    resampled: Float[Tensor, "resamples metrics"],
+    lower_errors: Float[Tensor, " resamples"],
     confidence_level: float,
-) -> Intervals:
-    """Reflect the quantiles of the resamples at the original score, and clamp to the range of the metric."""
+) -> dict[str, Interval]:
+    """Compute the interval of each metric of a view, within the range of the metric."""
     tail = (1.0 - confidence_level) / 2
-    levels = torch.tensor([1.0 - tail, tail], dtype=torch.float64)
+    levels = torch.tensor([1.0 - tail, tail, 0.5], dtype=torch.float64)
     # A resample without elements of a view has NaN scores, which nanquantile ignores.
-    reflected = 2 * original - resampled.nanquantile(levels, dim=0)
-    reflected = torch.where(original == math.inf, math.inf, reflected)
-    intervals: dict[str, dict[str, Interval]] = {}
-    for v, view in enumerate(views):
-        intervals[view] = {}
-        for m, metric in enumerate(METRICS):
-            low, high = reflected[:, v, m].clamp(0.0, MAX_SCORE[metric]).tolist()
-            name = "frequency" if view == "same_label" and metric == "accuracy" else metric
-            intervals[view][name] = Interval(low, high)
+    large, small, median = resampled.nanquantile(levels, dim=0)
+    low, high = 2 * observed - large, 2 * observed - small
+    low[ECE], high[ECE] = lower_errors.nanquantile(tail), (observed + median - small)[ECE]
+    bounds = torch.where(observed == math.inf, math.inf, torch.stack((low, high)))
+    intervals = {}
+    for m, metric in enumerate(METRICS):
+        name = "frequency" if view == "same_label" and metric == "accuracy" else metric
+        intervals[name] = Interval(*bounds[:, m].clamp(0.0, MAX_SCORE[metric]).tolist())
     return intervals
