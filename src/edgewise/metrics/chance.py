@@ -13,10 +13,11 @@ posterior says, and the edges that agree and disagree are chosen anew by each dr
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from edgewise.data.edges import pair_keys, scored_edges
@@ -25,7 +26,7 @@ from edgewise.metrics.elements import node_records
 from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
 from edgewise.metrics.scoring_input import ScoringInput
 from edgewise.metrics.sums import Sums
-from edgewise.posterior import PairwisePosterior, Posterior, Sampling
+from edgewise.posterior import PairwisePosterior, Posterior, Sample, Sampling
 from edgewise.suggestions import did_you_mean
 from edgewise.validation import MAX_SEED
 
@@ -128,14 +129,15 @@ def compare_with_chance(
     any draw.
     """
     names = [(view, metric) for view in observed for metric in _metrics(view)]
-    drawn, sampling = [], None
-    for labels, sampling in _draw(posterior, n_draws, seed, sampling):
+    drawn, samplings = [], []
+    for labels, sampling in _draw(posterior, n_draws, seed):
+        samplings.append(sampling)
         drawn += [_scores(collect(_with_labels(task, row)), norm) for row in labels]
-    assert sampling is not None
+    sampling = reduce(_merge, samplings)
     table = torch.tensor(drawn, dtype=torch.float64)
     found = torch.tensor(_scores(observed, norm), dtype=torch.float64)
     # NaN, the score of an empty view, counts as at least as large as any score.
-    p_values = ((~(table < found)).sum(0) + 1) / (1 + n_draws)
+    p_values = ((~(table < found)).sum(0) + 1).double() / (1 + n_draws)
     p_values = torch.where(found.isnan(), math.nan, p_values)
     tail = (1 - confidence_level) / 2
     # Without interpolation, which is undefined between infinite scores.
@@ -173,16 +175,12 @@ def posterior_of(inputs: ScoringInput, has_edge_probs: bool) -> Posterior:
         ) from error
 
 
-def _draw(
-    posterior: Posterior, n_draws: int, seed: int, sampling: Sampling | None
-) -> Iterator[tuple[Int[Tensor, "draws nodes"], Sampling]]:
-    """Yield labelings in chunks of bounded size, and how all of them so far were drawn."""
+def _draw(posterior: Posterior, n_draws: int, seed: int) -> Iterator[Sample]:
+    """Yield labelings in chunks of bounded size. The first chunk, usually the only one, has the seed itself."""
     step = max(1, CHUNK_LABELS // max(1, posterior.num_nodes))
     for first in range(0, n_draws, step):
         own_seed = seed if first == 0 else int(np.random.default_rng([seed, first]).integers(MAX_SEED))
-        labels, drawn = posterior.sample(min(step, n_draws - first), own_seed)
-        sampling = drawn if sampling is None else _merge(sampling, drawn)
-        yield labels, sampling
+        yield posterior.sample(min(step, n_draws - first), own_seed)
 
 
 def _merge(before: Sampling, drawn: Sampling) -> Sampling:

@@ -116,8 +116,8 @@ class Evaluation:
         Confidence intervals by view and metric, such as ``ev.intervals["edgewise"]["ece"].low``. Empty without
         ``n_resamples``.
     chance
-        Scores that chance would give if the posterior were right, such as ``ev.chance["edgewise"]["ece"].p_value``. None
-        without ``chance``. See `Chance`.
+        Scores that chance would give if the posterior were right, such as ``ev.chance["edgewise"]["ece"].p_value``, see
+        `Chance`. None without ``chance``.
     settings
         What was scored, and how intervals were computed.
 
@@ -244,9 +244,9 @@ class Evaluation:
     def to_frame(self) -> "pd.DataFrame":
         """Return the scores as a pandas DataFrame: one row per view, and the bounds of intervals if there are any.
 
-        With ``chance``, the columns of a metric such as "ece" include "ece_chance_mean", "ece_chance_low",
-        "ece_chance_high" and "ece_p_value", which is NaN if there is none. The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
-        observed ``frequency`` belong to "same_label", which has no accuracy.
+        The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
+        observed ``frequency`` belong to "same_label", which has no accuracy. With ``chance`` there are also columns
+        such as "ece_chance_mean", "ece_chance_low", "ece_chance_high" and "ece_p_value", NaN if there is no p-value.
         """
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}

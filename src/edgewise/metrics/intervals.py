@@ -135,9 +135,7 @@ def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bin
     return _WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
 
 
-def _lower_errors(
-    resampled: _WeightedSums, observed: _WeightedSums, norm: Norm
-) -> Float[Tensor, " resamples"]:
+def _lower_errors(resampled: _WeightedSums, observed: _WeightedSums, norm: Norm) -> Float[Tensor, " resamples"]:
     """Return λ‖g‖ of each resample, for the smallest λ >= 0 with ‖λg + e‖ >= ‖g‖, where e are its gaps minus g.
 
     ‖λg + e‖ is convex in λ. So if ‖e‖ < ‖g‖, there is a single λ, from 0 to 1 + ‖e‖ / ‖g‖, and it is found by
