@@ -7,7 +7,7 @@ perfect model and T > 1 an overconfident one. Edges are random pairs, two per no
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -36,7 +36,8 @@ class Coverage(NamedTuple):
 def softmax(logits: Probs) -> Probs:
     """Return the probabilities of logits."""
     powers = np.exp(logits - logits.max(1, keepdims=True))
-    return powers / powers.sum(1, keepdims=True)
+    probs: Probs = powers / powers.sum(1, keepdims=True)
+    return probs
 
 
 def draw_logits(num_nodes: int, rng: np.random.Generator) -> Probs:
@@ -61,7 +62,7 @@ def true_errors(temperature: float, n_bins: int = 15) -> dict[str, float]:
 
 
 def evaluations(
-    temperature: float, num_nodes: int, num_draws: int, seed: int, **options: object
+    temperature: float, num_nodes: int, num_draws: int, seed: int, **options: Any
 ) -> Iterator[ew.Evaluation]:
     """Draw nodes, labels and edges, and evaluate them with intervals."""
     rng = np.random.default_rng(seed)

@@ -112,6 +112,26 @@ class Chance:
         scores = {view: {name: asdict(score) for name, score in part.items()} for view, part in self.scores.items()}
         return {"n_draws": self.n_draws, "sampling": asdict(self.sampling), **scores}
 
+    def columns(self, view: str) -> dict[str, float]:
+        """Return the scores by chance of a view by the names of columns, such as "ece_chance_mean" and "ece_p_value"."""
+        columns: dict[str, float] = {}
+        for metric, score in self[view].items():
+            columns |= {f"{metric}_chance_{name}": getattr(score, name) for name in ("mean", "low", "high")}
+            columns[f"{metric}_p_value"] = math.nan if score.p_value is None else score.p_value
+        return columns
+
+    def lines(self, has_edges: bool) -> list[str]:
+        """Format a table: means and p-values by view and metric. The first column of "same_label" is its frequency."""
+        lines = ["", f"{'by chance':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
+        for view, scores in self.scores.items():
+            if has_edges or view in ("nodewise", "node_sets"):
+                p_values = ("" if score.p_value is None else f" (p {score.p_value:.3f})" for score in scores.values())
+                cells = (f"{score.mean:.4f}{p}" for score, p in zip(scores.values(), p_values, strict=True))
+                lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
+        if not self.sampling.is_exact:
+            lines.append(f"drawn approximately ({self.sampling.method}), so there are no p-values")
+        return lines
+
 
 def compare_with_chance(
     posterior: Posterior,

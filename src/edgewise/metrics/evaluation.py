@@ -9,7 +9,7 @@ import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
-from edgewise.metrics.chance import Chance, ChanceScore
+from edgewise.metrics.chance import Chance
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
@@ -251,11 +251,9 @@ class Evaluation:
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
         rows = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
-        by_chance = self.chance.scores if self.chance else {}
-        bounds = {
-            name: _interval_bounds(self.intervals.get(name, {})) | _chance_columns(by_chance.get(name, {}))
-            for name in rows
-        }
+        bounds = {name: _interval_bounds(self.intervals.get(name, {})) for name in rows}
+        if self.chance:
+            bounds = {name: row | self.chance.columns(name) for name, row in bounds.items()}
         names = dict.fromkeys(name for table in (rows, bounds) for row in table.values() for name in row)
         columns = {
             name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows]
@@ -300,21 +298,14 @@ class Evaluation:
         return evaluation_html(self)
 
     def __str__(self) -> str:
-        return "\n".join([*_score_lines(self), *_interval_lines(self), *_chance_lines(self), *_graph_lines(self)])
+        by_chance = self.chance.lines(bool(self.edgewise.count)) if self.chance else []
+        return "\n".join([*_score_lines(self), *_interval_lines(self), *by_chance, *_graph_lines(self)])
 
 
 def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:
     return {
         f"{metric}_{end}": getattr(interval, end) for metric, interval in intervals.items() for end in ("low", "high")
     }
-
-
-def _chance_columns(scores: Mapping[str, ChanceScore]) -> dict[str, float]:
-    columns = {}
-    for metric, score in scores.items():
-        columns |= {f"{metric}_chance_{name}": getattr(score, name) for name in ("mean", "low", "high")}
-        columns[f"{metric}_p_value"] = float("nan") if score.p_value is None else score.p_value
-    return columns
 
 
 def _score_lines(ev: Evaluation) -> list[str]:
@@ -335,23 +326,6 @@ def _interval_lines(ev: Evaluation) -> list[str]:
         intervals = ev.intervals[view]
         cells = (f"[{intervals[metric].low:.4f}, {intervals[metric].high:.4f}]" for metric in METRICS)
         lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
-    return lines
-
-
-def _chance_lines(ev: Evaluation) -> list[str]:
-    """Show the mean of each score by chance, and its p-value. The first column of "same_label" is its frequency."""
-    if not ev.chance:
-        return []
-    lines = ["", f"{'by chance':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
-    shown = [view for view in ev.chance.scores if view == VIEWS[0] or view == "node_sets" or ev.edgewise.count]
-    for view in shown:
-        cells = (
-            f"{score.mean:.4f}" + ("" if score.p_value is None else f" (p {score.p_value:.3f})")
-            for score in ev.chance[view].values()
-        )
-        lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
-    if not ev.chance.sampling.is_exact:
-        lines.append(f"drawn approximately ({ev.chance.sampling.method}), so there are no p-values")
     return lines
 
 

@@ -21,6 +21,7 @@ factor √3, on a graph where few edges share nodes. On graphs with hubs the sha
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -49,7 +50,8 @@ class _View(NamedTuple):
     nodes: Int[Tensor, "ends elements"]
 
 
-class _WeightedSums(NamedTuple):
+@dataclass(frozen=True)
+class _WeightedSums:
     """Weighted sums of the elements of a view: of each bin, and of all elements."""
 
     count: Float[Tensor, "resamples bins"]
@@ -155,7 +157,8 @@ def _lower_errors(resampled: _WeightedSums, observed: _WeightedSums, norm: Norm)
 
 
 def _length(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
-    return torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
+    length: Tensor = torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
+    return length
 
 
 def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) -> Float[Tensor, "elements columns"]:
