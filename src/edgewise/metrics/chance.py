@@ -42,8 +42,10 @@ class ChanceScore:
     ----------
     mean
         Mean score of the draws.
-    low, high
-        Range of the draws at the ``confidence_level``.
+    low
+        Lower end of the range of the draws, at the ``confidence_level``.
+    high
+        Upper end of this range.
     p_value
         P(a score at least as large as the observed one), from 1 / (1 + draws) to 1. None if the labelings were not
         drawn exactly, see `Chance.approximate_p_value`. NaN if the observed score is.
@@ -113,7 +115,7 @@ class Chance:
         return {"n_draws": self.n_draws, "sampling": asdict(self.sampling), **scores}
 
     def columns(self, view: str) -> dict[str, float]:
-        """Return the scores by chance of a view by the names of columns, such as "ece_chance_mean" and "ece_p_value"."""
+        """Return the scores of a view by the names of columns, such as "ece_chance_mean" and "ece_p_value"."""
         columns: dict[str, float] = {}
         for metric, score in self[view].items():
             columns |= {f"{metric}_chance_{name}": getattr(score, name) for name in ("mean", "low", "high")}
