@@ -159,7 +159,7 @@ def assert_superuniform(found, level):
 def test_p_values_of_a_right_posterior_are_superuniform():
     rng = np.random.default_rng(0)
     evaluations = []
-    for seed in range(200):
+    for seed in range(100):
         probs = rng.dirichlet([1, 1, 1], 40)
         y = (probs.cumsum(1) > rng.random((40, 1))).argmax(1)
         edges = rng.integers(0, 40, (2, 60))
@@ -171,7 +171,7 @@ def test_p_values_of_a_right_posterior_are_superuniform():
 def test_p_values_on_synthetic_graphs_are_superuniform():
     """The labels of each graph were drawn from its own field, and the posterior is its exact truth."""
     evaluations = []
-    for seed in range(200):
+    for seed in range(100):
         graph = ew.synthetic(40, 2, kind="mrf", coupling=1.0, average_degree=2.0, seed=seed)
         posterior, _ = graph.truth()
         ev = ew.evaluate(posterior, graph.data, chance=19, confidence_level=0.8, seed=seed)
