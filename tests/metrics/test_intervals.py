@@ -1,13 +1,19 @@
 """Confidence intervals by resampling nodes."""
 
 import math
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import edgewise as ew
+from edgewise.metrics import intervals
 from helpers.random_predictions import random_case
+
+HOME = Path(__file__).parents[2]
 
 
 def heavy_tailed_edges(num_nodes, generator):
@@ -54,16 +60,74 @@ def test_intervals_are_conservative_if_few_edges_share_nodes(graph):
     assert 1.0 < (interval.high - interval.low) / (2 * 1.96) / float(np.std(runs)) < 2.0
 
 
-def test_interval_of_a_calibrated_model_contains_zero():
-    """Percentile intervals of the resamples would lie above the true error, zero."""
-    g = torch.Generator().manual_seed(0)
-    num_near_zero = 0
-    for _ in range(20):
-        probs = 0.5 + 0.5 * torch.rand(400, 1, generator=g, dtype=torch.float64)
-        y = (torch.rand(400, generator=g) >= probs[:, 0]).long()
-        ev = ew.evaluate(torch.cat([probs, 1 - probs], dim=1), y, torch.arange(400).view(2, -1), n_resamples=100)
-        num_near_zero += ev.intervals["nodewise"]["ece"].low < 0.01
-    assert num_near_zero >= 15
+@pytest.fixture(scope="module")
+def script():
+    spec = spec_from_file_location("measure_coverage", HOME / "scripts" / "measure_coverage.py")
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_interval_of_a_calibrated_model_contains_zero_and_the_error(script):
+    """Basic bootstrap intervals begin above zero in every second draw, percentile intervals in all."""
+    drawn = list(script.evaluations(1.0, 200, 20, seed=0, n_bins=10))
+    for view in ("nodewise", "edgewise"):
+        found = [(ev.intervals[view]["ece"], ev[view].ece) for ev in drawn]
+        assert sum(interval.low == 0 for interval, _ in found) >= 17
+        assert all(interval.low <= error <= interval.high for interval, error in found)
+
+
+def test_interval_of_a_clearly_miscalibrated_model_excludes_zero(script):
+    for ev in script.evaluations(2.5, 500, 3, seed=0):
+        for view in ("nodewise", "edgewise"):
+            assert 0.05 < ev.intervals[view]["ece"].low < ev[view].ece < ev.intervals[view]["ece"].high
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_lower_bounds_of_errors_match_a_search(norm):
+    """The smallest λ with ‖λg + e‖ >= ‖g‖, on a fine grid."""
+    rng = np.random.default_rng(0)
+    count = rng.integers(1, 30, (6, 5)).astype(float)
+    confidence, correct = rng.random((6, 5)) * count, np.floor(rng.random((6, 5)) * (count + 1))
+    sums = (*map(torch.from_numpy, (count, confidence, correct)), *torch.zeros(3, 6, dtype=torch.float64))
+    observed, resampled = (
+        intervals._WeightedSums(*(part[rows] for part in sums)) for rows in (slice(1), slice(1, None))
+    )
+
+    def gaps(k):
+        gap, total = correct[k] - confidence[k], count[k].sum()
+        return gap / {"l1": total, "l2": np.sqrt(count[k] * total), "max": count[k]}[norm]
+
+    def length(x):
+        return {"l1": np.abs(x).sum(), "l2": np.sqrt((x**2).sum()), "max": np.abs(x).max()}[norm]
+
+    error = length(gaps(0))
+    assert error == pytest.approx(float(observed.scores(norm)[0, 3]))
+    scale = np.sqrt(np.maximum(count[0], 2) / (np.maximum(count[0], 2) - 1))
+    found = intervals._lower_errors(resampled, observed, norm)
+    for k in range(1, 6):
+        noise = (gaps(k) - gaps(0)) * scale
+        grid = np.linspace(0, 4, 4001)
+        smallest = grid[np.argmax([length(factor * gaps(0) + noise) >= error for factor in grid])]
+        assert float(found[k - 1]) == pytest.approx(smallest * error, abs=0.0011 * error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_lower_bound_of_a_perfect_model_is_zero_at_the_nominal_rate(script, norm):
+    drawn = list(script.evaluations(1.0, 500, 80, seed=1, norm=norm))
+    for view in ("nodewise", "edgewise"):
+        num_zero = sum(ev.intervals[view]["ece"].low == 0 for ev in drawn)
+        assert num_zero >= (66 if norm == "max" else 71), (view, num_zero)
+
+
+@pytest.mark.slow
+def test_interval_covers_the_true_error_and_excludes_zero_if_it_is_large(script):
+    mild, strong = (script.measure(temperature, 500, 80) for temperature in (1.2, 2.0))
+    for view in ("nodewise", "edgewise"):
+        assert mild[view].covered > 0.87 and strong[view].covered > 0.85
+        assert strong[view].above_zero > 0.95
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ def evaluations() -> dict[str, ew.Evaluation]:
     return {
         "whole": ew.evaluate(probs, y, edges),
         "intervals": ew.evaluate(probs, y, edges, n_resamples=40),
+        "chance": ew.evaluate(probs, y, edges, chance=40),
         "without_event": ew.evaluate(probs, y, edges, same_label=False),
         "nodes_only": ew.evaluate(probs, y, no_edges),
         "few": ew.evaluate(probs, y, edges, mask=few),
@@ -109,6 +110,14 @@ def test_page_shows_intervals_if_they_were_computed(evaluations):
         interval = evaluations["intervals"].intervals[view]["nll"]
         text = f"{interval.low:.3f} to {interval.high:.3f}"
         assert text in with_intervals and text not in without
+
+
+def test_page_shows_p_values_and_the_range_of_chance_if_they_were_computed(evaluations):
+    drawn, page = evaluations["chance"].chance, evaluation_page(evaluations["chance"])
+    for view in ("nodewise", "edgewise", "agree", "disagree", "same_label"):
+        score = drawn[view]["ece"]
+        assert f'soft">{score.high:.3f} <span class="remark">p {score.p_value:.3f}</span>' in page
+    assert "40 labelings" in page and "nodes are independent" not in page
 
 
 def test_page_states_level_and_resamples_instead_of_advising_them(evaluations):

@@ -46,6 +46,20 @@ def test_finding_has_the_means_of_a_loop():
     assert nodes.gap_by_chance == pytest.approx(2 * math.sqrt(variance), rel=0.05)  # bins round confidences
 
 
+def test_limits_of_chance_are_those_of_drawn_labelings():
+    probs, edges, rng = random_graph(300, 500, 0)
+    ev = ew.evaluate(probs, draw_labels(probs, rng), edges, chance=40)
+    for view, fraction in (("nodewise", "accuracy"), ("same_label", "frequency")):
+        finding, drawn = find(ev, view), ev.chance[view]
+        assert finding.ece_by_chance == drawn["ece"].high
+        assert finding.gap_by_chance == max(
+            abs(drawn[fraction].low - finding.predicted), abs(drawn[fraction].high - finding.predicted)
+        )
+        assert not finding.is_wrong
+    sharp = ew.evaluate(sharpen(probs, 3.0), draw_labels(probs, rng), edges, chance=40)
+    assert {find(sharp, view).kind for view in ("nodewise", "edgewise")} == {"overconfident"}
+
+
 def attach_preferentially(num_nodes: int, num_links: int, rng: np.random.Generator) -> np.ndarray:
     """Each new node gets links to earlier nodes, chosen with probabilities in proportion to their degrees."""
     ends = [end for node in range(1, num_links + 1) for end in (node, 0)]

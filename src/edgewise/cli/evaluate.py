@@ -116,10 +116,13 @@ def evaluate(
     resamples: Annotated[
         int, typer.Option(metavar="N", min=0, help="Bootstrap resamples of nodes, for intervals.")
     ] = 0,
+    chance: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Labelings drawn from the predictions, for p-values.")
+    ] = 0,
     confidence_level: Annotated[
         float, typer.Option(metavar="FRACTION", min=0, max=1, help="Confidence level of intervals.")
     ] = 0.95,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of resamples and drawn labelings.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all scores as JSON.")] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Plot reliability diagrams: .png, .pdf, .svg.")
@@ -181,6 +184,7 @@ def evaluate(
                 train=nodes.mask(train) if train else None,
                 class_names=nodes.text_class_names if {"predicted_class", "true_class"} & set(traits) else None,
                 n_resamples=resamples,
+                chance=chance,
                 confidence_level=confidence_level,
                 seed=seed,
                 progress=progress,
@@ -190,7 +194,12 @@ def evaluate(
     try:
         if json_file:
             intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
-            settings = {"edge_choice": edge_choice, **intervals, **({"normalize": True} if normalize else {})}
+            settings = {
+                "edge_choice": edge_choice,
+                **intervals,
+                "chance": chance,
+                **({"normalize": True} if normalize else {}),
+            }
             extra = {"selective": curves.to_dict()} if curves else {}
             extra |= {"convergence": asdict(convergence)} if convergence is not None else {}
             write_json(json_file, {"files": paths_as_text(files), "settings": settings, **ev.to_dict(), **extra})

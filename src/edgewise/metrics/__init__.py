@@ -3,6 +3,7 @@
 `edgewise.metrics.module.GraphCalibration` is not imported here, because torchmetrics takes two seconds to import.
 """
 
+from edgewise.metrics.chance import Chance, ChanceScore
 from edgewise.metrics.compare import compare
 from edgewise.metrics.evaluate import evaluate
 from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
@@ -15,6 +16,8 @@ from edgewise.metrics.sums import VIEWS
 __all__ = [
     "METRICS",
     "VIEWS",
+    "Chance",
+    "ChanceScore",
     "Comparison",
     "Difference",
     "Evaluation",

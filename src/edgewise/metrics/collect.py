@@ -81,6 +81,30 @@ def prepare(inputs: ScoringInput, edge_choice: EdgeChoice) -> ScoringTask:
     return ScoringTask(inputs, node_records(inputs.probs, inputs.y, inputs.predictions), keep)
 
 
+def collect_sums(
+    task: ScoringTask,
+    binning: Binning,
+    edge_choice: EdgeChoice,
+    same_label: bool,
+    node_sets: Int[Tensor, "set sets"] | None,
+    progress: Progress | None = None,
+    views: dict[str, ViewElements] | None = None,
+) -> dict[str, Sums]:
+    """Compute the sums of all views, and of the event and the node sets if they are scored.
+
+    ``views`` are the elements of the views, if they were computed before. Only bins of equal mass need them.
+    """
+    if binning.kind == "mass":
+        sums = mass_sums(views or elements_by_view(task, progress), task.inputs.mask, binning)
+    else:
+        sums = width_sums(task, binning, progress)
+    if same_label:
+        sums["same_label"] = same_label_sums(task, binning, progress)
+    if node_sets is not None:
+        sums["node_sets"] = node_set_sums(task, node_sets, edge_choice, binning)
+    return sums
+
+
 def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
     """Compute the sums of all views with bins of equal width, in bounded memory."""
     return grouped_width_sums(task, binning, (), progress)[0]
@@ -154,7 +178,7 @@ def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dic
 
 def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
     """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l)."""
-    (probs, y, edge_index, _, joints, _), n_bins = task.inputs, binning.n_bins
+    (probs, y, edge_index, _, joints, *_), n_bins = task.inputs, binning.n_bins
     if joints is None and binning.kind == "width" and worth_compiling(probs) and worth_compiling(task.keep):
         total = torch.zeros(n_bins + 2, 4, dtype=torch.long)
 

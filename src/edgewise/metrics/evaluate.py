@@ -9,9 +9,11 @@ from torch import Tensor
 
 from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_name_array, as_node_sets, column_names
 from edgewise.data.edges import EdgeChoice
+from edgewise.metrics.chance import compare_with_chance, posterior_of
 from edgewise.metrics.collect import (
     Progress,
     ViewElements,
+    collect_sums,
     elements_by_view,
     grouped_width_sums,
     mass_sums,
@@ -61,6 +63,7 @@ def evaluate(
     by: str | Sequence[str] = (),
     train: ArrayLike | None = None,
     n_resamples: int = 0,
+    chance: int = 0,
     confidence_level: float = 0.95,
     seed: int = 0,
     progress: Progress | None = None,
@@ -139,14 +142,17 @@ def evaluate(
         Mask (N,) of the training nodes, for "train_distance".
     n_resamples
         Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
-        for 95%, the intervals are too narrow, and a warning says so. The intervals are corrected for the
-        upward bias of the calibration error, so for a nearly calibrated model the interval can lie below the error
-        itself. They are too wide, by at most a factor √3, if few edges share nodes. The correction is incomplete near
-        zero: to test whether an error exceeds chance, compare it with errors for labels drawn from the probabilities.
+        for 95%, the intervals are too narrow, and a warning says so. They are too wide, by at most a factor √3, if few
+        edges share nodes. The interval of a calibration error takes into account that noise raises the error: its lower
+        bound is 0 if noise alone explains the error, and the interval of a perfect model contains 0 at the nominal
+        rate.
+    chance
+        Number of labelings drawn from the posterior for ``ev.chance``, or 0 for none: what each score would be if the
+        posterior were right, with p-values. 200 draws cost as much as 200 evaluations.
     confidence_level
-        Nominal coverage of the intervals.
+        Nominal coverage of the intervals, and of the range of scores by chance.
     seed
-        Random seed of the resamples.
+        Random seed of the resamples and of the drawn labelings.
     progress
         Function called with (processed edges, all edges) from time to time. The event is scored in a second pass.
 
@@ -169,7 +175,7 @@ def evaluate(
     (2, 0.36, 1)
     """
     bins = Binning(n_bins, binning, closed)
-    check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed)
+    check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed, chance)
     traits = check_grouping_names(groups, by, train)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
@@ -180,6 +186,7 @@ def evaluate(
             "the mask was made."
         )
     sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
+    posterior = posterior_of(inputs, edge_probs is not None) if chance else None
     task = prepare(inputs, edge_choice)
     groupings = node_groups(task, bins, groups, traits, train, _class_labels(probs, class_names))
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
@@ -201,9 +208,22 @@ def evaluate(
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
     settings = EvaluationSettings(
-        _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed
+        _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed, chance
     )
-    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, grouped)
+    by_chance = None
+    if posterior is not None:
+        scored = edge_choice, same_label, sets
+        by_chance = compare_with_chance(
+            posterior,
+            sums,
+            task,
+            lambda drawn: collect_sums(drawn, bins, *scored),
+            norm,
+            chance,
+            confidence_level,
+            seed,
+        )
+    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, grouped, by_chance)
 
 
 def _class_labels(probs: Belief, class_names: NameLike | None) -> list[str] | None:
@@ -218,23 +238,23 @@ def _kind_of_belief(belief: Belief) -> Scored:
 
 
 def check_scoring_options(
-    norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int
+    norm: Norm, edge_choice: EdgeChoice, n_resamples: int, confidence_level: float, seed: int, chance: int = 0
 ) -> None:
-    """Check options that `evaluate` and `compare` share, and warn about few resamples."""
+    """Check options that `evaluate` and `compare` share, and warn about few resamples or draws."""
     check_option("norm", norm, get_args(Norm))
     check_option("edge_choice", edge_choice, get_args(EdgeChoice))
     check_whole_number("n_resamples", n_resamples, 0, 2**31 - 1)
+    check_whole_number("chance", chance, 0, 2**31 - 1)
     check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)
-    if 0 < n_resamples * (1 - confidence_level) < 2 - 1e-9:
-        enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
-        found, width = (
-            (f"{n_resamples} resamples are", "too narrow") if n_resamples > 1 else ("1 resample is", "of width 0")
-        )
-        warn_small_sample(
-            f"{found} too few for intervals of level {confidence_level:g}, which are {width}. Use n_resamples of at "
-            f"least {enough}, better ten times as many."
-        )
+    for name, number, noun in (("n_resamples", n_resamples, "resample"), ("chance", chance, "draw")):
+        if 0 < number * (1 - confidence_level) < 2 - 1e-9:
+            enough = math.ceil(2 / (1 - confidence_level) - 1e-9)
+            found, width = (f"{number} {noun}s are", "too narrow") if number > 1 else (f"1 {noun} is", "of width 0")
+            warn_small_sample(
+                f"{found} too few for intervals of level {confidence_level:g}, which are {width}. Use {name} of at "
+                f"least {enough}, better ten times as many."
+            )
 
 
 def _check_scored_sets(node_sets: ArrayLike, inputs: ScoringInput, has_edge_probs: bool) -> Int[Tensor, "set sets"]:

@@ -9,6 +9,7 @@ import torch
 
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
+from edgewise.metrics.chance import Chance
 from edgewise.metrics.groups import Groups, GroupSums, summary_line
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
@@ -79,6 +80,8 @@ class EvaluationSettings:
         Whether the predicted labels were given.
     n_resamples, confidence_level, seed
         Options of the intervals.
+    chance
+        Number of labelings drawn for the scores by chance.
     """
 
     scored: Scored = "probs"
@@ -87,6 +90,7 @@ class EvaluationSettings:
     n_resamples: int = 0
     confidence_level: float = 0.95
     seed: int = 0
+    chance: int = 0
 
 
 class Evaluation:
@@ -115,6 +119,9 @@ class Evaluation:
     groups
         Scores of groups of nodes and edges by the name of the grouping, such as ``ev.groups["degree"]``. Empty without
         ``groups`` and ``by``.
+    chance
+        Scores that chance would give if the posterior were right, such as ``ev.chance["edgewise"]["ece"].p_value``, see
+        `Chance`. None without ``chance``.
     settings
         What was scored, and how intervals were computed.
 
@@ -144,11 +151,13 @@ class Evaluation:
         intervals: Intervals | None = None,
         settings: EvaluationSettings | None = None,
         group_sums: Sequence[GroupSums] = (),
+        chance: Chance | None = None,
     ):
         self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
         self._binning, self._norm, self._edge_choice = binning, norm, edge_choice
         self.intervals: Intervals = intervals or {}
         self.settings = settings or EvaluationSettings()
+        self.chance = chance
         self.nodewise, self.edgewise, self.agree, self.disagree = (
             ViewScores(*self._sums[view], norm) for view in VIEWS
         )
@@ -198,7 +207,7 @@ class Evaluation:
         return scores
 
     def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals are dropped."""
+        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals and chance are dropped."""
         if not isinstance(other, Evaluation):
             return NotImplemented
         ours, theirs = ({**ev.options, "views": list(ev._sums), "groups": list(ev.groups)} for ev in (self, other))
@@ -239,19 +248,23 @@ class Evaluation:
             for view, intervals in self.intervals.items()
         }
         out["groups"] = {name: groups.to_dict() for name, groups in self.groups.items()}
+        out["chance"] = self.chance.to_dict() if self.chance else None
         return {**out, "options": self.options}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the scores as a pandas DataFrame: one row per view, and the bounds of intervals if there are any.
 
         The rows "same_label" and "node_sets" are there if they were scored. The mean predicted ``probability`` and the
-        observed ``frequency`` belong to "same_label", which has no accuracy. Groups have frames of their own, such as
-        ``ev.groups["degree"].to_frame()``.
+        observed ``frequency`` belong to "same_label", which has no accuracy. With ``chance`` there are also columns
+        such as "ece_chance_mean", "ece_chance_low", "ece_chance_high" and "ece_p_value", NaN if there is no p-value.
+        Groups have frames of their own, such as ``ev.groups["degree"].to_frame()``.
         """
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
         rows = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
         bounds = {name: _interval_bounds(self.intervals.get(name, {})) for name in rows}
+        if self.chance:
+            bounds = {name: row | self.chance.columns(name) for name, row in bounds.items()}
         names = dict.fromkeys(name for table in (rows, bounds) for row in table.values() for name in row)
         columns = {
             name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows]
@@ -296,7 +309,8 @@ class Evaluation:
         return evaluation_html(self)
 
     def __str__(self) -> str:
-        return "\n".join([*_score_lines(self), *_interval_lines(self), *_graph_lines(self)])
+        by_chance = self.chance.lines(bool(self.edgewise.count)) if self.chance else []
+        return "\n".join([*_score_lines(self), *_interval_lines(self), *by_chance, *_graph_lines(self)])
 
 
 def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:

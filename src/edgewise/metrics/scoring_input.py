@@ -72,6 +72,7 @@ class ScoringInput(NamedTuple):
     mask: Bool[Tensor, " nodes"]
     joints: Joints | None  # None if the joint of an edge is the product of the probabilities of its ends
     predictions: Int[Tensor, " nodes"] | None  # None if the prediction of a node is its most probable label
+    posterior: Posterior  # without edge_probs
 
 
 def check_scoring_input(
@@ -118,7 +119,7 @@ def check_scoring_input(
         joints = _joints_from_list(_check_joints(listed, edges.shape[1], classes, normalize))
     elif not is_product:
         joints = _joints_from_posterior(posterior)
-    return ScoringInput(p, labels, edges, selected, joints, predicted)
+    return ScoringInput(p, labels, edges, selected, joints, predicted, posterior)
 
 
 def _joints_from_list(joints: Float[Tensor, "edges classes classes"]) -> Joints:

@@ -69,6 +69,7 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
         min_bin_count=MIN_BIN_COUNT,
         options=", ".join(f"{name} {value}" for name, value in ev.options.items()),
         settings=ev.settings,
+        chance=ev.chance,
         norm=ev.options["norm"],
         versions=f"edgewise {__version__}, torch {torch.__version__}, NumPy {numpy.__version__}",
         version=__version__,
@@ -147,10 +148,18 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
                 (scores.brier, intervals.get("brier")),
             )
         ],
-        # Agree and disagree are chosen by the true labels, so no ECE is expected of a calibrated model there.
-        "chance": "–" if view in VIEWS[2:] else number(finding.ece_by_chance, 3),
+        "chance": _chance_text(ev, view, finding),
         "k_index": percent(ev.k_index[view]) if view in VIEWS[1:] else "",
     }
+
+
+def _chance_text(ev: Evaluation, view: str, finding: Finding) -> tuple[str, str]:
+    """Return the largest ECE by chance, and its p-value if labelings were drawn exactly."""
+    if ev.chance is None:
+        # Agree and disagree are chosen by the true labels, so no ECE is expected of a calibrated model there.
+        return "–" if view in VIEWS[2:] else number(finding.ece_by_chance, 3), ""
+    drawn = ev.chance[view]["ece"]
+    return number(drawn.high, 3), "" if drawn.p_value is None else f"p {number(drawn.p_value, 3)}"
 
 
 def _interval_text(interval: Interval | None) -> str:

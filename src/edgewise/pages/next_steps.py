@@ -28,6 +28,7 @@ SCORING_OPTIONS: Mapping[str, tuple[object, str]] = {
     "edge_choice": ("both", "--edge-choice"),
     "same_label": (True, "--no-same-label"),
     "n_resamples": (0, "--resamples"),
+    "chance": (0, "--chance"),
     "confidence_level": (0.95, "--confidence-level"),
     "seed": (0, "--seed"),
 }
@@ -207,8 +208,8 @@ def _scoring_options(ev: Evaluation) -> tuple[str, str]:
     if settings.predictions:
         keywords = ", predictions=predictions"  # the command names their file
     used = {**ev.options, "same_label": ev.same_label is not None}
-    if settings.n_resamples:
-        used |= {name: getattr(settings, name) for name in ("n_resamples", "confidence_level", "seed")}
+    if settings.n_resamples or settings.chance:
+        used |= {name: getattr(settings, name) for name in ("n_resamples", "chance", "confidence_level", "seed")}
     for name, value in used.items():
         default, option = SCORING_OPTIONS[name]
         if value != default:

@@ -34,9 +34,11 @@ class Finding:
     ece
         The expected calibration error, in the l1 norm.
     gap_by_chance
-        Two standard errors of observed - predicted if the predictions are calibrated.
+        Two standard errors of observed - predicted if the predictions are calibrated. With exact draws in
+        ``ev.chance``, the largest difference within their range.
     ece_by_chance
-        The mean plus two standard deviations of the measured ECE if the predictions are calibrated.
+        The mean plus two standard deviations of the measured ECE if the predictions are calibrated. With exact draws in
+        ``ev.chance``, the upper end of their range.
     """
 
     view: str
@@ -82,7 +84,7 @@ def find(ev: Evaluation, view: str) -> Finding:
 
     where d_i is the degree of node i and Σ_i d_i = 2 E. If bin k has a part p_k of the edges at each node, the factor
     is 1 + (f - 1) p_k within it. Bins vary together, because they share nodes, so the variance of the ECE has the
-    factor f.
+    factor f. If ``ev.chance`` has exact draws, their range is used instead.
     """
     scores: Scores | None = ev.same_label if view == SAME_LABEL else ev[view]
     if scores is None or not scores.count:
@@ -95,6 +97,14 @@ def find(ev: Evaluation, view: str) -> Finding:
     in_bin, in_sum = variance * (1 + (factor - 1) * count / total), factor * float(variance.sum())
     predicted, observed = float(bins.confidence_sum.sum()) / total, int(bins.correct_sum.sum()) / total
     ece_mean, ece_variance = ABS_MEAN * float(in_bin.sqrt().sum()), ABS_VARIANCE * in_sum
+    gap_by_chance = Z * math.sqrt(in_sum) / total
+    ece_by_chance = (ece_mean + Z * math.sqrt(ece_variance)) / total
+    if ev.chance is not None and ev.chance.sampling.is_exact:
+        drawn = ev.chance[view]
+        fraction = drawn["frequency" if view == SAME_LABEL else "accuracy"]
+        gap_by_chance = max(abs(fraction.low - predicted), abs(fraction.high - predicted))
+        if ev.options["norm"] == "l1":
+            ece_by_chance = drawn["ece"].high
     return Finding(
         view,
         total,
@@ -102,8 +112,8 @@ def find(ev: Evaluation, view: str) -> Finding:
         predicted,
         observed,
         bins.calibration_error("l1"),
-        Z * math.sqrt(in_sum) / total,
-        (ece_mean + Z * math.sqrt(ece_variance)) / total,
+        gap_by_chance,
+        ece_by_chance,
     )
 
 
