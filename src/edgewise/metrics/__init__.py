@@ -9,6 +9,7 @@ from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
 from edgewise.metrics.groups import Groups, GroupScores
 from edgewise.metrics.joint_nll import JointNLL, SetScores, joint_nll
 from edgewise.metrics.model_comparison import Comparison, Difference
+from edgewise.metrics.score_parts import Decomposition, ReliabilityCurve
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
@@ -16,6 +17,7 @@ __all__ = [
     "METRICS",
     "VIEWS",
     "Comparison",
+    "Decomposition",
     "Difference",
     "Evaluation",
     "EventScores",
@@ -25,6 +27,7 @@ __all__ = [
     "JointNLL",
     "KIndex",
     "Reliability",
+    "ReliabilityCurve",
     "SetScores",
     "ViewScores",
     "compare",
