@@ -22,7 +22,7 @@ class Cost:
 
 
 def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
-    """Measure the peak memory of a first call, then the time of `repeats` more."""
+    """Measure the peak memory of a first call, then the time of `repeats` more; infinite for no repeats."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new allocations
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
@@ -34,7 +34,7 @@ def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
         start = perf_counter()
         function()
         seconds.append(perf_counter() - start)
-    return Cost(min(seconds), peak_bytes)
+    return Cost(min(seconds, default=float("inf")), peak_bytes)
 
 
 def _status(field: str) -> int:

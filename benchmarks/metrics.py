@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from tempfile import TemporaryDirectory
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ COLUMNS_SAME_LABEL = ("10⁷ edges, 200,000 nodes", "C = 7", "C = 40")
 COLUMNS_GROUPS = ("10⁷ edges, 200,000 nodes, C = 7", "each edge listed once", "both directions listed")
 GROUPINGS = ("predicted_class", "degree", "confidence", "train_distance")
 COLUMNS_FIRST_CALL = ("10⁶ edges, 200,000 nodes, C = 40", "seconds", "relative to a later call")
+
+COLUMNS_DECOMPOSITION = ("10⁷ edges, 200,000 nodes, C = 7", "CPU seconds", "relative to np.sort", "bytes per edge")
 
 FIRST_CALL = """
 from time import perf_counter
@@ -220,6 +223,42 @@ def compare_groups(two_way: bool) -> tuple[Cost, Cost, Cost]:
     return plain, one, four
 
 
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """Return the processor time of a call, which other processes change less than the time that passes."""
+    start = process_time()
+    function()
+    return process_time() - start
+
+
+def compare_decomposition() -> tuple[Cost, Cost, Cost, Cost]:
+    """Time what a decomposition of 10^7 edges takes in addition to an evaluation, and sorts of their confidences.
+
+    Decompositions are those of the views, and of the views and of "same label". Memory is that of the whole evaluation.
+    """
+    probs, y, edge_index = make_case(200_000, 10_000_000, 7)
+    edge_index = edge_index.sort(0).values
+    confidence = probs.amax(1).double()[edge_index].prod(0)
+    functions: list[Callable[[], object]] = [
+        partial(ew.evaluate, probs, y, edge_index, same_label=same_label, decompose=decompose)
+        for same_label in (False, True)
+        for decompose in (False, True)
+    ]
+    functions += [lambda: np.sort(confidence.numpy()), lambda: torch.sort(confidence)]
+    peaks = [measure(function, repeats=0).peak_bytes for function in functions]
+    rounds = [[cpu_seconds(function) for function in functions] for _ in range(5)]
+    plain, views, event, both, numpy_sort, torch_sort = (
+        Cost(min(seconds), peak) for seconds, peak in zip(zip(*rounds, strict=True), peaks, strict=True)
+    )
+    of_views = Cost(views.seconds - plain.seconds, views.peak_bytes)
+    of_both = Cost(both.seconds - event.seconds, both.peak_bytes)
+    print("\n10^7 edges, C = 7")
+    for name, cost in (("views", of_views), ("views and same label", of_both)):
+        print(f"  decomposition of {name}: {cost.seconds:.2f} s, {cost.peak_bytes / 1e7:.0f} bytes per edge")
+        sorts = cost.seconds / numpy_sort.seconds, cost.seconds / torch_sort.seconds
+        print(f"    {sorts[0]:.1f} times np.sort, {sorts[1]:.2f} times torch.sort")
+    return of_views, of_both, numpy_sort, torch_sort
+
+
 def time_first_calls() -> tuple[float, float, float]:
     """Return the seconds of a first call that compiles, of a first call in a process, and of a later call."""
     with TemporaryDirectory() as folder:
@@ -348,6 +387,21 @@ def table_groups(one_way: tuple[Cost, Cost, Cost], two_way: tuple[Cost, Cost, Co
     return speed_page.table(COLUMNS_GROUPS, rows)
 
 
+def table_decomposition(of_views: Cost, of_both: Cost, numpy_sort: Cost, torch_sort: Cost) -> str:
+    """Format the costs of a decomposition as a Markdown table."""
+    named = (
+        ("`decompose=True` in addition, without same label", of_views),
+        ("`decompose=True` in addition, with same label", of_both),
+        ("`np.sort` of the confidences, float64", numpy_sort),
+        ("`torch.sort` of the confidences, float64", torch_sort),
+    )
+    rows = [
+        [name, f"{cost.seconds:.2f}", f"{cost.seconds / numpy_sort.seconds:.1f} ×", f"{cost.peak_bytes / 1e7:.0f}"]
+        for name, cost in named
+    ]
+    return speed_page.table(COLUMNS_DECOMPOSITION, rows)
+
+
 def table_first_calls(compiling: float, first: float, later: float) -> str:
     """Format the times of first calls as a Markdown table."""
     named = (
@@ -371,6 +425,7 @@ def main() -> None:
         table_million_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40)),
         table_same_label(compare_same_label(num_classes=7), compare_same_label(num_classes=40)),
         table_groups(compare_groups(two_way=False), compare_groups(two_way=True)),
+        table_decomposition(*compare_decomposition()),
         table_first_calls(*time_first_calls()),
         table_large_graph(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True)),
     )

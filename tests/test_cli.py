@@ -243,6 +243,19 @@ def write_named_files(folder: Path) -> dict[str, Path]:
     return {Path(name).stem: folder / name for name in lines}
 
 
+def test_evaluate_decomposes_and_computes_errors_on_request(saved: dict[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    result = run("evaluate", *options(saved), "--decompose", "--smooth", "--classwise", "--json", file)
+    assert result.exit_code == 0, result.output
+    written = json.loads(file.read_text())
+    ev = ew.evaluate(PROBS, LABELS, EDGES, mask=MASK, decompose=True, smooth=True, classwise=True)
+    assert ev.edgewise.decomposition is not None
+    assert written["edgewise"]["decomposition"] == pytest.approx(ev.edgewise.decomposition.to_dict())
+    assert written["same_label"]["smooth_ece"] == pytest.approx(ev.same_label and ev.same_label.smooth_ece)
+    assert written["nodewise"]["classwise_ece"] == pytest.approx(ev.nodewise.classwise_ece)
+    assert "miscalibration" in result.output and "smooth ece" in result.output
+
+
 def test_evaluate_accepts_ids_and_class_names(saved: dict[str, Path], tmp_path: Path) -> None:
     plain = run("evaluate", *options(saved)).stdout
     named = {"probs": saved["probs"], **write_named_files(tmp_path)}

@@ -38,6 +38,7 @@ def test_labels_of_the_evaluation_tables_are_those_of_the_benchmark(load_benchma
         benchmark.table_million_edges((cost,) * 3, (cost,) * 3),
         benchmark.table_same_label((cost,) * 4, (cost,) * 4),
         benchmark.table_groups((cost,) * 3, (cost,) * 3),
+        benchmark.table_decomposition(*(cost,) * 4),
         benchmark.table_first_calls(3.0, 2.0, 1.0),
         benchmark.table_large_graph(100_000_000, (cost, cost), (cost, cost)),
     )

@@ -45,6 +45,8 @@ from .metrics import JointNLL as JointNLL
 from .metrics import compare as compare
 from .metrics import evaluate as evaluate
 from .metrics import joint_nll as joint_nll
+from .metrics.calibration_errors import classwise_ece as classwise_ece
+from .metrics.calibration_errors import smooth_ece as smooth_ece
 from .metrics.module import GraphCalibration as GraphCalibration
 from .models.epfgnn import EPFGNN as EPFGNN
 from .models.fitted import Fitted as Fitted

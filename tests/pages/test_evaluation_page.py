@@ -272,3 +272,11 @@ def test_page_without_script_shows_all_numbers(opener):
     assert tab.locator(".bins title").count() > 20
     assert not tab.locator(".hint").first.is_visible()
     tab.close()
+
+
+def test_page_shows_the_parts_of_scores_if_they_were_computed(evaluations):
+    assert 'id="parts"' not in evaluation_page(next(iter(evaluations.values())))
+    ev = ew.evaluate(*predictions(), decompose=True, smooth=True, classwise=True)
+    page = evaluation_page(ev)
+    for number in (*ev.edgewise.decomposition.to_dict().values(), ev.edgewise.smooth_ece, ev.nodewise.classwise_ece):
+        assert f"{number:.4f}" in page

@@ -581,3 +581,16 @@ def test_wrong_number_or_type_of_axes_raises_value_error() -> None:
     with pytest.raises(ValueError, match="str at index 1"):
         plot_reliability(ev, ax=[grid[0], not_axes], views=ew.VIEWS[:2])
     assert not any(ax.lines for ax in grid)
+
+
+def test_isotonic_curve_and_its_band_are_drawn_for_one_decomposed_run() -> None:
+    ev = random_evaluation(decompose=True, n_resamples=40)
+    _, axes = ew.plot_reliability(ev)
+    for view, ax in zip(ew.VIEWS, axes, strict=True):
+        (line,) = lines(ax, "isotonic fit")
+        curve = ev[view].curve
+        assert curve is not None
+        np.testing.assert_allclose(points(line), np.stack([curve.forecast, curve.frequency], axis=1))
+        assert [c.get_label() for c in ax.collections].count("band of the fit") == 1
+    _, axes = ew.plot_reliability([ev, ev])
+    assert not lines(axes[0], "isotonic fit")

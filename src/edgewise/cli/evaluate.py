@@ -46,6 +46,8 @@ Examples:
     --classes classes.txt --ids ids.txt
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
     --mask test.npy --html report.html --title "GCN on Cora"
+  edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
+    --decompose --smooth --classwise
   edgewise evaluate --probs posterior.safetensors --labels labels.npy \\
     --edges edges.npy --predictions most_likely_labels.npy
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
@@ -112,6 +114,14 @@ def evaluate(
     ] = None,
     selective: Annotated[
         bool, typer.Option("--selective", help="Also compute risk-coverage curves and their area (AURC).")
+    ] = False,
+    decompose: Annotated[
+        bool,
+        typer.Option("--decompose", help="Also split Brier scores into miscalibration, discrimination, uncertainty."),
+    ] = False,
+    smooth: Annotated[bool, typer.Option("--smooth", help="Also compute the smooth ECE, which has no bins.")] = False,
+    classwise: Annotated[
+        bool, typer.Option("--classwise", help="Also compute the calibration error of each class.")
     ] = False,
     resamples: Annotated[
         int, typer.Option(metavar="N", min=0, help="Bootstrap resamples of nodes, for intervals.")
@@ -183,6 +193,9 @@ def evaluate(
                 by=traits,
                 train=nodes.mask(train) if train else None,
                 class_names=nodes.text_class_names if {"predicted_class", "true_class"} & set(traits) else None,
+                decompose=decompose,
+                smooth=smooth,
+                classwise=classwise,
                 n_resamples=resamples,
                 chance=chance,
                 confidence_level=confidence_level,

@@ -155,11 +155,13 @@ def sum_independent_edges(
     right: bool,
     fraction_bits: int,
     low_bits: int,
+    keys: Array | None = None,
 ) -> list[Int[Tensor, "tables rows 4"]]:
     """Sum the kept edges of independent nodes into the tables of (agree, disagree), then into those of each grouping.
 
     ``degree`` is updated in place: the number of edges of each view at each node. A grouping consists of the group of
-    each node, or -1, whether groups are ordered, and the number of groups of edges.
+    each node, or -1, whether groups are ordered, and the number of groups of edges. ``keys`` is filled with the packed
+    confidences of the kept edges (see `edgewise.metrics.forecasts`).
     """
     nodes, one = _structured_view(records, fields), 2.0**fraction_bits
     small = [index.to(torch.int8 if num < 128 else torch.int32).numpy() for index, _, num in groupings]
@@ -171,9 +173,14 @@ def sum_independent_edges(
         tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
         # The last table of a grouping is for edges without a group.
         group_tables = [np.zeros((num + 1, n_bins + 2, 4), dtype=np.int64) for _, _, num in groupings]
+        num_packed = 0 if keys is None else int(keep[:lo].count_nonzero())
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
             _edge_terms(nodes, start, end, n_bins, right, *terms)
             _count_edges(start, end, terms.view, own_degree)
+            if keys is not None:
+                out = keys[num_packed : num_packed + len(start)]
+                _pack(terms.confidence, terms.correct, 1 - terms.view, out)
+                num_packed += len(start)
             _sum_terms(len(start), *terms, one, low_bits, tables)
             for index, (_, ordered, num), table in zip(small, groupings, group_tables, strict=True):
                 _group_edges(index, ordered, num, start, end, terms.view)
@@ -184,6 +191,14 @@ def sum_independent_edges(
     for own_degree in degrees:
         degree += own_degree
     return [torch.from_numpy(np.stack(tables).sum(0)) for tables in zip(*parts, strict=True)]
+
+
+@compiled
+def _pack(forecasts: Array, occurred: Array, groups: Array, keys: Array) -> None:
+    """Fill keys with forecasts, whether the event did not occur, and groups."""
+    for k in range(len(keys)):
+        bits = np.float64(min(forecasts[k], 1.0)).view(np.uint64)
+        keys[k] = bits << np.uint64(2) | np.uint64(not occurred[k]) << np.uint64(1) | np.uint64(groups[k])
 
 
 def _sum_slices(sum_slice: Callable[[int, int], Array], length: int) -> Int[Tensor, "*shape"]:
@@ -274,12 +289,13 @@ def sum_same_label(
     right: bool,
     fraction_bits: int,
     low_bits: int,
+    keys: Array | None = None,
 ) -> Int[Tensor, "rows 4"]:
     """Sum the event "both ends have the same label" over the kept edges of independent nodes.
 
     ``product_bits`` and ``small_bits`` are the constants of `edgewise.metrics.elements.product_same_label_elements`.
     ``recompute_small`` returns precise probabilities of the outcomes of edges, given their ends and the probabilities
-    below 2^-small_bits.
+    below 2^-small_bits. ``keys`` is filled with the packed probabilities of the event.
     """
     rows, one = probs.numpy(), 2.0**fraction_bits
     labels = y.to(torch.int8 if probs.shape[1] <= 128 else torch.int32).numpy()  # less memory, so more cache hits
@@ -289,10 +305,14 @@ def sum_same_label(
         table = np.zeros((n_bins + 2, 4), dtype=np.int64)
         totals, p_outcomes = np.empty(EDGES_PER_BLOCK, dtype=np.int64), np.empty(EDGES_PER_BLOCK)
         same, bins = np.empty(EDGES_PER_BLOCK, dtype=np.bool_), np.empty(EDGES_PER_BLOCK, dtype=np.int32)
+        num_packed = 0 if keys is None else int(keep[:lo].count_nonzero())
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
             p_outcome = p_outcomes[: len(start)]
             _sum_row_products(rows, start, end, line, totals)
             _sum_same_label(labels, start, end, *options, totals, same, bins, p_outcome, table)
+            if keys is not None:
+                _pack_same_label(p_outcome, same, keys[num_packed : num_packed + len(start)])
+                num_packed += len(start)
             if p_outcome.min(initial=1.0) < 0.5**small_bits:
                 small = np.flatnonzero(p_outcome < 0.5**small_bits)
                 ends = torch.from_numpy(np.stack((start[small], end[small])))
@@ -302,6 +322,14 @@ def sum_same_label(
         return table
 
     return _sum_slices(sum_slice, len(keep))
+
+
+@compiled
+def _pack_same_label(p_outcomes: Array, same: Array, keys: Array) -> None:
+    """Fill keys with P(same label), a multiple of 2^-52, so that 1 - (1 - P) is exact."""
+    for k in range(len(keys)):
+        bits = np.float64(p_outcomes[k] if same[k] else 1.0 - p_outcomes[k]).view(np.uint64)
+        keys[k] = bits << np.uint64(2) | np.uint64(not same[k]) << np.uint64(1)
 
 
 def _prefetch(rows: Array, i: int, c: int) -> None:

@@ -10,6 +10,7 @@ from edgewise.metrics.evaluation import Evaluation, Interval, KIndex
 from edgewise.metrics.groups import Groups, GroupScores
 from edgewise.metrics.joint_nll import JointNLL, SetScores, joint_nll
 from edgewise.metrics.model_comparison import Comparison, Difference
+from edgewise.metrics.score_parts import Decomposition, ReliabilityCurve
 from edgewise.metrics.scores import METRICS, EventScores, Reliability, ViewScores
 from edgewise.metrics.sums import VIEWS
 
@@ -19,6 +20,7 @@ __all__ = [
     "Chance",
     "ChanceScore",
     "Comparison",
+    "Decomposition",
     "Difference",
     "Evaluation",
     "EventScores",
@@ -28,6 +30,7 @@ __all__ = [
     "JointNLL",
     "KIndex",
     "Reliability",
+    "ReliabilityCurve",
     "SetScores",
     "ViewScores",
     "compare",

@@ -1,9 +1,10 @@
 """Sums of all views, computed from checked inputs in one pass over nodes and edges."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -28,6 +29,7 @@ from edgewise.metrics.elements import (
     product_same_label_elements,
     recompute_small_outcomes,
 )
+from edgewise.metrics.forecasts import Keys, pack_elements
 from edgewise.metrics.node_groups import NodeGroups
 from edgewise.metrics.scoring_input import Binning, ScoringInput
 from edgewise.metrics.sums import (
@@ -88,32 +90,38 @@ def collect_sums(
     same_label: bool,
     node_sets: Int[Tensor, "set sets"] | None,
     progress: Progress | None = None,
-    views: dict[str, ViewElements] | None = None,
-) -> dict[str, Sums]:
-    """Compute the sums of all views, and of the event and the node sets if they are scored.
+    views: Mapping[str, ViewElements] | None = None,
+    groupings: Sequence[NodeGroups] = (),
+    keys: Mapping[str, Keys] | None = None,
+) -> tuple[dict[str, Sums], list[Int[Tensor, "tables rows 4"]]]:
+    """Compute the sums of all views, of the event and of the node sets if they are scored, and of groups of edges.
 
-    ``views`` are the elements of the views, if they were computed before. Only bins of equal mass need them.
+    ``views`` are the elements of the views, if they were computed before. Only bins of equal mass need them, and then
+    there are no tables of groups. ``keys`` are filled with packed confidences, see `width_sums`.
     """
+    keys, edge_tables = keys or {}, list[Tensor]()
     if binning.kind == "mass":
         sums = mass_sums(views or elements_by_view(task, progress), task.inputs.mask, binning)
     else:
-        sums = width_sums(task, binning, progress)
+        sums, edge_tables = width_sums(task, binning, groupings, progress, keys.get("edgewise"))
     if same_label:
-        sums["same_label"] = same_label_sums(task, binning, progress)
+        sums["same_label"] = same_label_sums(task, binning, progress, keys.get("same_label"))
     if node_sets is not None:
         sums["node_sets"] = node_set_sums(task, node_sets, edge_choice, binning)
-    return sums
+    return sums, edge_tables
 
 
-def width_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> dict[str, Sums]:
-    """Compute the sums of all views with bins of equal width, in bounded memory."""
-    return grouped_width_sums(task, binning, (), progress)[0]
-
-
-def grouped_width_sums(
-    task: ScoringTask, binning: Binning, groupings: Sequence[NodeGroups], progress: Progress | None = None
+def width_sums(
+    task: ScoringTask,
+    binning: Binning,
+    groupings: Sequence[NodeGroups] = (),
+    progress: Progress | None = None,
+    keys: Keys | None = None,
 ) -> tuple[dict[str, Sums], list[Int[Tensor, "tables rows 4"]]]:
-    """Compute the sums of all views, and one table per group of edges of each grouping, in one pass over the edges."""
+    """Compute the sums of all views, and one table per group of edges of each grouping, in one pass over the edges.
+
+    ``keys`` (scored edges,) is filled with the packed confidences of edges. Edges of group 1 agree.
+    """
     n_bins, mask, boundaries = binning.n_bins, task.inputs.mask, bin_boundaries(binning)
     options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
     nodewise = _sum_chunks(_node_chunks(task), binning).table
@@ -123,14 +131,19 @@ def grouped_width_sums(
     if task.inputs.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), EDGES_PER_REPORT):
             edges, keep = task.inputs.edge_index[:, part], task.keep[part]
+            groups, unfilled = [group.for_kernel for group in groupings], _remaining(keys, task.keep[: part.start])
             parts = kernels.score_sums.sum_independent_edges(
-                RECORD_COLUMNS, task.records, edges, keep, degree, [group.for_kernel for group in groupings], *options
+                RECORD_COLUMNS, task.records, edges, keep, degree, groups, *options, unfilled
             )
             for total, tables in zip((by_agreement, *by_group), parts, strict=True):
                 total += carry_tables(tables, n_bins)
             _report(progress, part, task)
     else:
+        num_packed = 0
         for ends, elements, agree in edge_chunks(task, progress):
+            if keys is not None:
+                keys[num_packed : num_packed + len(agree)] = pack_elements(elements, agree)
+                num_packed += len(agree)
             bins = bin_index(elements.confidence, binning, boundaries)
             by_agreement += sum_groups(elements, bins, (~agree).long(), 2, n_bins)
             for total, grouping in zip(by_group, groupings, strict=True):
@@ -147,7 +160,7 @@ def grouped_width_sums(
     return sums, [carry_tables(tables, n_bins) for tables in by_group]
 
 
-def mass_sums(views: dict[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
+def mass_sums(views: Mapping[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:
     """Compute the sums of all views with bins of equal mass, separate for each view."""
     sums = {view: sum_elements(elements, binning) for view, (elements, _) in views.items()}
     for view in VIEWS[1:]:
@@ -176,8 +189,18 @@ def elements_by_view(task: ScoringTask, progress: Progress | None = None) -> dic
     }
 
 
-def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | None = None) -> Sums:
-    """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l)."""
+def pack_edges(task: ScoringTask) -> Keys:
+    """Return the packed confidences of edges. Edges of group 1 agree."""
+    return np.concatenate([pack_elements(elements, agree) for _, elements, agree in edge_chunks(task)])
+
+
+def same_label_sums(
+    task: ScoringTask, binning: Binning, progress: Progress | None = None, keys: Keys | None = None
+) -> Sums:
+    """Compute the sums of the event "both ends have the same label" with probability Σ_l q(l, l).
+
+    ``keys`` (scored edges,) is filled with the packed probabilities of the event.
+    """
     (probs, y, edge_index, _, joints, *_), n_bins = task.inputs, binning.n_bins
     if joints is None and binning.kind == "width" and worth_compiling(probs) and worth_compiling(task.keep):
         total = torch.zeros(n_bins + 2, 4, dtype=torch.long)
@@ -187,11 +210,29 @@ def same_label_sums(task: ScoringTask, binning: Binning, progress: Progress | No
 
         options = recompute, SAME_LABEL_BITS, SMALL_BITS, n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
         for part in slices(len(task.keep), EDGES_PER_REPORT):
-            table = kernels.score_sums.sum_same_label(probs, y, edge_index[:, part], task.keep[part], *options)
+            remaining = _remaining(keys, task.keep[: part.start])
+            table = kernels.score_sums.sum_same_label(
+                probs, y, edge_index[:, part], task.keep[part], *options, remaining
+            )
             total += carry_tables(table, n_bins)
             _report(progress, part, task)
         return Sums(carry_tables(total, n_bins), bin_boundaries(binning))
-    return _sum_chunks(_same_label_chunks(task, progress), binning)
+    return _sum_chunks(_pack_chunks(_same_label_chunks(task, progress), keys), binning)
+
+
+def _remaining(keys: Keys | None, processed: Bool[Tensor, " edges"]) -> Keys | None:
+    """Return the keys of the edges after the processed ones."""
+    return None if keys is None else keys[int(processed.count_nonzero()) :]
+
+
+def _pack_chunks(chunks: Iterable[Elements], keys: Keys | None) -> Iterator[Elements]:
+    """Yield the chunks, and fill the keys with their packed elements."""
+    num_packed = 0
+    for elements in chunks:
+        if keys is not None:
+            keys[num_packed : num_packed + len(elements.correct)] = pack_elements(elements)
+            num_packed += len(elements.correct)
+        yield elements
 
 
 def node_set_sums(task: ScoringTask, sets: Int[Tensor, "set sets"], edge_choice: EdgeChoice, binning: Binning) -> Sums:

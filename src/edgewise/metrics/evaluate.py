@@ -15,13 +15,10 @@ from edgewise.metrics.collect import (
     ViewElements,
     collect_sums,
     elements_by_view,
-    grouped_width_sums,
-    mass_sums,
-    node_set_sums,
     prepare,
     same_label_elements,
-    same_label_sums,
 )
+from edgewise.metrics.details import DetailOptions, allocate_keys, score_details
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
 from edgewise.metrics.group_sums import group_intervals, group_sums, mass_edge_tables
 from edgewise.metrics.intervals import node_resampling_intervals
@@ -62,6 +59,9 @@ def evaluate(
     groups: Mapping[str, ArrayLike] | None = None,
     by: str | Sequence[str] = (),
     train: ArrayLike | None = None,
+    decompose: bool = False,
+    smooth: bool = False,
+    classwise: bool = False,
     n_resamples: int = 0,
     chance: int = 0,
     confidence_level: float = 0.95,
@@ -140,6 +140,17 @@ def evaluate(
         labels, so even a calibrated model has errors in these groups, as in agree and disagree.
     train
         Mask (N,) of the training nodes, for "train_distance".
+    decompose
+        Also split the Brier score and the log score of the event "the prediction is correct" into miscalibration,
+        discrimination and uncertainty, and those of "same label": ``ev.edgewise.decomposition``, ``log_decomposition``
+        and an isotonic reliability ``curve``, with a band if there are resamples. The forecast of an edge is
+        q(ŷ_i, ŷ_j), even where its confidence is a larger entry of the joint. All confidences are needed at once: 8
+        bytes per edge for the edges, 8 for "same label", and 8 while edges are split by agreement.
+    smooth
+        Also compute the smooth ECE of all views and of "same label", see `smooth_ece`. This needs as much memory.
+    classwise
+        Also compute the calibration error of the event "label c" of nodes for each class c, with the same bins, in
+        ``ev.nodewise.class_ece``, and their mean, ``ev.nodewise.classwise_ece``.
     n_resamples
         Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
         for 95%, the intervals are too narrow, and a warning says so. They are too wide, by at most a factor √3, if few
@@ -190,15 +201,11 @@ def evaluate(
     task = prepare(inputs, edge_choice)
     groupings = node_groups(task, bins, groups, traits, train, _class_labels(probs, class_names))
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
+    requested = DetailOptions(decompose, smooth, classwise)
+    keys, scored = allocate_keys(task, requested, same_label), (edge_choice, same_label, sets)
+    sums, edge_tables = collect_sums(task, bins, *scored, progress, views, groupings, keys)
     if bins.kind == "mass":
-        sums = mass_sums(views, inputs.mask, bins)
         edge_tables = mass_edge_tables(views["edgewise"], groupings, bins, sums["edgewise"].boundaries)
-    else:
-        sums, edge_tables = grouped_width_sums(task, bins, groupings, progress)
-    if same_label:
-        sums["same_label"] = same_label_sums(task, bins, progress)
-    if sets is not None:
-        sums["node_sets"] = node_set_sums(task, sets, edge_choice, bins)
     grouped = group_sums(task, groupings, sums, edge_tables, bins)
     intervals: Intervals = {}
     if n_resamples:
@@ -207,23 +214,17 @@ def evaluate(
         if same_label:
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
         intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
+    details = score_details(task, keys, requested, bins, norm, views, n_resamples, confidence_level, seed)
     settings = EvaluationSettings(
         _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed, chance
     )
     by_chance = None
     if posterior is not None:
-        scored = edge_choice, same_label, sets
+        options = norm, chance, confidence_level, seed
         by_chance = compare_with_chance(
-            posterior,
-            sums,
-            task,
-            lambda drawn: collect_sums(drawn, bins, *scored),
-            norm,
-            chance,
-            confidence_level,
-            seed,
+            posterior, sums, task, lambda drawn: collect_sums(drawn, bins, *scored)[0], *options
         )
-    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, grouped, by_chance)
+    return Evaluation(sums, bins, norm, edge_choice, intervals, settings, grouped, details, by_chance)
 
 
 def _class_labels(probs: Belief, class_names: NameLike | None) -> list[str] | None:

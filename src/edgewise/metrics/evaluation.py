@@ -11,6 +11,7 @@ from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
 from edgewise.metrics.chance import Chance
 from edgewise.metrics.groups import Groups, GroupSums, summary_line
+from edgewise.metrics.score_parts import ScoreDetails, format_details
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
 from edgewise.metrics.sums import VIEWS, Sums, carry_tables
@@ -151,6 +152,7 @@ class Evaluation:
         intervals: Intervals | None = None,
         settings: EvaluationSettings | None = None,
         group_sums: Sequence[GroupSums] = (),
+        details: Mapping[str, ScoreDetails] | None = None,
         chance: Chance | None = None,
     ):
         self._sums = {view: Sums(table.cpu(), boundaries.cpu()) for view, (table, boundaries) in sums.items()}
@@ -158,11 +160,12 @@ class Evaluation:
         self.intervals: Intervals = intervals or {}
         self.settings = settings or EvaluationSettings()
         self.chance = chance
+        details = details or {}
         self.nodewise, self.edgewise, self.agree, self.disagree = (
-            ViewScores(*self._sums[view], norm) for view in VIEWS
+            ViewScores(*self._sums[view], norm, details.get(view)) for view in VIEWS
         )
         event, sets = self._sums.get("same_label"), self._sums.get("node_sets")
-        self.same_label = None if event is None else EventScores(*event, norm)
+        self.same_label = None if event is None else EventScores(*event, norm, details.get("same_label"))
         self.node_sets = None if sets is None else ViewScores(*sets, norm)
         self._group_sums = {sums.name: sums for sums in group_sums}
         factor = self.edgewise.count / (self.independent_edges or 1.0)  # mean degree of the ends of edges
@@ -207,7 +210,10 @@ class Evaluation:
         return scores
 
     def __add__(self, other: "Evaluation") -> "Evaluation":
-        """Merge the scores of two disjoint parts. A node in both counts twice. Intervals and chance are dropped."""
+        """Merge the scores of two disjoint parts. A node in both counts twice.
+
+        Intervals, scores by chance, decompositions, and smooth and classwise errors are dropped.
+        """
         if not isinstance(other, Evaluation):
             return NotImplemented
         ours, theirs = ({**ev.options, "views": list(ev._sums), "groups": list(ev.groups)} for ev in (self, other))
@@ -233,7 +239,10 @@ class Evaluation:
         scalars = {f"{view}/{metric}": scores[metric] for view, scores in views.items() for metric in METRICS}
         if self.same_label is not None:
             scalars |= {f"same_label/{metric}": getattr(self.same_label, metric) for metric in EVENT_METRICS}
-        return scalars
+        parts: dict[str, Scores] = {**views, **({"same_label": self.same_label} if self.same_label else {})}
+        return scalars | {
+            f"{view}/{name}": x for view, part in parts.items() for name, x in part.details.numbers().items()
+        }
 
     def to_dict(self) -> dict[str, object]:
         """Return all results as plain dicts, lists and numbers."""
@@ -261,16 +270,12 @@ class Evaluation:
         """
         parts: dict[str, Scores | None] = {view: self[view] for view in VIEWS}
         parts |= {"same_label": self.same_label, "node_sets": self.node_sets}
-        rows = {name: scores.to_dict() for name, scores in parts.items() if scores is not None}
+        rows = {name: _flat_numbers(scores) for name, scores in parts.items() if scores is not None}
         bounds = {name: _interval_bounds(self.intervals.get(name, {})) for name in rows}
         if self.chance:
             bounds = {name: row | self.chance.columns(name) for name, row in bounds.items()}
         names = dict.fromkeys(name for table in (rows, bounds) for row in table.values() for name in row)
-        columns = {
-            name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows]
-            for name in names
-            if name != "reliability"
-        }
+        columns = {name: [(rows[row] | bounds[row]).get(name, float("nan")) for row in rows] for name in names}
         return data_frame(columns, list(rows))
 
     def plot(
@@ -309,8 +314,19 @@ class Evaluation:
         return evaluation_html(self)
 
     def __str__(self) -> str:
-        by_chance = self.chance.lines(bool(self.edgewise.count)) if self.chance else []
-        return "\n".join([*_score_lines(self), *_interval_lines(self), *by_chance, *_graph_lines(self)])
+        views = VIEWS if self.edgewise.count else VIEWS[:1]
+        shown = {view: self[view].details for view in views}
+        if self.same_label is not None and self.same_label.count:
+            shown["same label"] = self.same_label.details
+        lines = [*_score_lines(self), *_interval_lines(self)]
+        if self.chance:
+            lines += self.chance.lines(bool(self.edgewise.count))
+        return "\n".join([*lines, *format_details(shown), *_graph_lines(self)])
+
+
+def _flat_numbers(scores: Scores) -> dict[str, Any]:
+    numbers = {name: value for name, value in scores.to_dict().items() if isinstance(value, int | float)}
+    return numbers | scores.details.numbers()
 
 
 def _interval_bounds(intervals: Mapping[str, Interval]) -> dict[str, float]:

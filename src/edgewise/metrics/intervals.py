@@ -102,7 +102,7 @@ def node_resampling_intervals(
     observed = [_weighted_sums(view, population.double().unsqueeze(0), binning.n_bins) for view in views]
     resampled: list[list[Tensor]] = [[] for _ in views]
     lower_errors: list[list[Tensor]] = [[] for _ in views]
-    for weights in _draw_weights(population, n_resamples, seed):
+    for weights in draw_weights(population, n_resamples, seed):
         for v, view in enumerate(views):
             sums_of_view = _weighted_sums(view, weights, binning.n_bins)
             resampled[v].append(sums_of_view.scores(norm))
@@ -135,7 +135,7 @@ def resample_models(
     population[models[0]["edgewise"].nodes.flatten()] = True
     observed = population.double().unsqueeze(0)
     draws: list[list[dict[str, _WeightedSums]]] = [[] for _ in models]
-    for weights in _draw_weights(population, n_resamples, seed):
+    for weights in draw_weights(population, n_resamples, seed):
         for of_model, draws_of_model in zip(views, draws, strict=True):
             draws_of_model.append({name: _weighted_sums(v, weights, binning.n_bins) for name, v in of_model.items()})
     return [
@@ -153,7 +153,14 @@ def _concatenate(parts: Sequence[_WeightedSums]) -> _WeightedSums:
     return _WeightedSums(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(_WeightedSums)))
 
 
-def _draw_weights(
+def resampled_nodes(mask: Bool[Tensor, " nodes"], edges: Int[Tensor, "2 edges"]) -> Bool[Tensor, " nodes"]:
+    """Return the mask of the nodes to draw from: scored nodes, and the ends of scored edges."""
+    population = mask.clone()
+    population[edges.flatten()] = True
+    return population
+
+
+def draw_weights(
     population: Bool[Tensor, " nodes"], n_resamples: int, seed: int
 ) -> Iterator[Float[Tensor, "resamples nodes"]]:
     """Yield the number of times that each node is drawn, for several resamples at a time."""

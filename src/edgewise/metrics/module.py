@@ -12,7 +12,7 @@ from torchmetrics import Metric
 
 from edgewise.conversion import EdgesLike, GraphLike
 from edgewise.data.edges import EdgeChoice
-from edgewise.metrics.collect import grouped_width_sums, prepare, same_label_sums
+from edgewise.metrics.collect import prepare, same_label_sums, width_sums
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.group_sums import (
     count_group_tables,
@@ -153,7 +153,7 @@ class GraphCalibration(Metric):
         )
         groupings = numbered_groups(groups, self.group_counts, len(inputs.y), inputs.y.device)
         task = prepare(inputs, self.edge_choice)
-        sums, edge_tables = grouped_width_sums(task, self.binning, groupings)
+        sums, edge_tables = width_sums(task, self.binning, groupings)
         if "same_label" in self.views:
             sums["same_label"] = same_label_sums(task, self.binning)
         of_groups = stack_group_tables(task, groupings, edge_tables, self.binning)

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
+from edgewise.metrics.score_parts import Decomposition, ReliabilityCurve, ScoreDetails
 from edgewise.metrics.sums import from_fixed_point
 from edgewise.suggestions import did_you_mean
 
@@ -130,9 +131,16 @@ def read_table(table: Int[Tensor, "rows 4"], boundaries: Float[Tensor, " limits"
 class Scores:
     """Scores common to views and events. Without elements the count is 0 and the scores are NaN."""
 
-    def __init__(self, table: Int[Tensor, "rows 4"], boundaries: Float[Tensor, " limits"], norm: Norm):
+    def __init__(
+        self,
+        table: Int[Tensor, "rows 4"],
+        boundaries: Float[Tensor, " limits"],
+        norm: Norm,
+        details: ScoreDetails | None = None,
+    ):
         self._totals, self.reliability = read_table(table, boundaries)
         self._norm: Norm = norm
+        self.details = details or ScoreDetails()
 
     @property
     def count(self) -> int:
@@ -174,10 +182,41 @@ class Scores:
         """Number of elements whose true label has probability zero. If it is above 0, the NLL is infinite."""
         return self._totals.zero_probability
 
+    @property
+    def decomposition(self) -> Decomposition | None:
+        """Parts of the Brier score of one event, the mean of (forecast - outcome)². None without ``decompose=True``.
+
+        In a view, the event is that the prediction is correct: the forecast is the probability of the prediction,
+        p(ŷ_i) of a node and q(ŷ_i, ŷ_j) of an edge, even where the confidence of the ECE is the largest entry of the
+        joint. Of "same label", the score of the parts is half of ``brier``, which is summed over both outcomes.
+        """
+        return self.details.decomposition
+
+    @property
+    def log_decomposition(self) -> Decomposition | None:
+        """Parts of the log score of the same event, the mean of -log P(outcome). None if it is not finite."""
+        return self.details.log_decomposition
+
+    @property
+    def log_decomposition_reason(self) -> str | None:
+        """Why there is no log decomposition, or None if there is one or none was requested."""
+        return self.details.log_decomposition_reason
+
+    @property
+    def curve(self) -> ReliabilityCurve | None:
+        """Isotonic reliability curve of the same event. None without ``decompose=True``."""
+        return self.details.curve
+
+    @property
+    def smooth_ece(self) -> float | None:
+        """Smooth ECE of the confidences, see `edgewise.smooth_ece`. None without ``smooth=True``."""
+        return self.details.smooth_ece
+
     def to_dict(self) -> dict[str, object]:
         """Return all scores and the reliability sums as plain numbers and lists."""
         names = ("nll", "brier", "ece", "debiased_l2", "overconfidence", "underconfidence", "zero_probability")
-        return {**{name: getattr(self, name) for name in names}, "reliability": _to_lists(self.reliability)}
+        numbers = {name: getattr(self, name) for name in names}
+        return {**numbers, **self.details.to_dict(), "reliability": _to_lists(self.reliability)}
 
 
 class ViewScores(Scores):
@@ -187,6 +226,16 @@ class ViewScores(Scores):
     def accuracy(self) -> float:
         """Fraction of correct nodes. For edges, the fraction of edges with both ends correct."""
         return _mean(self._totals.correct, self.count)
+
+    @property
+    def classwise_ece(self) -> float | None:
+        """Mean of ``class_ece``, see `edgewise.classwise_ece`. None without ``classwise=True`` and for edges."""
+        return self.details.classwise_ece
+
+    @property
+    def class_ece(self) -> Float[Tensor, " classes"] | None:
+        """Calibration error of the event "label c" of nodes for each class c. None without ``classwise=True``."""
+        return self.details.class_ece
 
     def __getitem__(self, metric: str) -> float:
         if metric not in METRICS:

@@ -8,6 +8,7 @@ import torch
 
 from edgewise.files.output import check_page_suffix
 from edgewise.metrics.evaluation import Evaluation, Interval
+from edgewise.metrics.score_parts import PARTS
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
@@ -58,6 +59,10 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
             for view, explanation in explain_views(ev)
             if view == VIEWS[0] or ev.edgewise.count
         ],
+        parts=[row for view in views if (row := _parts_row(ev, view))],
+        smooth=[(view_name(view), number(error, 4)) for view in views if (error := _smooth_ece(ev, view)) is not None],
+        class_errors=[] if ev.nodewise.class_ece is None else [number(e, 4) for e in ev.nodewise.class_ece.tolist()],
+        classwise=number(ev.nodewise.classwise_ece or 0.0, 4),
         diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
         bins=[row for panel in panels for row in _bin_rows(panel)],
         groups=group_sections(ev),
@@ -160,6 +165,19 @@ def _chance_text(ev: Evaluation, view: str, finding: Finding) -> tuple[str, str]
         return "–" if view in VIEWS[2:] else number(finding.ece_by_chance, 3), ""
     drawn = ev.chance[view]["ece"]
     return number(drawn.high, 3), "" if drawn.p_value is None else f"p {number(drawn.p_value, 3)}"
+
+
+def _parts_row(ev: Evaluation, view: str) -> tuple[str, list[str]] | None:
+    """Return the name of a view and the parts of its Brier score, or None if it has none."""
+    parts = scores_of(ev, view).decomposition
+    if parts is None or not scores_of(ev, view).count:
+        return None
+    return view_name(view), [number(getattr(parts, name), 4) for name in (*PARTS, "score")]
+
+
+def _smooth_ece(ev: Evaluation, view: str) -> float | None:
+    scores = scores_of(ev, view)
+    return scores.smooth_ece if scores.count else None
 
 
 def _interval_text(interval: Interval | None) -> str:

@@ -17,6 +17,7 @@ from matplotlib.ticker import PercentFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
+from edgewise.metrics.score_parts import ReliabilityCurve
 from edgewise.metrics.sums import VIEWS
 from edgewise.plots.panel_header import UNNAMED, draw_header
 from edgewise.plots.reliability_panels import (
@@ -32,6 +33,7 @@ from edgewise.plots.reliability_panels import (
 from edgewise.plots.style import (
     BLUE,
     GRAY,
+    GREEN,
     MARKER,
     ORANGE,
     background,
@@ -173,11 +175,29 @@ def _draw_lines(ax: Axes, panel: Panel) -> None:
         _draw_gaps(ax, panel)
         _draw_mean(ax, panel, color, "o", label=f"bin of {MIN_BIN_COUNT} or more")
         _draw_small_bins(ax, panel, color, "o", label=f"bin of fewer than {MIN_BIN_COUNT}")
+        if panel.curve is not None:
+            _draw_curve(ax, panel.curve)
     else:
         _draw_runs(ax, panel)
         _draw_mean(ax, panel, color, "o", label="mean over runs")
         _draw_band(ax, panel, color, label="± one std")
         _draw_small_bins(ax, panel, color, "o", label=f"fewer than {MIN_BIN_COUNT} per run")
+
+
+def _draw_curve(ax: Axes, curve: ReliabilityCurve) -> None:
+    """Draw the isotonic fit without bins, and its band."""
+    ax.plot(curve.forecast, curve.frequency, color=GREEN, linewidth=1.2, zorder=2, label="isotonic fit")
+    if curve.low is not None and curve.high is not None:
+        ax.fill_between(
+            curve.forecast,
+            curve.low,
+            curve.high,
+            color=GREEN,
+            alpha=0.2,
+            linewidth=0,
+            zorder=1.1,
+            label="band of the fit",
+        )
 
 
 def _draw_overlay(ax: Axes, view: Mapping[str, Panel]) -> None:
@@ -294,7 +314,8 @@ def plot_reliability(
     Parameters
     ----------
     evaluations
-        One evaluation: accuracy against confidence in each non-empty bin, with bars for the gaps to the diagonal.
+        One evaluation: accuracy against confidence in each non-empty bin, with bars for the gaps to the diagonal. With
+        ``decompose=True``, also the isotonic curve, and its band if nodes were resampled.
         A list of evaluations, which are runs of one model: each run in gray, their mean and mean ± std in blue.
         A mapping of names to either of them, such as ``{"GCN": before, "calibrated": after}``: one line per name.
     ax

@@ -1,12 +1,13 @@
 """The numbers of reliability diagrams, one panel per view."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.metrics.evaluation import Evaluation
+from edgewise.metrics.score_parts import ReliabilityCurve
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 
@@ -21,7 +22,10 @@ MIN_BIN_COUNT = 10
 
 @dataclass(frozen=True)
 class Panel:
-    """The numbers of one view of one model. Arrays have shape (runs, bins), with NaN where a bin of a run is empty."""
+    """The numbers of one view of one model. Arrays have shape (runs, bins), with NaN where a bin of a run is empty.
+
+    ``curve`` is the isotonic curve of a single run, if its scores were decomposed.
+    """
 
     view: str
     norm: str
@@ -30,6 +34,7 @@ class Panel:
     confidence: Floats
     accuracy: Floats
     ece: Floats
+    curve: ReliabilityCurve | None = None
 
     @staticmethod
     def from_sums(
@@ -140,7 +145,8 @@ def _panel(view: str, norm: str, scores: list[Scores]) -> Panel:
         for name in ("count", "confidence_sum", "correct_sum")
     )
     ece = np.array([of_run.ece for of_run in scores])
-    return Panel.from_sums(view, norm, np.unique(boundaries), count, confidence_sum, correct_sum, ece)
+    panel = Panel.from_sums(view, norm, np.unique(boundaries), count, confidence_sum, correct_sum, ece)
+    return replace(panel, curve=scores[0].curve) if len(scores) == 1 else panel
 
 
 def mean_and_std(values: Floats) -> tuple[Floats, Floats]:
