@@ -340,7 +340,8 @@ def test_json_has_the_whole_evaluation(saved: dict[str, Path], tmp_path: Path) -
     document = json.loads(out.read_text(), parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
     assert document.pop("version") == ew.__version__
     assert document.pop("files") == {**{name: str(file) for name, file in saved.items()}, "edge_probs": None}
-    assert document.pop("settings") == {"edge_choice": "any", "n_resamples": 40, "confidence_level": 0.5, "seed": 7}
+    settings = {"edge_choice": "any", "n_resamples": 40, "chance": 0, "confidence_level": 0.5, "seed": 7}
+    assert document.pop("settings") == settings
     assert document == strict(evaluation.to_dict())
     assert result.stdout == f"{evaluation}\n"
 

@@ -35,7 +35,7 @@ NOT_RUN = {
     r"edgewise study --out docs/study": "takes minutes; tests/paper/test_study.py runs a small one",
     r"python scripts/compare_joint_nll.py": "takes minutes; tests/test_joint_nll_page.py computes a part of its table",
     r"python scripts/compare_labelings.py": "takes minutes; tests/test_labelings_page.py computes its table",
-    r"python scripts/interval_coverage.py": "takes minutes; tests/metrics/test_compare.py runs a small one",
+    r"python scripts/difference_coverage.py": "takes minutes; tests/metrics/test_compare.py runs a small one",
     r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py compute these tables",
 }
 SMALLEST_SWEEP = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"

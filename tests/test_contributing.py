@@ -60,7 +60,7 @@ def test_options_of_commands_exist():
         ),
         (
             "Add a calibrator",
-            r"\bisotonic\b|IsotonicCalibration",
+            r"\bisotonic,|IsotonicCalibration",
             {"src/edgewise/__init__.pyi", "docs/api/calibrators.md", "docs/api/commands.md"},
         ),
     ],

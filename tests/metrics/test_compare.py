@@ -320,7 +320,7 @@ def test_other_bad_input_raises():
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("interval_coverage", HOME / "scripts" / "interval_coverage.py")
+    spec = spec_from_file_location("difference_coverage", HOME / "scripts" / "difference_coverage.py")
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module

@@ -62,7 +62,7 @@ def test_intervals_are_conservative_if_few_edges_share_nodes(graph):
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("measure_coverage", HOME / "scripts" / "measure_coverage.py")
+    spec = spec_from_file_location("ece_coverage", HOME / "scripts" / "ece_coverage.py")
     module = sys.modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module

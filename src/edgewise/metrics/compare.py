@@ -14,7 +14,7 @@ the resamples, two estimates of the bias of each model bound it:
 - upper: E‖c + e‖ - ‖c‖, where c is g with all gaps below two standard deviations of their noise set to zero.
 
 The interval is that of the centered resampled differences, extended by all differences of biases in these ranges. It is
-cautious for two models that are nearly the same, whose biases are nearly the same too. scripts/interval_coverage.py
+cautious for two models that are nearly the same, whose biases are nearly the same too. scripts/difference_coverage.py
 measures how often the intervals contain the true difference.
 """
 

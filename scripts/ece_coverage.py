@@ -1,6 +1,6 @@
 """Measure how often the 95% interval of a calibration error contains the true error, which is known by simulation.
 
-python scripts/measure_coverage.py
+python scripts/ece_coverage.py
 
 Prints the table of docs/how-sure.md. Labels are drawn from softmax(z) and predicted with softmax(T z), so T = 1 is a
 perfect model and T > 1 an overconfident one. Edges are random pairs, two per node. It takes about three minutes.

@@ -1,6 +1,6 @@
 """Measure how often the intervals of `ew.compare` contain the true difference, on synthetic graphs.
 
-python scripts/interval_coverage.py
+python scripts/difference_coverage.py
 
 Prints a table for docs/how-sure.md: the percentage of 95% intervals that contain the true difference to the reference,
 of 200 graphs drawn with new labels and features. It takes about ten minutes.
