@@ -205,6 +205,43 @@ def test_inexact_draws_have_no_p_value_unless_asked():
     assert ev.to_frame()["ece_p_value"].isna().all()
 
 
+def test_loopy_beliefs_have_no_p_value():
+    """Labelings follow the field, whose marginals are not those of belief propagation on a graph with loops."""
+    nodes = torch.arange(16).reshape(4, 4)
+    right, down = torch.stack([nodes[:, :-1], nodes[:, 1:]]), torch.stack([nodes[:-1], nodes[1:]])
+    edges = torch.cat([right.flatten(1), down.flatten(1)], dim=1)
+    unary = torch.randn(16, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grid = ew.PairwiseMRF(unary, edges, 1.2 * torch.eye(2).double())
+    path = ew.PairwiseMRF(unary, torch.stack([torch.arange(15), torch.arange(1, 16)]), 1.2 * torch.eye(2).double())
+    has_p_values = {
+        "loopy": (grid, ew.sum_product, False),
+        "exact": (grid, ew.exact_marginals, True),
+        "forest": (path, ew.sum_product, True),
+        "max-marginals": (path, ew.max_product, False),
+    }
+    for name, (mrf, solver, expected) in has_p_values.items():
+        ev = ew.evaluate(solver(mrf)[0], torch.zeros(16, dtype=torch.long), mrf.edge_index, chance=40)
+        assert ev.chance.sampling.is_exact and ev.chance.has_p_values == expected, name
+        assert (ev.chance["nodewise"]["ece"].p_value is not None) == expected, name
+
+
+def test_all_options_together(tmp_path):
+    posterior, edges = chain_posterior(40, 1.0)
+    y = posterior.sample(1, seed=3).labels[0]
+    y[5] = -1
+    mask = torch.arange(40) != 5
+    options = {"decompose": True, "smooth": True, "classwise": True, "by": ("degree", "true_class"), "chance": 40}
+    options |= {"n_resamples": 40, "node_sets": edges[:, :3], "predictions": posterior.node.argmax(1)}
+    for binning in ("width", "mass"):
+        alone = ew.evaluate(posterior, y, edges, mask=mask, binning=binning, predictions=options["predictions"])
+        ev = ew.evaluate(posterior, y, edges, mask=mask, binning=binning, **options)
+        assert {name: ev.scalars()[name] for name in alone.scalars()} == alone.scalars()
+        assert ev.chance["node_sets"]["ece"].mean >= 0 and ev.groups["degree"].nodewise
+        assert set(ev.to_dict()) >= {"chance", "groups", "intervals"} and len(ev.to_frame()) == 6
+        ev.report(tmp_path / "page.html")
+        assert "miscalibration" in str(ev) and "by chance" in str(ev) and "by degree" in str(ev)
+
+
 def test_edge_probs_are_drawn_jointly():
     posterior, edges = chain_posterior(50, 2.0)
     y = posterior.sample(1, seed=5).labels[0]

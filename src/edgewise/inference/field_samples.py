@@ -7,6 +7,7 @@ information (Chow and Liu 1968): it keeps the marginals of all nodes, and the jo
 """
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,11 @@ MIN_EFFECTIVE_SIZE = 100.0
 def sample_pairwise(posterior: PairwisePosterior, number: int, rng: np.random.Generator) -> Sample:
     """Draw labelings from the field of a posterior, or from its joints if no solver computed it."""
     if posterior.has_field:
-        return sample_field(field_of(posterior), number, rng)
+        labels, sampling = sample_field(field_of(posterior), number, rng)
+        # Only on a forest are the marginals of sum-product those of the field.
+        convergence = posterior.convergence
+        is_right = convergence is not None and convergence.converged and convergence.method != "max-product"
+        return Sample(labels, replace(sampling, keeps_marginals=sampling.method == "forest" and is_right))
     is_free = ~posterior.certain[posterior.edge_index].any(0)
     edges = is_free.nonzero().squeeze(1)
     if forms_forest(posterior.edge_index[:, edges], posterior.num_nodes):

@@ -31,7 +31,7 @@ from edgewise.suggestions import did_you_mean
 from edgewise.validation import MAX_SEED
 
 CHUNK_LABELS = 1 << 25  # labels that are drawn at once: 256 MiB
-EVENT_METRICS = ("frequency", *METRICS[1:])
+SAME_LABEL_METRICS = ("frequency", *METRICS[1:])
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ChanceScore:
     high
         Upper end of this range.
     p_value
-        P(a score at least as large as the observed one), from 1 / (1 + draws) to 1. None if the labelings were not
-        drawn exactly, see `Chance.approximate_p_value`. NaN if the observed score is.
+        P(a score at least as large as the observed one), from 1 / (1 + draws) to 1. None without `Chance.has_p_values`.
+        NaN if the observed score is, or if no draw has elements of the view.
     """
 
     mean: float
@@ -71,7 +71,7 @@ class Chance:
     n_draws
         Number of labelings drawn.
     sampling
-        How they were drawn. If ``sampling.is_exact`` is False, there are no p-values.
+        How they were drawn.
     scores
         `ChanceScore` by view and metric.
 
@@ -98,11 +98,21 @@ class Chance:
             )
         return self.scores[view]
 
+    @property
+    def has_p_values(self) -> bool:
+        """Whether the labelings are exact draws from the distribution whose marginals are scored.
+
+        They are not if the marginals are those of an approximate solver. Then a field can explain the labels although
+        the scored probabilities are far off.
+        """
+        return self.sampling.is_exact and self.sampling.keeps_marginals
+
     def approximate_p_value(self, view: str, metric: str) -> float:
         """Return the p-value as if the draws were exact.
 
         It may be wrong in both directions. Gibbs chains may not have visited all likely labelings, and a spanning
-        forest draws neighbors that are too independent, which makes a right posterior look wrong.
+        forest draws neighbors that are too independent, which makes a right posterior look wrong. Draws from a field
+        have the errors of an approximate solver too, so they hide these errors.
         """
         if metric not in self[view]:
             names = tuple(self[view])
@@ -132,6 +142,8 @@ class Chance:
                 lines.append(f"{view:10}" + "".join(f"{cell:>19}" for cell in cells))
         if not self.sampling.is_exact:
             lines.append(f"drawn approximately ({self.sampling.method}), so there are no p-values")
+        elif not self.has_p_values:
+            lines.append("drawn from the field, whose marginals are not the scored ones, so there are no p-values")
         return lines
 
 
@@ -160,16 +172,17 @@ def compare_with_chance(
     found = torch.tensor(_scores(observed, norm), dtype=torch.float64)
     # NaN, the score of an empty view, counts as at least as large as any score.
     p_values = ((~(table < found)).sum(0) + 1).double() / (1 + n_draws)
-    p_values = torch.where(found.isnan(), math.nan, p_values)
+    p_values = torch.where(found.isnan() | table.isnan().all(0), math.nan, p_values)
     tail = (1 - confidence_level) / 2
     # Without interpolation, which is undefined between infinite scores.
     low = table.nanquantile(tail, dim=0, interpolation="lower")
     high = table.nanquantile(1 - tail, dim=0, interpolation="higher")
     columns = (column.tolist() for column in (table.nanmean(0), low, high, p_values))
+    has_p_values = sampling.is_exact and sampling.keeps_marginals
     scores: dict[str, dict[str, ChanceScore]] = {view: {} for view in observed}
     approximate: dict[str, dict[str, float]] = {view: {} for view in observed}
     for (view, metric), mean, low_score, high_score, p in zip(names, *columns, strict=True):
-        scores[view][metric] = ChanceScore(mean, low_score, high_score, p if sampling.is_exact else None)
+        scores[view][metric] = ChanceScore(mean, low_score, high_score, p if has_p_values else None)
         approximate[view][metric] = p
     return Chance(n_draws, sampling, scores, approximate)
 
@@ -221,7 +234,7 @@ def _with_labels(task: ScoringTask, labels: Int[Tensor, " nodes"]) -> ScoringTas
 
 
 def _metrics(view: str) -> tuple[str, ...]:
-    return EVENT_METRICS if view == "same_label" else METRICS
+    return SAME_LABEL_METRICS if view == "same_label" else METRICS
 
 
 def _scores(sums: Mapping[str, Sums], norm: Norm) -> list[float]:

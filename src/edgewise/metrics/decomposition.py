@@ -77,7 +77,10 @@ def _decompose_log(fit: IsotonicFit, sums: ScoreSums) -> tuple[Decomposition | N
     if count == 0:
         return None, "There are no elements."
     if sums.zeros:
-        return None, f"{sums.zeros:,} of {count:,} outcomes have probability 0, so the log score is infinite."
+        return (
+            None,
+            f"{sums.zeros:,} of {count:,} outcomes have a probability that rounds to 0, so the log score is infinite.",
+        )
     rate = int(fit.events.sum()) / count
     uncertainty, recalibrated = float(_entropy(np.array(rate))), float(fit.count @ _entropy(fit.frequency)) / count
     miscalibration, discrimination = max(0.0, sums.logs / count - recalibrated), max(0.0, uncertainty - recalibrated)

@@ -155,8 +155,8 @@ def evaluate(
         Number of resamples of the nodes for confidence intervals, or 0 for none. With fewer than 2 / (1 - level), 40
         for 95%, the intervals are too narrow, and a warning says so. They are too wide, by at most a factor √3, if few
         edges share nodes. The interval of a calibration error takes into account that noise raises the error: its lower
-        bound is 0 if noise alone explains the error, and the interval of a perfect model contains 0 at the nominal
-        rate.
+        bound is 0 if noise alone explains the error. The interval of a perfect model contains 0 in about 95% of cases
+        or more, a little less often with ``norm="max"`` and few nodes.
     chance
         Number of labelings drawn from the posterior for ``ev.chance``, or 0 for none: what each score would be if the
         posterior were right, with p-values. 200 draws cost as much as 200 evaluations.

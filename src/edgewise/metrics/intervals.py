@@ -97,8 +97,7 @@ def node_resampling_intervals(
         _View(view_elements, bin_index(view_elements.confidence, binning, sums[view].boundaries), nodes)
         for view, (view_elements, nodes) in elements.items()
     ]
-    population = mask.clone()
-    population[elements["edgewise"].nodes.flatten()] = True
+    population = resampled_nodes(mask, elements["edgewise"].nodes)
     observed = [_weighted_sums(view, population.double().unsqueeze(0), binning.n_bins) for view in views]
     resampled: list[list[Tensor]] = [[] for _ in views]
     lower_errors: list[list[Tensor]] = [[] for _ in views]
@@ -131,8 +130,7 @@ def resample_models(
         }
         for elements, limits in zip(models, boundaries, strict=True)
     ]
-    population = mask.clone()
-    population[models[0]["edgewise"].nodes.flatten()] = True
+    population = resampled_nodes(mask, models[0]["edgewise"].nodes)
     observed = population.double().unsqueeze(0)
     draws: list[list[dict[str, _WeightedSums]]] = [[] for _ in models]
     for weights in draw_weights(population, n_resamples, seed):

@@ -84,7 +84,7 @@ def find(ev: Evaluation, view: str) -> Finding:
 
     where d_i is the degree of node i and Σ_i d_i = 2 E. If bin k has a part p_k of the edges at each node, the factor
     is 1 + (f - 1) p_k within it. Bins vary together, because they share nodes, so the variance of the ECE has the
-    factor f. If ``ev.chance`` has exact draws, their range is used instead.
+    factor f. If ``ev.chance`` has p-values, the range of its draws is used instead.
     """
     scores: Scores | None = ev.same_label if view == SAME_LABEL else ev[view]
     if scores is None or not scores.count:
@@ -99,7 +99,7 @@ def find(ev: Evaluation, view: str) -> Finding:
     ece_mean, ece_variance = ABS_MEAN * float(in_bin.sqrt().sum()), ABS_VARIANCE * in_sum
     gap_by_chance = Z * math.sqrt(in_sum) / total
     ece_by_chance = (ece_mean + Z * math.sqrt(ece_variance)) / total
-    if ev.chance is not None and ev.chance.sampling.is_exact:
+    if ev.chance is not None and ev.chance.has_p_values:
         drawn = ev.chance[view]
         fraction = drawn["frequency" if view == SAME_LABEL else "accuracy"]
         gap_by_chance = max(abs(fraction.low - predicted), abs(fraction.high - predicted))

@@ -122,6 +122,9 @@ class Sampling:
         For "gibbs", how many independent labelings these are worth, on average over the nodes. None for other methods.
     advice
         Why the labelings should not be trusted, and what to do. Otherwise empty.
+    keeps_marginals
+        Whether the labelings have the marginals of the posterior. False if these approximate the marginals of a field
+        with loops, or are max-marginals.
 
     Examples
     --------
@@ -136,9 +139,11 @@ class Sampling:
     r_hat: float | None = None
     effective_size: float | None = None
     advice: str = ""
+    keeps_marginals: bool = True
 
     def __repr__(self) -> str:
         text = f"method={self.method!r}, is_exact={self.is_exact}"
+        text += "" if self.keeps_marginals else ", keeps_marginals=False"
         for name, number in (("r_hat", self.r_hat), ("effective_size", self.effective_size)):
             text += f", {name}={number:.4g}" if number is not None else ""
         return shorten(f"Sampling({text}, advice={self.advice!r})" if self.advice else f"Sampling({text})")
