@@ -49,7 +49,7 @@ METHODS = ("exact_marginals", "tree_reweighted", "mean_field", "sum_product", "i
 RIVALS = ("toulbar2", "aGrUM", "pyGMs", "pgmpy")
 MAX_REPEATED_SECONDS = 5.0
 SECONDS = 60.0  # limit of a run
-PYTHON_SECONDS = 15.0  # limit of libraries in pure Python, which need minutes for most instances
+PYTHON_SECONDS = 5.0  # limit of libraries in pure Python, which need minutes for most instances
 MAX_WAIT = 3600.0  # seconds until a run that hangs is ended
 
 
