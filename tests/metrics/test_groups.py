@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgewise as ew
+from edgewise.cli.evaluate import TRAITS as TRAITS_IN_HELP
 from edgewise.kernels import dispatch
 from edgewise.metrics.node_groups import ON_OUTCOME, ORDERED, TRAITS
 from helpers.random_predictions import cases, random_case, symmetric_joints
@@ -183,9 +184,95 @@ def test_module_keeps_its_sums_if_the_groups_of_a_batch_are_wrong(groups):
     assert metric.compute().groups["place"].nodewise["0"].count == 1
 
 
-def test_evaluations_with_other_groups_cannot_be_added():
-    with pytest.raises(ValueError, match="degree"):
-        ew.evaluate(PROBS, LABELS, PATH, by="degree") + ew.evaluate(PROBS, LABELS, PATH)
+def test_modules_whose_names_of_groupings_differ_in_a_sign_have_different_states():
+    names = ["a b", "a_b", "é", "è", ""]
+    assert len({ew.GraphCalibration(groups={name: 2}).state_name for name in names}) == len(names)
+    split, joined = ew.GraphCalibration(groups={"a": 1, "b": 2}), ew.GraphCalibration(groups={"a_1_b": 2})
+    assert split.state_name != joined.state_name
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fact"),
+    [
+        ({"by": "degree"}, {}, "degree"),
+        ({"by": "degree"}, {"groups": {"degree": [1, 2, 1]}}, "is_ordered"),
+        ({"by": "true_class"}, {"groups": {"true_class": [0, 0, 1]}}, "conditions_on_outcome"),
+        ({"groups": {"place": [0, 1, 1]}}, {"groups": {"place": ["0", "1", "1"]}}, "Pass text in both"),
+        (
+            {"by": "predicted_class", "class_names": ["cat", "dog"]},
+            {"by": "predicted_class", "class_names": ["dog", "cat"]},
+            "same class_names",
+        ),
+    ],
+)
+def test_evaluations_with_other_groups_cannot_be_added(first, second, fact):
+    evaluations = [ew.evaluate(PROBS, LABELS, PATH, **options) for options in (first, second)]
+    for one, other in (evaluations, evaluations[::-1]):
+        with pytest.raises(ValueError, match="Expected") as error:
+            one + other
+        assert fact in str(error.value)
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_the_name_of_given_groups_has_no_meaning(name):
+    groups = ew.evaluate(PROBS, LABELS, PATH, groups={name: [0, 1, 2]}).groups[name]
+    assert not groups.is_ordered and not groups.conditions_on_outcome
+    assert set(groups.edgewise) == {"0 & 1", "1 & 2"}
+
+
+def test_different_pairs_of_groups_have_different_names():
+    names = ["a", "b & c", "a & b", "c", "a &", "& c", "&", "'a", "R&D"]
+    pairs = [(i, j) for i in range(len(names)) for j in range(i + 1)]
+    probs, y = PROBS[:1].repeat(len(names), 1), torch.zeros(len(names)).long()
+    edges = torch.tensor([pair for pair in pairs if pair[0] != pair[1]]).T
+    groups = ew.evaluate(probs, y, edges, groups={"place": names}).groups["place"]
+    assert set(groups.nodewise) == set(names)
+    assert [scores.count for scores in groups.edgewise.values()] == [1] * edges.shape[1]
+    assert {"a & 'b & c'", "'a & b' & c", "R&D & a"} <= set(groups.edgewise)
+    assert len(groups.edgewise) == edges.shape[1]
+
+
+def test_class_names_of_groups_are_unique():
+    with pytest.raises(ValueError, match="unique class_names"):
+        ew.evaluate(PROBS, LABELS, PATH, by="predicted_class", class_names=["cat", "cat"])
+
+
+def test_traits_in_the_help_of_the_command_are_those_of_evaluate():
+    assert TRAITS_IN_HELP == TRAITS
+    assert ew.evaluate(PROBS, LABELS, PATH, by=None).groups == {}
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_errors_by_chance_are_shown_only_with_l1(norm):
+    ev = ew.evaluate(PROBS, LABELS, PATH, by=["degree", "true_class"], norm=norm)
+    for groups in ev.groups.values():
+        assert ("by chance" in str(groups)) == (norm == "l1")
+        assert ("l1" in str(groups)) == (norm != "l1")
+    printed = [line for line in str(ev).splitlines() if line.startswith("by ")]
+    assert len(printed) == 2 and all(("l1" in line) == (norm != "l1") for line in printed)
+
+
+def test_a_small_worst_group_is_marked():
+    probs, y = PROBS[:1].repeat(60, 1), torch.zeros(60).long()
+    for num_groups in (2, 3):  # of 30 and 20 nodes
+        ev = ew.evaluate(probs, y, groups={"place": torch.arange(60) % num_groups})
+        assert ("few" in str(ev)) == ("few" in repr(ev.groups["place"].worst())) == (num_groups == 3)
+
+
+def test_whole_numbers_with_nan_are_groups():
+    pandas = pytest.importorskip("pandas")
+    expected = as_text(ew.evaluate(PROBS, LABELS, PATH, groups={"place": [0, -1, 2]}))
+    column = pandas.Series([0, None, 2])
+    assert column.dtype == np.float64
+    for values in (column, torch.tensor([0.0, math.nan, 2.0]), column.astype("Int64"), np.array([0.0, -1.0, 2.0])):
+        assert as_text(ew.evaluate(PROBS, LABELS, PATH, groups={"place": values})) == expected
+
+
+def test_the_advice_for_other_numbers_works():
+    x, limits = np.array([0.5, math.nan, 2.5]), np.array([1.0])
+    groups = {"place": np.where(np.isnan(x), -1, np.digitize(x, limits))}
+    counts = ew.evaluate(PROBS, LABELS, PATH, groups=groups).groups["place"].nodewise
+    assert {name: scores.count for name, scores in counts.items()} == {"0": 1, "1": 1}
 
 
 def test_groups_of_a_path_by_hand():
@@ -301,6 +388,10 @@ def test_groups_of_nothing():
         ({"groups": {"place": [0, 1]}}, "3 nodes"),
         ({"groups": {"place": ["a", "b"]}}, "3 nodes"),
         ({"groups": {"place": [0.5, 1.5, 2.5]}}, "np.digitize"),
+        ({"groups": {"place": [0, math.inf, 1]}}, "inf"),
+        ({"groups": {"place": [0, 1e300, math.nan]}}, "1e+300"),
+        ({"groups": {"place": [0, -7, -1]}}, "-7"),
+        ({"groups": {"place": [0, -7.0, math.nan]}}, "-7"),
         ({"by": "degree", "n_bins": 1_000_000, "groups": {"place": [0, 1, 2]}}, "n_bins of at most 833331"),
     ],
 )

@@ -14,6 +14,7 @@ import edgewise as ew
 from edgewise.cli import app
 from edgewise.pages.diagrams import describe_bin
 from edgewise.pages.evaluation_page import TITLE, evaluation_page
+from edgewise.pages.group_tables import group_sections
 from edgewise.plots.reliability_panels import prepare_reliability
 from helpers.browser import Opener, chromium
 
@@ -53,6 +54,15 @@ def evaluations() -> dict[str, ew.Evaluation]:
             probs, y, edges, groups={HOSTILE: y % 2}, by=("degree", "true_class"), mask=np.arange(600) < 580
         ),
     }
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_tables_of_groups_have_errors_by_chance_only_with_l1(norm):
+    probs, y = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), np.array([0, 0, 1])
+    (section,) = group_sections(ew.evaluate(probs, y, np.array([[0, 1], [1, 2]]), by="degree", norm=norm))
+    cells = [row["chance"] for table in section["tables"] for row in table["rows"]]
+    assert all((cell == "–") == (norm != "l1") for cell in cells) and len(cells) == 3
+    assert ("l1" in section["name"]) == (norm != "l1")
 
 
 def test_groups_are_listed_worst_first_and_those_by_labels_are_marked(evaluations):

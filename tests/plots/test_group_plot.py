@@ -39,6 +39,17 @@ def test_groups_that_depend_on_the_labels_are_marked(ev):
     assert not any("true labels" in text for text in texts["degree"])
 
 
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+def test_errors_by_chance_are_drawn_only_with_l1(norm):
+    probs, y, edge_index, _ = random_case(0, 50, 80)
+    _, ax = ew.evaluate(probs, y, edge_index, by="degree", norm=norm).groups["degree"].plot()
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert ("by chance" in names) == (norm == "l1")
+    assert any(line.get_linewidth() == 1.5 and len(line.get_xdata()) == 2 for line in ax.lines) == (norm == "l1")
+    assert any("l1" in text.get_text() for text in ax.texts) == (norm != "l1")
+    plt.close("all")
+
+
 def test_plot_in_given_axes_with_a_limit_and_without_groups(ev):
     fig, ax = plt.subplots()
     assert ew.plot_groups(ev.groups["degree"], ax=ax, max_groups=2) == (fig, ax)

@@ -10,7 +10,7 @@ from torch import Tensor
 from edgewise.metrics.collect import ScoringTask, ViewElements
 from edgewise.metrics.elements import node_elements
 from edgewise.metrics.groups import GROUP_VIEWS, GroupKey, GroupSums
-from edgewise.metrics.intervals import node_resampling_intervals
+from edgewise.metrics.intervals import node_resampling_intervals, resampled_nodes
 from edgewise.metrics.node_groups import NodeGroups, given_groups
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning
@@ -78,23 +78,28 @@ def group_intervals(
 ) -> list[GroupSums]:
     """Return the sums with intervals of each group by resampling nodes, with the same resamples as for the views."""
     results = []
+    edges = views["edgewise"]
+    population = resampled_nodes(mask, edges.nodes)  # of the views
+    nowhere = torch.zeros_like(edges.elements.confidence, dtype=torch.bool)
+    none = ViewElements(edges.elements.select(nowhere), edges.nodes[:, nowhere])
     for grouping, sums in zip(groupings, found, strict=True):
-        position = {"nodewise": list(sums.labels), "edgewise": grouping.edge_keys()}
+        keys = {"nodewise": list(sums.labels), "edgewise": grouping.edge_keys()}
+        position = {view: {key: n for n, key in enumerate(keys[view])} for view in GROUP_VIEWS}
         group = {
             "nodewise": grouping.group[views["nodewise"].nodes[0]],
             "edgewise": grouping.edge_group(views["edgewise"].nodes),
         }
-        parts: dict[str, ViewElements] = {"edgewise": views["edgewise"]}
+        parts: dict[str, ViewElements] = {"edgewise": none}
         tables: dict[str, Sums] = {"edgewise": Sums(torch.empty(0, 4).long(), sums.boundaries["edgewise"])}
         names: dict[tuple[str, Any], str] = {}
         for view in GROUP_VIEWS:
             elements, nodes = views[view]
             for key in sums.tables[view]:
-                selected = group[view] == position[view].index(key)
+                selected = group[view] == position[view][key]
                 names[view, key] = name = f"{view} {len(names)}"
                 parts[name] = ViewElements(elements.select(selected), nodes[:, selected])
                 tables[name] = Sums(sums.tables[view][key], sums.boundaries[view])
-        options = mask, binning, norm, n_resamples, confidence_level, seed
+        options = population, binning, norm, n_resamples, confidence_level, seed
         intervals = node_resampling_intervals(parts, tables, *options)
         results.append(sums._replace(intervals={place: intervals[name] for place, name in names.items()}))
     return results

@@ -25,6 +25,7 @@ MIN_GROUP_COUNT = 30  # nodes or edges of a group; smaller groups come last
 GroupKey = int | str
 GroupView = Literal["nodewise", "edgewise"]
 GROUP_VIEWS: tuple[GroupView, ...] = get_args(GroupView)
+ORDER_NOTE = "sorted by the l1 error"
 ON_OUTCOME_NOTE = "conditions on the true labels, so even a calibrated model has errors"
 
 
@@ -45,10 +46,32 @@ class GroupSums(NamedTuple):
 
     def merge(self, other: "GroupSums") -> "GroupSums":
         """Add the sums of equal groups. Intervals are dropped."""
+        self._check_same_grouping(other)
         labels = {**other.labels, **self.labels}
-        ordered = {key: labels[key] for key in sorted(labels, key=lambda key: (isinstance(key, str), key))}
+        ordered = {key: labels[key] for key in sorted(labels)}  # type: ignore[type-var]
         tables = {view: _add_tables(self.tables[view], other.tables[view]) for view in GROUP_VIEWS}
         return self._replace(labels=ordered, tables=tables, intervals={})
+
+    def _check_same_grouping(self, other: "GroupSums") -> None:
+        for flag in ("is_ordered", "conditions_on_outcome"):
+            ours, theirs = getattr(self, flag), getattr(other, flag)
+            if ours != theirs:
+                raise ValueError(
+                    f"Expected groupings {self.name!r} of one kind, but got {flag}={ours} and {flag}={theirs}. Pass "
+                    f"by={self.name!r} in both evaluations, or groups= in both."
+                )
+        kinds = {type(key) for key in (*self.labels, *other.labels)}
+        if len(kinds) > 1:
+            raise ValueError(
+                f"Expected all integers or all text as groups in {self.name!r}, but got integers in one evaluation and "
+                'text in the other. Pass text in both: [str(k) if k >= 0 else "" for k in x] for integer groups x.'
+            )
+        for key, label in self.labels.items():
+            if other.labels.get(key, label) != label:
+                raise ValueError(
+                    f"Expected equal names of groups in {self.name!r}, but group {key} is {label!r} in one evaluation "
+                    f"and {other.labels[key]!r} in the other. Pass the same class_names in the same order to both."
+                )
 
 
 def _add_tables(ours: Mapping[Any, Tensor], theirs: Mapping[Any, Tensor]) -> dict[Any, Tensor]:
@@ -64,7 +87,8 @@ class GroupScores(ViewScores):
     Attributes
     ----------
     group
-        Name of the group, or "a & b" for edges between the groups a and b.
+        Name of the group, or "a & b" for edges between the groups a and b. There a name that contains " & " is
+        quoted.
     intervals
         Confidence intervals by metric. Empty without ``n_resamples``.
     """
@@ -120,7 +144,7 @@ class GroupScores(ViewScores):
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{metric}={self[metric]:.4f}" for metric in METRICS)
-        return f"GroupScores({self.group!r}, count={self.count}, {scores})"
+        return f"GroupScores({self.group!r}, count={self.count}{' (few)' if self.is_small else ''}, {scores})"
 
     def to_dict(self) -> dict[str, object]:
         """Return all scores, intervals and the reliability sums as plain numbers and lists."""
@@ -147,6 +171,8 @@ class Groups:
         Scores of edges by group, or by pair of groups.
     is_ordered
         Whether groups are ordered, as those of degree, confidence, distance and homophily are.
+    norm
+        Norm of ``ece``. ``chance_ece`` and the order are by the l1 error in any case.
     conditions_on_outcome
         Whether groups depend on the true labels. As in agree and disagree, even a calibrated model has errors there.
 
@@ -163,6 +189,7 @@ class Groups:
 
     def __init__(self, sums: GroupSums, norm: Norm = "l1", variance_factor: float = 1.0):
         self.name, self.is_ordered, self.conditions_on_outcome = sums.name, sums.is_ordered, sums.conditions_on_outcome
+        self.norm: Norm = norm
         self.nodewise, self.edgewise = (
             _sort_worst_first(
                 [
@@ -181,7 +208,10 @@ class Groups:
         )
 
     def worst(self, view: GroupView = "nodewise") -> GroupScores | None:
-        """Return the scores of the worst group of nodes ("nodewise") or edges ("edgewise"), or None without any."""
+        """Return the scores of the worst group of nodes ("nodewise") or edges ("edgewise"), or None without any.
+
+        If all groups are small (``is_small``), it is one of them, and is printed with "few".
+        """
         return next(iter(self.shown(view)), None)
 
     def shown(self, view: GroupView) -> list[GroupScores]:
@@ -192,8 +222,9 @@ class Groups:
 
     @property
     def note(self) -> str:
-        """What to know about the groups: whether they depend on the true labels, or ""."""
-        return ON_OUTCOME_NOTE if self.conditions_on_outcome else ""
+        """What to know about the groups: their order if ``ece`` is not l1, whether they depend on the true labels."""
+        order = "" if self.norm == "l1" else ORDER_NOTE
+        return "; ".join(filter(None, (order, ON_OUTCOME_NOTE if self.conditions_on_outcome else "")))
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores of all groups, the worst first, as plain numbers and lists."""
@@ -229,7 +260,11 @@ class Groups:
 
 
 def _label(key: Any, labels: Mapping[GroupKey, str]) -> str:
-    return " & ".join(labels[part] for part in _parts(key))
+    """Return the name of a group, or of a pair of groups. Different pairs have different names."""
+    if not isinstance(key, tuple):
+        return labels[key]
+    names = [labels[part] for part in key]
+    return " & ".join(repr(name) if " & " in f" {name} " or name[:1] in "'\"" else name for name in names)
 
 
 def _in_order(tables: Mapping[Any, Tensor], labels: Mapping[GroupKey, str]) -> list[tuple[Any, Tensor]]:
@@ -255,18 +290,23 @@ def summary_line(groups: Groups) -> str:
     parts = []
     for elements, view in (("nodes", "nodewise"), ("edges", "edgewise")):
         if scores := groups.worst(view):  # type: ignore[arg-type]
-            parts.append(f"worst {elements} {scores.group} ({scores.count:,}): ece {scores.ece:.4f}")
-    note = " (conditions on the true labels)" if groups.conditions_on_outcome else ""
+            few = ", few" if scores.is_small else ""
+            parts.append(f"worst {elements} {scores.group} ({scores.count:,}{few}): ece {scores.ece:.4f}")
+    notes = ["conditions on the true labels"] if groups.conditions_on_outcome else []
+    notes += [] if groups.norm == "l1" else [ORDER_NOTE]
+    note = f" ({', '.join(notes)})" if notes else ""
     return f"by {groups.name}{note}: {'; '.join(parts) or 'no groups'}"
 
 
 def _table_lines(groups: Groups) -> list[str]:
-    lines, columns = [], ("count", "accuracy", "confidence", "gap", "ece", "by chance")
+    lines, columns = [], ["count", "accuracy", "confidence", "gap", "ece"]
+    columns += ["by chance"] if groups.norm == "l1" else []  # the mean error by chance is that of l1
     width = max(8, *(len(name) for view in GROUP_VIEWS for name in getattr(groups, view)), 0)
     for view in GROUP_VIEWS:
         lines.append(f"{view:{width}}" + "".join(f"{name:>12}" for name in columns))
         for scores in groups.shown(view):
-            numbers = scores.accuracy, scores.confidence, scores.gap, scores.ece, scores.chance_ece
+            numbers = [scores.accuracy, scores.confidence, scores.gap, scores.ece]
+            numbers += [scores.chance_ece] if groups.norm == "l1" else []
             small = "  few" if scores.is_small else ""
             texts = "".join(f"{number:12.4f}" for number in numbers)
             lines.append(f"{scores.group:{width}}{scores.count:12,}{texts}{small}")

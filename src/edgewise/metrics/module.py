@@ -1,7 +1,6 @@
 """Torchmetrics module for training loops and distributed evaluation."""
 
 import inspect
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -124,7 +123,7 @@ class GraphCalibration(Metric):
         self.group_counts = dict(groups or {})
         for name, num in self.group_counts.items():
             check_whole_number(f"groups[{name!r}]", num, 1, MAX_PAIRED_GROUPS)
-            event += f"_{re.sub(r'[^0-9a-zA-Z]', '_', name)}_{num}"
+            event += f"_{name.encode().hex()}_{num}"  # the name as an identifier
         self.state_name = f"tables_{edge_choice}_{closed}_{n_bins}{event}"
         num_tables = len(self.views) + count_group_tables(self.group_counts)
         tables = torch.zeros(num_tables, n_bins + 2, 4, dtype=torch.long)

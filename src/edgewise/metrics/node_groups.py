@@ -1,5 +1,6 @@
 """Groups of nodes: their numbers, given groups, and input checks."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from edgewise.validation import ArrayLike, as_numpy, as_tensor, check_integers
 
 MAX_PAIRED_GROUPS = 100  # which have 5,050 pairs, with a table of sums each
 MAX_TABLE_ROWS = 5_000_000  # of all tables of one grouping: 160 MB
+MAX_EXACT_FLOAT = 2**53  # larger integers are rounded
 
 ORDERED = ("degree", "confidence", "train_distance", "homophily")
 ON_OUTCOME = ("true_class", "homophily")  # groups that depend on the true labels
@@ -57,14 +59,16 @@ class NodeGroups(NamedTuple):
         return low if self.is_ordered else torch.where(low < 0, -1, high * (high + 1) // 2 + low)
 
 
-def check_grouping_names(groups: Mapping[str, ArrayLike] | None, by: str | Sequence[str], train: object) -> list[str]:
-    """Check the names of groupings, and return the traits of ``by`` as a list."""
+def check_grouping_names(
+    groups: Mapping[str, ArrayLike] | None, by: str | Sequence[str] | None, train: object
+) -> list[str]:
+    """Check the names of groupings, and return the traits of ``by`` as a list. None means no traits."""
     if groups is not None and not (isinstance(groups, Mapping) and all(isinstance(name, str) for name in groups)):
         raise ValueError(
             "Expected groups as a dict of names and arrays, one integer or text per node, but got "
             f"{type(groups).__name__}. Pass groups={{'name': array}}."
         )
-    traits = [by] if isinstance(by, str) else list(by)
+    traits = [by] if isinstance(by, str) else list(by or ())
     for trait in traits:
         if trait not in TRAITS:
             raise ValueError(
@@ -104,7 +108,7 @@ def check_size(grouping: NodeGroups, n_bins: int) -> None:
 
 
 def given_groups(name: str, values: ArrayLike, num_nodes: int, device: torch.device) -> NodeGroups:
-    """Convert integers, or text, one per node. A negative number and missing text mean no group."""
+    """Convert integers, or text, one per node. -1, NaN and missing text mean no group."""
     argument = f"groups[{name!r}]"
     array = values if isinstance(values, Tensor) else as_numpy(values, argument)
     if not isinstance(array, Tensor) and array.dtype.kind in "USO" and any(isinstance(x, str) for x in array.flat):
@@ -116,15 +120,27 @@ def given_groups(name: str, values: ArrayLike, num_nodes: int, device: torch.dev
 
 
 def _check_group_numbers(numbers: Tensor, argument: str) -> Tensor:
-    """Convert booleans, whose groups are 0 and 1, and all negative numbers to -1."""
+    """Convert booleans, whose groups are 0 and 1, and whole numbers with NaN, as of a pandas column, to integers."""
     if numbers.dtype == torch.bool:
         return numbers.long()
-    if numbers.dtype.is_floating_point and numbers.numel():
+    if numbers.dtype.is_floating_point:
+        known = numbers.double().nan_to_num(-1, math.inf, -math.inf)
+        is_whole = (known == known.round()) & (known.abs() <= MAX_EXACT_FLOAT)
+        if not bool(is_whole.all()):
+            raise ValueError(
+                f"Expected {argument} to hold integers or text, but got {float(known[~is_whole][0])!r}. For intervals "
+                "of numbers x pass np.where(np.isnan(x), -1, np.digitize(x, limits)) with increasing limits, such as "
+                "limits = np.nanquantile(x, [0.25, 0.5, 0.75])."
+            )
+        numbers = known.long()
+    numbers = check_integers(numbers, argument)
+    if bool((numbers < -1).any()):
         raise ValueError(
-            f"Expected {argument} to hold integers or text, but got dtype {numbers.dtype}. For intervals of a number "
-            f"pass np.digitize({argument}, limits)."
+            f"Expected {argument} to hold integers of at least 0, or -1 for no group, but got {int(numbers.min())}. If "
+            "negative numbers mean no group, pass np.maximum(x, -1), else np.unique(x, return_inverse=True)[1], for "
+            "the groups x of the nodes."
         )
-    return check_integers(numbers, argument).clamp(min=-1)
+    return numbers
 
 
 def _text_groups(name: str, array: Any, num_nodes: int, device: torch.device) -> NodeGroups:
@@ -140,9 +156,15 @@ def _text_groups(name: str, array: Any, num_nodes: int, device: torch.device) ->
     return NodeGroups(name, numbers, {key: key for key in keys[has_missing:].tolist()})
 
 
-def number_groups(name: str, values: Int[Tensor, " nodes"], label: Callable[[int], str]) -> NodeGroups:
+def number_groups(
+    name: str,
+    values: Int[Tensor, " nodes"],
+    label: Callable[[int], str],
+    is_ordered: bool = False,
+    conditions_on_outcome: bool = False,
+) -> NodeGroups:
     """Assign numbers to the groups that occur, in the order of their values. -1 means no group."""
     keys, index = values.unique(return_inverse=True)
     has_missing = int(len(keys) > 0 and int(keys[0]) < 0)
     labels = {key: label(key) for key in keys[has_missing:].tolist()}
-    return NodeGroups(name, index - has_missing, labels, name in ORDERED, name in ON_OUTCOME)
+    return NodeGroups(name, index - has_missing, labels, is_ordered, conditions_on_outcome)

@@ -1,18 +1,18 @@
 """Groups of nodes by a trait: class, degree, confidence, distance from training nodes, local homophily."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from edgewise import kernels
-from edgewise.conversion import as_mask
+from edgewise.conversion import as_mask, check_names
 from edgewise.data.edges import connected_components, scored_edges
 from edgewise.kernels.dispatch import worth_compiling
 from edgewise.metrics.collect import ScoringTask, slices
 from edgewise.metrics.elements import CHUNK_ELEMENTS, CONFIDENCE
-from edgewise.metrics.node_groups import NodeGroups, check_size, given_groups, number_groups
+from edgewise.metrics.node_groups import ON_OUTCOME, ORDERED, NodeGroups, check_size, given_groups, number_groups
 from edgewise.metrics.scoring_input import Binning, Closed
 from edgewise.metrics.sums import bin_boundaries, bin_index
 from edgewise.validation import ArrayLike
@@ -34,7 +34,9 @@ def node_groups(
     found = [
         given_groups(name, values, len(task.inputs.y), task.keep.device) for name, values in (groups or {}).items()
     ]
-    found += [_trait_groups(trait, task, binning.closed, train, class_names) for trait in traits]
+    for trait in traits:
+        values, label = _trait_groups(trait, task, binning.closed, train, class_names)
+        found.append(number_groups(trait, values, label, trait in ORDERED, trait in ON_OUTCOME))
     for grouping in found:
         check_size(grouping, binning.n_bins)
     return found
@@ -42,26 +44,28 @@ def node_groups(
 
 def _trait_groups(
     trait: str, task: ScoringTask, closed: Closed, train: ArrayLike | None, class_names: Sequence[str] | None
-) -> NodeGroups:
+) -> tuple[Int[Tensor, " nodes"], Callable[[int], str]]:
+    """Return the number of each node's group, or -1 for none, and the label of a number."""
     inputs = task.inputs
     if trait in ("predicted_class", "true_class"):
         predicted = inputs.probs.argmax(1) if inputs.predictions is None else inputs.predictions
         classes = inputs.y if trait == "true_class" else predicted
-        return number_groups(trait, classes.long(), lambda k: str(k) if class_names is None else class_names[k])
+        names = check_names(class_names, inputs.probs.shape[1], "class_names", "class").as_text()
+        return classes.long(), lambda k: names[k]
     if trait == "confidence":
         tenths = Binning(NUM_CONFIDENCE_GROUPS, "width", closed)
         group = bin_index(task.records[:, CONFIDENCE], tenths, bin_boundaries(tenths))
-        return number_groups(trait, group, lambda k: _interval_label(k, NUM_CONFIDENCE_GROUPS))
+        return group, lambda k: _interval_label(k, NUM_CONFIDENCE_GROUPS)
     if trait == "train_distance":
         assert train is not None
         mask = as_mask(train, len(inputs.y), inputs.y.device, "train")
-        return number_groups(trait, _train_distance(inputs.edge_index, mask), _distance_label)
+        return _train_distance(inputs.edge_index, mask), _distance_label
     if trait == "degree":
-        return number_groups(trait, _count_neighbors(task)[0].double().frexp().exponent.long(), _degree_label)
+        return _count_neighbors(task)[0].double().frexp().exponent.long(), _degree_label
     known, same = _count_neighbors(task)[1:]
     fifth = (NUM_HOMOPHILY_GROUPS * same // known.clamp(min=1)).clamp(max=NUM_HOMOPHILY_GROUPS - 1)
     group = torch.where((known > 0) & (inputs.y >= 0), fifth, -1)
-    return number_groups(trait, group, lambda k: _interval_label(k, NUM_HOMOPHILY_GROUPS))
+    return group, lambda k: _interval_label(k, NUM_HOMOPHILY_GROUPS)
 
 
 def _count_neighbors(task: ScoringTask) -> Int[Tensor, "3 nodes"]:

@@ -3,7 +3,7 @@
 import math
 
 from edgewise.metrics.evaluation import Evaluation
-from edgewise.metrics.groups import GROUP_VIEWS, Groups, GroupScores, GroupView
+from edgewise.metrics.groups import GROUP_VIEWS, ORDER_NOTE, Groups, GroupScores, GroupView
 from edgewise.pages.diagrams import view_name
 from edgewise.pages.verdict import percent
 
@@ -14,7 +14,7 @@ def group_sections(ev: Evaluation) -> list[dict[str, object]]:
     """Return the name, the remark and the tables of each grouping."""
     return [
         {
-            "name": groups.name.replace("_", " "),
+            "name": groups.name.replace("_", " ") + ("" if groups.norm == "l1" else f", {ORDER_NOTE}"),
             "on_outcome": groups.conditions_on_outcome,
             "tables": [_table(groups, view) for view in GROUP_VIEWS if groups.shown(view)],
         }
@@ -26,12 +26,12 @@ def _table(groups: Groups, view: GroupView) -> dict[str, object]:
     shown = groups.shown(view)
     return {
         "name": view_name(view),
-        "rows": [_row(scores) for scores in shown[:MAX_GROUPS]],
+        "rows": [_row(scores, groups.norm == "l1") for scores in shown[:MAX_GROUPS]],
         "hidden": max(0, len(shown) - MAX_GROUPS),
     }
 
 
-def _row(scores: GroupScores) -> dict[str, object]:
+def _row(scores: GroupScores, has_chance: bool) -> dict[str, object]:
     interval = scores.intervals.get("ece")
     return {
         "group": scores.group,
@@ -42,6 +42,6 @@ def _row(scores: GroupScores) -> dict[str, object]:
         "kind": "" if abs(scores.gap) < 0.0005 else "over" if scores.gap < 0 else "under",
         "ece": f"{scores.ece:.3f}",
         "interval": f"{interval.low:.3f} to {interval.high:.3f}" if interval and math.isfinite(interval.low) else "",
-        "chance": f"{scores.chance_ece:.3f}",
+        "chance": f"{scores.chance_ece:.3f}" if has_chance else "–",
         "is_small": scores.is_small,
     }

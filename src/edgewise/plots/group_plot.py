@@ -9,7 +9,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
-from edgewise.metrics.groups import Groups, GroupScores, GroupView
+from edgewise.metrics.groups import ORDER_NOTE, Groups, GroupScores, GroupView
 from edgewise.plots.style import GRAY, ORANGE, mean_color
 from edgewise.validation import check_whole_number
 
@@ -23,7 +23,7 @@ def plot_groups(
     """Plot the calibration error of each group, the worst at the top, with its interval and the number of elements.
 
     Orange groups are overconfident on average, blue ones underconfident. Hollow marks have fewer than 30 elements. A
-    gray line marks the mean error of a calibrated model with as few elements.
+    gray line marks the mean error of a calibrated model with as few elements, if ``norm`` is "l1".
 
     Parameters
     ----------
@@ -65,7 +65,8 @@ def plot_groups(
         interval = scores.intervals.get("ece")
         if interval is not None and math.isfinite(interval.low):
             ax.plot([interval.low, interval.high], [y, y], color=color, linewidth=2, alpha=0.5, solid_capstyle="butt")
-        ax.plot([scores.chance_ece] * 2, [y - 0.3, y + 0.3], color=GRAY, linewidth=1.5)
+        if groups.norm == "l1":
+            ax.plot([scores.chance_ece] * 2, [y - 0.3, y + 0.3], color=GRAY, linewidth=1.5)
         face = "none" if scores.is_small else color
         ax.plot(scores.ece, y, "o", color=color, markerfacecolor=face, markersize=6, clip_on=False, zorder=3)
     _label_axes(ax, shown, groups, view)
@@ -73,11 +74,13 @@ def plot_groups(
     elements = "nodes" if view == "nodewise" else "edges"
     title = f"{elements.capitalize()} by {groups.name.replace('_', ' ')}{hidden}"
     ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
-    if groups.conditions_on_outcome:
-        remark = "groups depend on the true labels: not zero even if calibrated"
+    remarks = ["groups depend on the true labels: not zero even if calibrated"] if groups.conditions_on_outcome else []
+    remarks += [] if groups.norm == "l1" else [ORDER_NOTE]
+    if remarks:
+        remark = "; ".join(remarks)
         ax.annotate(remark, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize="x-small")
         ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=16)
-    _draw_legend(ax, colors, any(scores.intervals for scores in shown))
+    _draw_legend(ax, colors, groups.norm == "l1", any(scores.intervals for scores in shown))
     return fig, ax
 
 
@@ -85,10 +88,11 @@ def _label_axes(ax: Axes, shown: Sequence[GroupScores], groups: Groups, view: Gr
     ax.set_yticks(range(len(shown)), [scores.group for scores in shown])
     ax.set_ylim(max(1, len(shown)) - 0.5, -0.5)  # the worst at the top
     bounds = [scores.intervals["ece"].high for scores in shown if "ece" in scores.intervals]
-    values = [value for scores in shown for value in (scores.ece, scores.chance_ece)]
+    values = [scores.ece for scores in shown]
+    values += [scores.chance_ece for scores in shown] if groups.norm == "l1" else []
     highest = max((value for value in (*values, *bounds) if math.isfinite(value)), default=1.0)
     ax.set_xlim(0, 1.05 * highest or 1.0)
-    ax.set_xlabel("calibration error (ECE)")
+    ax.set_xlabel(f"calibration error ({'ECE' if groups.norm == 'l1' else groups.norm})")
     if groups.is_ordered and view == "edgewise":
         ax.set_ylabel("smaller of both ends", fontsize="small")
     counts = ax.secondary_yaxis("right")
@@ -104,11 +108,12 @@ def _label_axes(ax: Axes, shown: Sequence[GroupScores], groups: Groups, view: Gr
     ax.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _draw_legend(ax: Axes, colors: dict[str, str], has_intervals: bool) -> None:
+def _draw_legend(ax: Axes, colors: dict[str, str], has_chance: bool, has_intervals: bool) -> None:
     marks = [Line2D([], [], marker="o", linestyle="", color=color, label=name) for name, color in colors.items()]
-    marks.append(
-        Line2D([], [], marker="|", markersize=9, linestyle="", markeredgewidth=1.5, color=GRAY, label="by chance")
-    )
+    if has_chance:
+        marks.append(
+            Line2D([], [], marker="|", markersize=9, linestyle="", markeredgewidth=1.5, color=GRAY, label="by chance")
+        )
     if has_intervals:
         marks.append(Line2D([], [], color=GRAY, linewidth=2, alpha=0.7, label="interval"))
     below = ax.transAxes + ScaledTranslation(0, -3.6 * plt.rcParams["font.size"] / 72, ax.figure.dpi_scale_trans)
