@@ -57,7 +57,7 @@ def evaluate(
     same_label: bool = True,
     node_sets: ArrayLike | None = None,
     groups: Mapping[str, ArrayLike] | None = None,
-    by: str | Sequence[str] = (),
+    by: str | Sequence[str] | None = (),
     train: ArrayLike | None = None,
     decompose: bool = False,
     smooth: bool = False,

@@ -48,7 +48,7 @@ class GroupSums(NamedTuple):
         """Add the sums of equal groups. Intervals are dropped."""
         self._check_same_grouping(other)
         labels = {**other.labels, **self.labels}
-        ordered = {key: labels[key] for key in sorted(labels)}  # type: ignore[type-var]
+        ordered = {key: labels[key] for key in sorted(labels)}
         tables = {view: _add_tables(self.tables[view], other.tables[view]) for view in GROUP_VIEWS}
         return self._replace(labels=ordered, tables=tables, intervals={})
 
