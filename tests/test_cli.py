@@ -1009,3 +1009,11 @@ def test_compare_refuses_bad_models(two_files: tuple[list[Path], list[str]], tmp
     assert_refused(run("compare", probs, short, *others), "those of 'short' (4, 2)")
     assert_refused(run("compare", probs, flat, *others, "--json", flat), "named twice")
     assert_refused(run("compare", probs, flat, *others, "--resample", 40), "--resamples")
+
+
+def test_compare_advises_its_flag_for_logits(two_files: tuple[list[Path], list[str]], tmp_path: Path) -> None:
+    (_, flat), others = two_files
+    logits, shared = save_npy(tmp_path / "logits", 2 * np.log((PROBS + 1) / 3)), (*others, "--resamples", 40)
+    assert_refused(run("compare", f"a={logits}", f"b={logits}", *shared), "For logits add --logits.")
+    assert run("compare", f"a={logits}", f"b={logits}", *shared, "--logits").exit_code == 0
+    assert_refused(run("compare", f"a={flat}", f"b={flat}", *shared, "--logits"), "Omit --logits.")

@@ -1,24 +1,20 @@
 """scripts/compare_joint_nll.py, which makes the tables of node sets in docs/how-sure.md."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
 import edgewise as ew
+from helpers.scripts import load_script
 
 HOME = Path(__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("compare_joint_nll", HOME / "scripts" / "compare_joint_nll.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with load_script("compare_joint_nll") as module:
+        yield module
 
 
 def test_tables_have_a_row_per_model_and_a_column_per_size(script):

@@ -1,25 +1,18 @@
 """scripts/compare_labelings.py, which makes the table of labelings in docs/beliefs.md."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 
 import edgewise as ew
-
-HOME = Path(__file__).parents[1]
+from helpers.scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("compare_labelings", HOME / "scripts" / "compare_labelings.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with load_script("compare_labelings") as module:
+        yield module
 
 
 def test_log_potentials_are_log_probabilities_up_to_a_constant(script):

@@ -1,9 +1,7 @@
 """Paired differences of the scores of several models, with intervals by resampling nodes."""
 
 import math
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -13,9 +11,12 @@ from torch_geometric.data import Data
 
 import edgewise as ew
 from edgewise.metrics.scores import METRICS
+from edgewise.paper.model_differences import model_difference_table
+from edgewise.paper.results import Results
+from helpers.fake_results import fake_results
 from helpers.random_predictions import random_case
+from helpers.scripts import load_script
 
-HOME = Path(__file__).parents[2]
 SMALL = {"n_resamples": 40}
 
 
@@ -315,16 +316,28 @@ def test_other_bad_input_raises():
         ew.compare(models, y, edge_index, n_resamples=20)
 
 
+# --- many runs ---
+
+
+def test_table_of_many_runs_shows_how_many_folds_are_finite():
+    runs = [
+        run for name in ("gcn", "gat") for run in fake_results(("cora",), ("gcn", "gat"), splits=3).of("cora", name)
+    ]
+    views = runs[-1].predictions["product"]
+    infinite = {**views, "edgewise": replace(views["edgewise"], nll=math.inf)}
+    runs[-1] = replace(runs[-1], predictions={**runs[-1].predictions, "product": infinite})
+    num_folds = len({(run.key.split, run.key.fold) for run in runs})
+    nll, ece, _ = model_difference_table(Results(runs)).rows[0].cells
+    assert (nll.remark, ece.remark) == (f"{num_folds - 1} of {num_folds} folds", "")
+
+
 # --- coverage ---
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("difference_coverage", HOME / "scripts" / "difference_coverage.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with load_script("difference_coverage") as module:
+        yield module
 
 
 @pytest.mark.slow

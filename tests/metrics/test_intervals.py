@@ -1,9 +1,6 @@
 """Confidence intervals by resampling nodes."""
 
 import math
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,8 +9,7 @@ import torch
 import edgewise as ew
 from edgewise.metrics import intervals
 from helpers.random_predictions import random_case
-
-HOME = Path(__file__).parents[2]
+from helpers.scripts import load_script
 
 
 def heavy_tailed_edges(num_nodes, generator):
@@ -62,11 +58,8 @@ def test_intervals_are_conservative_if_few_edges_share_nodes(graph):
 
 @pytest.fixture(scope="module")
 def script():
-    spec = spec_from_file_location("ece_coverage", HOME / "scripts" / "ece_coverage.py")
-    module = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with load_script("ece_coverage") as module:
+        yield module
 
 
 def test_interval_of_a_calibrated_model_contains_zero_and_the_error(script):

@@ -6,6 +6,7 @@ from itertools import combinations, pairwise, product
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch_geometric.data import Data
@@ -211,7 +212,8 @@ def test_impossible_labels_have_infinite_nll():
 @pytest.mark.parametrize("sampler", ["neighborhood", "path", "triangle"])
 def test_size_that_cannot_be_drawn_has_count_0_and_nan_scores(sampler):
     edge_index, y = torch.tensor([[0, 1, 3], [1, 2, 4]]), torch.zeros(6, dtype=torch.long)
-    result = ew.joint_nll(random_probs(6, 3), y, edge_index, sizes=(1, 2, 4), sampler=sampler, num_sets=10)
+    with pytest.warns(ew.SmallSampleWarning, match="No set of 4 nodes"):
+        result = ew.joint_nll(random_probs(6, 3), y, edge_index, sizes=(1, 2, 4), sampler=sampler, num_sets=10)
     assert [row.count for row in result.rows] == [10, 10, 0]
     row = result[4]
     assert all(
@@ -220,6 +222,7 @@ def test_size_that_cannot_be_drawn_has_count_0_and_nan_scores(sampler):
     assert "nan" in str(result) and "no sets" in str(result)
 
 
+@pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")
 def test_no_nodes_and_no_edges():
     y, no_edges = torch.zeros(6, dtype=torch.long), torch.empty(2, 0, dtype=torch.long)
     counts = {
@@ -241,6 +244,14 @@ def test_fewer_sets_than_requested_warn(monkeypatch):
     with pytest.warns(ew.SmallSampleWarning, match="of 500 sets of 4 nodes"):
         result = ew.joint_nll(random_probs(42, 3), [0] * 42, edge_index, sizes=(4,), sampler="path", num_sets=500)
     assert 0 < result[4].count < 500
+
+
+def test_attempts_end_after_the_limit_if_the_attempt_at_the_limit_succeeded(monkeypatch):
+    """Two sets may take two attempts: one fails, one succeeds, and the third ends the search."""
+    monkeypatch.setattr("edgewise.data.node_sets.MAX_ATTEMPTS", 1)
+    attempts = iter([[0], [0, 1], [0], [0, 1]])
+    monkeypatch.setattr(NodeSetSampler, "_draw_one", lambda *_: next(attempts))
+    assert NodeSetSampler(cycle(4), ALL[:4], "path").draw(2, 2, seed=0).tolist() == [[0], [1]]
 
 
 # Intervals
@@ -323,6 +334,20 @@ def test_labels_outside_the_mask_may_be_unknown():
     mask = torch.arange(30) < 20
     expected = ew.joint_nll(random_mixture(30), y, edge_index, mask=mask, num_sets=30)
     assert ew.joint_nll(random_mixture(30), torch.where(mask, y, -1), edge_index, mask=mask, num_sets=30) == expected
+
+
+def test_class_names_and_normalize_are_those_of_evaluate():
+    edge_index, y = random_task()
+    probs, names = random_probs(30, 3), ["c", "a", "b"]
+    options = {"sizes": (1, 3), "num_sets": 20}
+    expected, text = ew.joint_nll(probs, y, edge_index, **options), [names[label] for label in y]
+    table = pd.DataFrame(probs.numpy(), columns=names)
+    assert ew.joint_nll(table, text, edge_index, **options) == expected
+    assert ew.joint_nll(probs, text, edge_index, class_names=names, **options) == expected
+    normalized = ew.joint_nll(1.01 * probs, y, edge_index, normalize=True, **options)
+    assert normalized[3].nll_per_node == pytest.approx(expected[3].nll_per_node)
+    with pytest.raises(ValueError, match="sum"):
+        ew.joint_nll(1.01 * probs, y, edge_index, **options)
 
 
 def test_dict_frame_and_text(result):

@@ -190,11 +190,16 @@ ADVICE = {
 
 def print_error(message: str) -> int:
     """Print an error message in one line to stderr, and return the exit code."""
+    with suppress(OSError):  # stderr is closed; the exit code still reports the error
+        typer.echo(f"edgewise: {' '.join(replace_advice(message).split())}", err=True)
+    return FAILED
+
+
+def replace_advice(message: str) -> str:
+    """Return a message of the library with the advice of the commands."""
     for pattern, advice in ADVICE.items():
         message = re.sub(pattern, advice, message)
-    with suppress(OSError):  # stderr is closed; the exit code still reports the error
-        typer.echo(f"edgewise: {' '.join(message.split())}", err=True)
-    return FAILED
+    return message
 
 
 def _print_warning(message: Warning | str, *details: object, **more: object) -> None:

@@ -1,11 +1,13 @@
 """The command edgewise compare."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from edgewise.cli.app import new_command
+from edgewise.cli.app import new_command, replace_advice
 from edgewise.cli.options import (
     FILES_HELP,
     LABELS_HELP,
@@ -36,7 +38,12 @@ Examples:
   edgewise compare gcn=a/probs.csv structured=b/calibrated.safetensors --labels y.csv \\
     --edges edges.csv --json differences.json --plot differences.png
 """
-
+# Here --logits is a flag. In other commands it names a file.
+FLAG_ADVICE = {
+    "For logits pass --logits instead of --probs.": "For logits add --logits.",
+    "Pass --probs instead of --logits.": "Omit --logits.",
+    "pass it as --probs": "omit --logits",
+}
 
 app = new_command()
 
@@ -87,7 +94,8 @@ def compare(
     from edgewise.metrics import compare as compare_models
 
     with progress_bar():
-        beliefs = {name: of_model.belief for name, of_model in nodes.items()}
+        with _advise_flag():
+            beliefs = {name: of_model.belief for name, of_model in nodes.items()}
         first = next(iter(nodes.values()))
         _check_headers(nodes)
         y = next((of_model for of_model in nodes.values() if of_model.header_names), first).labels(labels)
@@ -161,6 +169,18 @@ def _node_files(file: Path, logits: bool, normalize: bool, ids: Path | None, cla
     )
     nodes.check()
     return nodes
+
+
+@contextmanager
+def _advise_flag() -> Iterator[None]:
+    """Replace the advice about logits in a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        message = replace_advice(str(error))
+        for advice, own in FLAG_ADVICE.items():
+            message = message.replace(advice, own)
+        raise ValueError(message) from error
 
 
 def _check_headers(nodes: dict[str, NodeFiles]) -> None:

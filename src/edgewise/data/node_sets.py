@@ -61,7 +61,7 @@ class NodeSetSampler:
             num_attempts, num_failures = num_attempts + 1, 0 if len(nodes) == size else num_failures + 1
             if len(nodes) == size:
                 sets.append(nodes)
-            elif num_failures == MAX_FAILURES or num_attempts == num_sets * MAX_ATTEMPTS:
+            elif num_failures >= MAX_FAILURES or num_attempts >= num_sets * MAX_ATTEMPTS:
                 break
         return torch.tensor(sets, dtype=torch.long).reshape(len(sets), size).T.contiguous()
 

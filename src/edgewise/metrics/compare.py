@@ -31,7 +31,7 @@ from edgewise.metrics.collect import ViewElements, elements_by_view, prepare, sa
 from edgewise.metrics.evaluate import check_scoring_options, evaluate
 from edgewise.metrics.evaluation import Evaluation
 from edgewise.metrics.intervals import ORDER, Resampled, resample_models
-from edgewise.metrics.model_comparison import EVENT, EVENT_METRICS, Comparison, Difference
+from edgewise.metrics.model_comparison import COMPARED_EVENT_METRICS, EVENT, Comparison, Difference
 from edgewise.metrics.scores import METRICS, Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, check_scoring_input
 from edgewise.metrics.sums import VIEWS
@@ -123,7 +123,7 @@ def compare(
     check_whole_number("n_resamples", n_resamples, 1, 2**31 - 1)
     check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed)
     beliefs = _check_models(models, normalize)
-    evaluations, elements = {}, []
+    evaluations, elements, masks = {}, [], []
     for name, belief in beliefs.items():
         with _name_model_in_errors(name):
             evaluations[name] = evaluate(
@@ -146,8 +146,9 @@ def compare(
         if same_label:
             views[EVENT] = ViewElements(same_label_elements(task), views["edgewise"].nodes)
         elements.append(views)
+        masks.append(inputs.mask)
     boundaries = [_boundaries(ev) for ev in evaluations.values()]
-    first, *others = resample_models(elements, boundaries, inputs.mask, bins, n_resamples, seed)
+    first, *others = resample_models(elements, boundaries, masks[0], bins, n_resamples, seed)
     differences = {
         name: {view: _intervals(first[view], other[view], norm, confidence_level, view == EVENT) for view in other}
         for name, other in zip(list(beliefs)[1:], others, strict=True)
@@ -183,7 +184,7 @@ def _intervals(
     return {
         metric: Difference(float(value[m]), *bounds[:, m].tolist())
         for m, metric in enumerate(METRICS)
-        if not is_event or metric in EVENT_METRICS
+        if not is_event or metric in COMPARED_EVENT_METRICS
     }
 
 

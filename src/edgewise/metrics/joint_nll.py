@@ -19,12 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, GraphLike
+from edgewise.conversion import EdgesLike, GraphLike, NameLike
 from edgewise.data.node_sets import NodeSetSampler, Sampler
 from edgewise.files.tables import data_frame
 from edgewise.metrics.evaluation import Interval
 from edgewise.metrics.scoring_input import check_scoring_input
-from edgewise.posterior import Belief, Posterior, as_posterior
+from edgewise.posterior import Belief, Posterior
 from edgewise.posterior.independent import sum_rows
 from edgewise.representation import shorten
 from edgewise.small_samples import warn_small_sample
@@ -168,6 +168,8 @@ def joint_nll(
     edge_index: EdgesLike | None = None,
     *,
     mask: ArrayLike | None = None,
+    class_names: NameLike | None = None,
+    normalize: bool = False,
     sizes: Iterable[int] = (1, 2, 3, 5, 8),
     sampler: Sampler = "neighborhood",
     num_sets: int = 1000,
@@ -193,6 +195,10 @@ def joint_nll(
         Edges (2, E), in any form that `evaluate` accepts. By default those of the graph passed as ``y``.
     mask
         Mask (N,) of the nodes that sets consist of. By default all nodes. Only edges between them count.
+    class_names
+        Class of each column of the probabilities (C,), as in `evaluate`. By default the columns of a pandas table.
+    normalize
+        Divide probabilities by the sum of their row, if it is 1 within 2%.
     sizes
         Numbers of nodes per set.
     sampler
@@ -221,7 +227,7 @@ def joint_nll(
     Warns
     -----
     SmallSampleWarning
-        If there are fewer sets of a size than requested, because attempts to draw more failed.
+        If there are fewer sets of a size than requested, or none, because attempts to draw more failed.
 
     Examples
     --------
@@ -240,13 +246,18 @@ def joint_nll(
     check_whole_number("num_sets", num_sets, 1, MAX_SETS)
     check_seed(seed)
     check_number("confidence_level", confidence_level, above=0, below=1)
-    posterior = as_posterior(belief).detach()
-    inputs = check_scoring_input(posterior, y, edge_index, mask)
+    inputs = check_scoring_input(belief, y, edge_index, mask, None, class_names, normalize)
+    posterior = inputs.posterior.detach()
     sets = NodeSetSampler(inputs.edge_index, inputs.mask, sampler)
     rows = []
     for size in checked_sizes:
         drawn = sets.draw(size, num_sets, seed).to(inputs.y.device)
-        if 0 < (count := drawn.shape[1]) < num_sets:
+        if not (count := drawn.shape[1]):
+            warn_small_sample(
+                f"No set of {size} nodes was found with sampler={sampler!r}, so the scores of this size are NaN. Use "
+                "smaller sizes, or check the mask and the edges."
+            )
+        elif count < num_sets:
             warn_small_sample(
                 f"Only {count:,} of {num_sets:,} sets of {size} nodes could be drawn with sampler={sampler!r}. Others "
                 "ended early. Use smaller sizes, or sampler='neighborhood'."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EVENT = "same_label"
-EVENT_METRICS = METRICS[1:]  # the frequency of the event is the same for all models
+COMPARED_EVENT_METRICS = METRICS[1:]  # the frequency of the event is the same for all models
 HIGHER_IS_BETTER = ("accuracy",)
 VIEW_WORDS = {"nodewise": "node", "edgewise": "edge", EVENT: "same-label"}
 METRIC_WORDS = {"nll": "NLL", "brier": "Brier score", "ece": "ECE"}

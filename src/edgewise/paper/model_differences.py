@@ -42,6 +42,8 @@ class RunDifference:
         Mean of the differences, NaN without any.
     count
         Number k of splits and folds with finite scores of both.
+    num_folds
+        Number of splits and folds with runs of both.
     naive
         Student's t interval of independent differences. NaN for fewer than two differences.
     corrected
@@ -50,6 +52,7 @@ class RunDifference:
 
     mean: float
     count: int
+    num_folds: int
     naive: Interval
     corrected: Interval
 
@@ -76,10 +79,11 @@ def compare_runs(
     k = len(finite)
     if k < MIN_DIFFERENCES:
         unknown = Interval(math.nan, math.nan)
-        return RunDifference(fmean(finite) if finite else math.nan, k, unknown, unknown)
+        return RunDifference(fmean(finite) if finite else math.nan, k, len(differences), unknown, unknown)
     mean, t = fmean(finite), float(stdtrit(k - 1, (1 + confidence_level) / 2))
     naive, corrected = (t * stdev(finite) * math.sqrt(factor) for factor in (1 / k, 1 / k + test_per_train))
-    return RunDifference(mean, k, Interval(mean - naive, mean + naive), Interval(mean - corrected, mean + corrected))
+    intervals = (Interval(mean - half_width, mean + half_width) for half_width in (naive, corrected))
+    return RunDifference(mean, k, len(differences), *intervals)
 
 
 def _mean_by_fold(runs: Sequence[Run], prediction: str, view: str, metric: str) -> dict[tuple[int, int], float]:
@@ -132,6 +136,7 @@ def _cell(results: Results, dataset: str, source: Source, view: str, metric: str
         outcome = BETTER if (one.mean > 0) == (metric == "accuracy") else WORSE
     return Cell(
         f"{_number(one.mean, metric)} {_interval(one.naive, metric)}",
+        remark=f"{one.count} of {one.num_folds} folds" if one.count < one.num_folds else "",
         subtext=f"corrected {_interval(one.corrected, metric)}",
         outcome=outcome,
         value=one.mean,

@@ -377,7 +377,8 @@ class Posterior(ABC):
 
         It equals the logarithm of an entry of `marginal`, without the other C^k - 1 entries, so that sets may be
         larger. There is no limit for independent nodes, mixtures and `exact_marginals`. For a `PairwisePosterior` the
-        graph inside a set must have a small width, as in most graphs. `describe_sets` tells what is left out.
+        graph inside a set must have a small treewidth; small sets of sparse graphs usually have one. `describe_sets`
+        tells what is left out.
 
         Parameters
         ----------
