@@ -30,6 +30,8 @@ arrays = {name}(np.arange(4.0))
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """Return a function that writes and imports a module with a class of the given name."""
+    # Numba reads its settings from the environment again whenever a variable of it has changed.
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
 
     def load(name):
