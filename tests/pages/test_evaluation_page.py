@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import edgewise as ew
 from edgewise.cli import app
 from edgewise.pages.diagrams import describe_bin
-from edgewise.pages.evaluation_page import TITLE, evaluation_page
-from edgewise.pages.group_tables import group_sections
+from edgewise.pages.evaluation_page import TITLE, evaluation_page, group_sections
 from edgewise.plots.reliability_panels import prepare_reliability
 from helpers.browser import Opener, chromium
 

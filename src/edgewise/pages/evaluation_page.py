@@ -8,11 +8,11 @@ import torch
 
 from edgewise.files.output import check_page_suffix
 from edgewise.metrics.evaluation import Evaluation, Interval
+from edgewise.metrics.groups import GROUP_VIEWS, ORDER_NOTE, Groups, GroupScores, GroupView
 from edgewise.metrics.score_parts import PARTS
 from edgewise.metrics.scores import Scores
 from edgewise.metrics.sums import VIEWS
 from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
-from edgewise.pages.group_tables import group_sections
 from edgewise.pages.html_page import page_part, render_page, write_page
 from edgewise.pages.next_steps import PREPARATION, Inputs, next_steps
 from edgewise.pages.verdict import Finding, explain_views, find, headline, percent, sentence
@@ -20,6 +20,7 @@ from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, 
 from edgewise.version import __version__
 
 TITLE = "Are the probabilities right?"
+MAX_GROUPS = 10  # rows of a table of groups; the others are in ev.groups
 
 
 def write_evaluation_page(ev: Evaluation, path: Path, title: str | None = None, inputs: Inputs | None = None) -> None:
@@ -206,3 +207,40 @@ def _bin_rows(panel: Panel) -> list[tuple[str, str, list[str]]]:
         numbers = [f"{int(panel.count[0, k]):,}", number(said), number(true), signed_points(true - said)]
         rows.append((view_name(panel.view), limits, numbers))
     return rows
+
+
+def group_sections(ev: Evaluation) -> list[dict[str, object]]:
+    """Return the name, the remark and the tables of each grouping."""
+    return [
+        {
+            "name": groups.name.replace("_", " ") + ("" if groups.norm == "l1" else f", {ORDER_NOTE}"),
+            "on_outcome": groups.conditions_on_outcome,
+            "tables": [_group_table(groups, view) for view in GROUP_VIEWS if groups.shown(view)],
+        }
+        for groups in ev.groups.values()
+    ]
+
+
+def _group_table(groups: Groups, view: GroupView) -> dict[str, object]:
+    shown = groups.shown(view)
+    return {
+        "name": view_name(view),
+        "rows": [_group_row(scores, groups.norm == "l1") for scores in shown[:MAX_GROUPS]],
+        "hidden": max(0, len(shown) - MAX_GROUPS),
+    }
+
+
+def _group_row(scores: GroupScores, has_chance: bool) -> dict[str, object]:
+    interval = scores.intervals.get("ece")
+    return {
+        "group": scores.group,
+        "count": f"{scores.count:,}",
+        "said": percent(scores.confidence, 1),
+        "true": percent(scores.accuracy, 1),
+        "gap": "0.0" if abs(scores.gap) < 0.0005 else f"{100 * scores.gap:+.1f}".replace("-", "−"),
+        "kind": "" if abs(scores.gap) < 0.0005 else "over" if scores.gap < 0 else "under",
+        "ece": f"{scores.ece:.3f}",
+        "interval": f"{interval.low:.3f} to {interval.high:.3f}" if interval and math.isfinite(interval.low) else "",
+        "chance": f"{scores.chance_ece:.3f}" if has_chance else "–",
+        "is_small": scores.is_small,
+    }
