@@ -246,7 +246,7 @@ def test_traits_in_the_help_of_the_command_are_those_of_evaluate():
 def test_errors_by_chance_are_shown_only_with_l1(norm):
     ev = ew.evaluate(PROBS, LABELS, PATH, by=["degree", "true_class"], norm=norm)
     for groups in ev.groups.values():
-        assert ("by chance" in str(groups)) == (norm == "l1")
+        assert ("chance ece" in str(groups)) == (norm == "l1")
         assert ("l1" in str(groups)) == (norm != "l1")
     printed = [line for line in str(ev).splitlines() if line.startswith("by ")]
     assert len(printed) == 2 and all(("l1" in line) == (norm != "l1") for line in printed)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import edgewise as ew
 from edgewise.cli import app
-from edgewise.pages.diagrams import describe_bin
+from edgewise.pages.diagrams import LEFT, SIDE, TOP, describe_bin
 from edgewise.pages.evaluation_page import TITLE, evaluation_page, group_sections
 from edgewise.plots.reliability_panels import prepare_reliability
 from helpers.browser import Opener, chromium
@@ -49,6 +49,7 @@ def evaluations() -> dict[str, ew.Evaluation]:
         "mass": ew.evaluate(probs, y, edges, binning="mass", norm="l2"),
         "many_bins": ew.evaluate(probs, y, edges, n_bins=100),
         "impossible": ew.evaluate(np.eye(3)[probs.argmax(1)], y, edges),
+        "details": ew.evaluate(probs, y, edges, decompose=True, smooth=True, classwise=True, n_resamples=40, chance=40),
         "groups": ew.evaluate(
             probs, y, edges, groups={HOSTILE: y % 2}, by=("degree", "true_class"), mask=np.arange(600) < 580
         ),
@@ -287,5 +288,45 @@ def test_page_shows_the_parts_of_scores_if_they_were_computed(evaluations):
     assert 'id="parts"' not in evaluation_page(next(iter(evaluations.values())))
     ev = ew.evaluate(*predictions(), decompose=True, smooth=True, classwise=True)
     page = evaluation_page(ev)
-    for number in (*ev.edgewise.decomposition.to_dict().values(), ev.edgewise.smooth_ece, ev.nodewise.classwise_ece):
-        assert f"{number:.4f}" in page
+    for view in ("nodewise", "edgewise", "agree", "disagree"):
+        parts = ev[view].decomposition.to_dict() | {
+            f"log {k}": x for k, x in ev[view].log_decomposition.to_dict().items()
+        }
+        for name, number in (*parts.items(), ("smooth", ev[view].smooth_ece)):
+            assert f"{number:.4f}" in page, (view, name)
+    assert all(f"{error:.4f}" in page for error in ev.nodewise.class_ece.tolist())
+
+
+def test_page_states_why_the_log_score_has_no_parts():
+    probs, y, edges = predictions()
+    ev = ew.evaluate(np.eye(3)[probs.argmax(1)], y, edges, decompose=True)
+    assert ev.nodewise.log_decomposition_reason in evaluation_page(ev)
+
+
+def test_page_shows_all_scores_by_chance(evaluations):
+    ev = evaluations["chance"]
+    page = evaluation_page(ev)
+    for view in ("nodewise", "edgewise", "agree", "disagree", "same_label"):
+        for name, score in ev.chance[view].items():
+            for number in (score.mean, score.low, score.high):
+                assert f"{number:.4f}" in page, (view, name)
+            assert f"p {score.p_value:.3f}" in page
+
+
+def test_diagrams_draw_the_isotonic_fit_and_its_band():
+    options: dict[str, Any] = {"decompose": True}
+    assert 'class="fit' not in evaluation_page(ew.evaluate(*predictions()))
+    without_band = evaluation_page(ew.evaluate(*predictions(), **options))
+    assert without_band.count('class="fit"') == 5 and "fit-band" not in without_band
+    ev = ew.evaluate(*predictions(), **options, n_resamples=40)
+    page = evaluation_page(ev)
+    assert page.count('class="fit"') == page.count('class="fit-band"') == 5
+    path = re.search(r'd="M([^"]+)" class="fit"', page)
+    assert path is not None
+    drawn = [tuple(map(float, point.split())) for point in path[1].split("L")]
+    curve = ev.nodewise.curve
+    ends = [(LEFT + SIDE * curve.forecast[k], TOP + SIDE * (1 - curve.frequency[k])) for k in (0, -1)]
+    for point, end in zip((drawn[0], drawn[-1]), ends, strict=True):
+        assert point == pytest.approx([float(x) for x in end], abs=0.06)
+    heights = [y for _, y in drawn]
+    assert heights == sorted(heights, reverse=True)  # frequencies do not fall

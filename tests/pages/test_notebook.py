@@ -19,7 +19,7 @@ from helpers.random_predictions import cases
 
 # An empty mask and few labels are legal.
 pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none", "ignore::edgewise.SmallSampleWarning")
-MAX_BYTES = 30_000
+MAX_BYTES, MAX_BYTES_WITH_DETAILS = 30_000, 45_000  # with isotonic curves and their bands
 HOSTILE = "<img src=x onerror='window.harmed = true'> & \"quoted\""
 
 
@@ -72,6 +72,9 @@ def shown(fitted: dict[str, Any]) -> dict[str, Any]:
         "evaluation without edges": evaluation(num_edges=0),
         "evaluation of nothing": evaluation(mask=np.zeros(500, bool)),
         "evaluation without the event": evaluation(same_label=False),
+        "evaluation with details": evaluation(decompose=True, smooth=True, classwise=True, chance=40, n_resamples=40),
+        "evaluation with groups": evaluation(by=("degree", "true_class"), groups={HOSTILE: [HOSTILE] * 500}),
+        "groups": evaluation(by="confidence", norm="l2").groups["confidence"],
         "joint NLL": ew.joint_nll(np.full((9, 2), 0.5), [0] * 9, [list(range(8)), list(range(1, 9))], num_sets=9),
         "joint NLL of nothing": ew.joint_nll(np.full((1, 2), 0.5), [0], np.empty((2, 0), int), sizes=[2]),
         "pairs": pairs(),
@@ -90,8 +93,8 @@ def shown(fitted: dict[str, Any]) -> dict[str, Any]:
 
 def test_html_is_small_well_formed_and_self_contained(fitted):
     for name, value in shown(fitted).items():
-        html = value._repr_html_()
-        assert type(html) is str and len(html.encode()) < MAX_BYTES, (name, len(html))
+        html, limit = value._repr_html_(), MAX_BYTES_WITH_DETAILS if "details" in name else MAX_BYTES
+        assert type(html) is str and len(html.encode()) < limit, (name, len(html))
         ElementTree.fromstring(html)  # all elements are closed, all text is escaped
         assert not re.search(
             r"<(script|style|img|link|iframe)|href|src=|url\(|https?:", html.replace("&lt;img src", "")
@@ -162,6 +165,16 @@ def test_evaluation_shows_the_numbers_of_its_views():
     cells = [cell.text for cell in ElementTree.fromstring(ev._repr_html_()).iter("td")]
     for scores in (ev.nodewise, ev.edgewise, ev.agree, ev.disagree, ev.same_label):
         assert f"{scores.count:,}" in cells and f"{scores.nll:.4f}" in cells and f"{scores.ece:.4f}" in cells
+
+
+def test_evaluation_shows_what_was_computed_on_request():
+    ev = evaluation(decompose=True, smooth=True, classwise=True, chance=40, by="degree")
+    html = ev._repr_html_()
+    worst = ev.groups["degree"].worst("edgewise")
+    numbers = [ev.edgewise.decomposition.miscalibration, ev.same_label.log_decomposition.discrimination]
+    numbers += [ev.chance["agree"]["nll"].mean, ev.edgewise.smooth_ece, ev.nodewise.classwise_ece]
+    assert all(f"{number:.4f}" in html for number in numbers)
+    assert worst.group in html and f"{worst.ece:.3f}" in html and f"{worst.chance_ece:.3f}" in html
 
 
 def test_diagram_draws_each_bin_at_its_numbers():

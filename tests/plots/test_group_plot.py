@@ -44,7 +44,7 @@ def test_errors_by_chance_are_drawn_only_with_l1(norm):
     probs, y, edge_index, _ = random_case(0, 50, 80)
     _, ax = ew.evaluate(probs, y, edge_index, by="degree", norm=norm).groups["degree"].plot()
     names = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert ("by chance" in names) == (norm == "l1")
+    assert ("mean by chance" in names) == (norm == "l1")
     assert any(line.get_linewidth() == 1.5 and len(line.get_xdata()) == 2 for line in ax.lines) == (norm == "l1")
     assert any("l1" in text.get_text() for text in ax.texts) == (norm != "l1")
     plt.close("all")

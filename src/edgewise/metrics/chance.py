@@ -134,7 +134,8 @@ class Chance:
 
     def lines(self, has_edges: bool) -> list[str]:
         """Format a table: means and p-values by view and metric. The first column of "same_label" is its frequency."""
-        lines = ["", f"{'by chance':10}" + "".join(f"{metric:>19}" for metric in METRICS)]
+        lines = ["", f"by chance: mean of {self.n_draws:,} drawn labelings{' (p-value)' if self.has_p_values else ''}"]
+        lines += [" " * 10 + "".join(f"{metric:>19}" for metric in METRICS)]
         for view, scores in self.scores.items():
             if has_edges or view in ("nodewise", "node_sets"):
                 p_values = ("" if score.p_value is None else f" (p {score.p_value:.3f})" for score in scores.values())

@@ -30,7 +30,7 @@ from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.collect import ViewElements, elements_by_view, prepare, same_label_elements
 from edgewise.metrics.evaluate import check_scoring_options, evaluate
 from edgewise.metrics.evaluation import Evaluation
-from edgewise.metrics.intervals import ORDER, Resampled, resample_models
+from edgewise.metrics.intervals import Resampled, norm_of_gaps, resample_models
 from edgewise.metrics.model_comparison import COMPARED_EVENT_METRICS, EVENT, Comparison, Difference
 from edgewise.metrics.scores import METRICS, Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, check_scoring_input
@@ -190,16 +190,12 @@ def _intervals(
 
 def bias_range(view: Resampled, norm: Norm) -> tuple[float, float]:
     """Return a lower and an upper estimate of the upward bias of the calibration error."""
-    gaps = view.observed.gaps(norm)[0]
-    count = view.observed.count.clamp(min=2)
-    # Resamples of n elements of a bin understate its variance by the factor (n - 1) / n.
-    noise = (view.resampled.gaps(norm) - gaps) * (count / (count - 1)).sqrt()
+    gaps, noise = view.observed.gaps(norm)[0], view.noise(norm)
     noise = noise[~noise.isnan().any(1)]
     is_clear = gaps.abs() > CLEAR_GAP * noise.std(0, correction=0)
 
     def bias(true_gaps: Tensor) -> float:
-        lengths = torch.linalg.vector_norm(true_gaps + noise, ORDER[norm], dim=1)
-        return float(lengths.mean() - torch.linalg.vector_norm(true_gaps, ORDER[norm]))
+        return float(norm_of_gaps(true_gaps + noise, norm).mean() - norm_of_gaps(true_gaps, norm))
 
     lower = bias(gaps)
     return lower, max(lower, bias(gaps * is_clear))

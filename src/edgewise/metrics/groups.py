@@ -252,6 +252,11 @@ class Groups:
 
         return plot_groups(self, ax=ax, view=view)
 
+    def _repr_html_(self) -> str:
+        from edgewise.pages.notebook import groups_html
+
+        return str(groups_html(self))
+
     def __repr__(self) -> str:
         return f"Groups({self.name!r}, nodewise={len(self.nodewise)}, edgewise={len(self.edgewise)})"
 
@@ -300,7 +305,7 @@ def summary_line(groups: Groups) -> str:
 
 def _table_lines(groups: Groups) -> list[str]:
     lines, columns = [], ["count", "accuracy", "confidence", "gap", "ece"]
-    columns += ["by chance"] if groups.norm == "l1" else []  # the mean error by chance is that of l1
+    columns += ["chance ece"] if groups.norm == "l1" else []  # the mean error by chance is that of l1
     width = max(8, *(len(name) for view in GROUP_VIEWS for name in getattr(groups, view)), 0)
     for view in GROUP_VIEWS:
         lines.append(f"{view:{width}}" + "".join(f"{name:>12}" for name in columns))

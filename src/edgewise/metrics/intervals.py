@@ -81,6 +81,14 @@ class Resampled(NamedTuple):
     observed: _WeightedSums
     resampled: _WeightedSums
 
+    def noise(self, norm: Norm) -> Float[Tensor, "resamples bins"]:
+        """Compute how far the gaps of each resample are from the observed gaps.
+
+        Resamples of n elements of a bin understate its variance by the factor (n - 1) / n, which is corrected.
+        """
+        count = self.observed.count.clamp(min=2)
+        return (self.resampled.gaps(norm) - self.observed.gaps(norm)) * (count / (count - 1)).sqrt()
+
 
 def node_resampling_intervals(
     elements: dict[str, ViewElements],
@@ -105,7 +113,7 @@ def node_resampling_intervals(
         for v, view in enumerate(views):
             sums_of_view = _weighted_sums(view, weights, binning.n_bins)
             resampled[v].append(sums_of_view.scores(norm))
-            lower_errors[v].append(_lower_errors(sums_of_view, observed[v], norm))
+            lower_errors[v].append(_lower_errors(Resampled(observed[v], sums_of_view), norm))
     return {
         view: _view_intervals(
             view, observed[v].scores(norm)[0], torch.cat(resampled[v]), torch.cat(lower_errors[v]), confidence_level
@@ -188,28 +196,27 @@ def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bin
     return _WeightedSums(*sums[:, : 3 * n_bins].view(-1, 3, n_bins).unbind(1), *sums[:, 3 * n_bins :].unbind(1))
 
 
-def _lower_errors(resampled: _WeightedSums, observed: _WeightedSums, norm: Norm) -> Float[Tensor, " resamples"]:
+def _lower_errors(view: Resampled, norm: Norm) -> Float[Tensor, " resamples"]:
     """Return λ‖g‖ of each resample, for the smallest λ >= 0 with ‖λg + e‖ >= ‖g‖, where e are its gaps minus g.
 
     ‖λg + e‖ is convex in λ. So if ‖e‖ < ‖g‖, there is a single λ, from 0 to 1 + ‖e‖ / ‖g‖, and it is found by
     bisection. NaN for a resample without elements.
     """
-    gaps = observed.gaps(norm)
-    count = observed.count.clamp(min=2)
-    noise = (resampled.gaps(norm) - gaps) * (count / (count - 1)).sqrt()
-    error, noise_error = _length(gaps, norm), _length(noise, norm)
+    gaps, noise = view.observed.gaps(norm), view.noise(norm)
+    error, noise_error = norm_of_gaps(gaps, norm), norm_of_gaps(noise, norm)
     low, high = torch.zeros_like(noise_error), 1 + noise_error / error
     for _ in range(NUM_BISECTIONS):
         middle = (low + high) / 2
-        is_below = _length(middle.unsqueeze(1) * gaps + noise, norm) < error
+        is_below = norm_of_gaps(middle.unsqueeze(1) * gaps + noise, norm) < error
         low, high = torch.where(is_below, middle, low), torch.where(is_below, high, middle)
     # Also 0 without any gaps, where noise and error are 0.
     return torch.where(noise_error.isnan(), math.nan, torch.where(noise_error < error, low * error, 0.0))
 
 
-def _length(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
-    length: Tensor = torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
-    return length
+def norm_of_gaps(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
+    """Compute the calibration error from the weighted gaps of the bins."""
+    error: Tensor = torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
+    return error
 
 
 def _columns(elements: Elements, bins: Int[Tensor, " elements"], n_bins: int) -> Float[Tensor, "elements columns"]:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup, escape
+from torch import Tensor
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.plots.reliability_panels import SAME_LABEL, Panel, elements_name
 
 OVER, UNDER = "#E69F00", "#2E8BC8"  # orange and blue, for color-blind readers too, on light and on dark backgrounds
+FIT = "#009E73"  # the isotonic fit, green as in the figures
 GRID = {"stroke": "currentColor", "stroke_opacity": 0.15}
 
 
@@ -45,6 +47,7 @@ def axis_names(view: str) -> tuple[str, str]:
 
 WIDTH, LEFT, TOP, SIDE, STRIP = 212, 46, 6, 160, 30
 LOW = TOP + SIDE + 12 + STRIP  # y of the axis below the histogram
+STEP = 2.0  # least distance of points of a curve
 
 
 def describe_bin(panel: Panel, k: int) -> str:
@@ -60,9 +63,10 @@ def describe_bin(panel: Panel, k: int) -> str:
 def reliability_diagram(panel: Panel, label: str, scale: float = 1.0) -> Markup:
     """Draw accuracy against confidence per bin, with bars to the diagonal and a histogram, for one run with elements.
 
-    Bins with few elements are hollow, and no line passes through them. Pointing at a bin shows its numbers.
+    Bins with few elements are hollow, and no line passes through them. Pointing at a bin shows its numbers. If scores
+    were decomposed, the isotonic fit is drawn with its band.
     """
-    parts = (_grid(panel), _gap_bars(panel), _bin_line(panel), _bin_points(panel), _histogram(panel))
+    parts = (_grid(panel), _gap_bars(panel), _fit(panel), _bin_line(panel), _bin_points(panel), _histogram(panel))
     return _picture(WIDTH, LOW + 34, label, *parts, _bin_columns(panel), scale=scale)
 
 
@@ -115,6 +119,28 @@ def _gap_bars(panel: Panel) -> Markup:
         tag("path", d=d, class_=kind, fill=color, fill_opacity=opacity) for (kind, color, opacity), d in boxes.items()
     )
     return Markup("").join(paths)
+
+
+def _fit(panel: Panel) -> Markup:
+    """Draw the isotonic regression of outcomes on forecasts, and its band if nodes were resampled."""
+    if panel.curve is None:
+        return Markup("")
+    curve = panel.curve
+    line = tag("path", d=f"M{_points(curve.forecast, curve.frequency)}", class_="fit", stroke=FIT, fill="none")
+    if curve.low is None or curve.high is None:
+        return line
+    around = f"M{_points(curve.forecast, curve.low)}L{_points(curve.forecast.flip(0), curve.high.flip(0))}z"
+    return tag("path", d=around, class_="fit-band", fill=FIT, fill_opacity=0.2) + line
+
+
+def _points(x: Float[Tensor, " points"], y: Float[Tensor, " points"]) -> str:
+    """Return a path through the first and the last finite point, and others at a distance of `STEP` or more."""
+    points = [(_x(a), _y(b)) for a, b in zip(x.tolist(), y.tolist(), strict=True) if isfinite(b)]
+    kept = points[:1]
+    for point in points[1:-1]:
+        if max(abs(point[0] - kept[-1][0]), abs(point[1] - kept[-1][1])) >= STEP:
+            kept.append(point)
+    return "L".join(f"{a:.1f} {b:.1f}" for a, b in (*kept, *points[-1:]))
 
 
 def _bin_line(panel: Panel) -> Markup:

@@ -60,11 +60,19 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
             for view, explanation in explain_views(ev)
             if view == VIEWS[0] or ev.edgewise.count
         ],
-        parts=[row for view in views if (row := _parts_row(ev, view))],
+        chance_rows=chance_rows(ev),
+        parts=[row for view in views for row in parts_rows(ev, view)],
+        no_log_parts=[
+            (view_name(view), reason)
+            for view in views
+            if scores_of(ev, view).count and (reason := scores_of(ev, view).log_decomposition_reason)
+        ],
         smooth=[(view_name(view), number(error, 4)) for view in views if (error := _smooth_ece(ev, view)) is not None],
         class_errors=[] if ev.nodewise.class_ece is None else [number(e, 4) for e in ev.nodewise.class_ece.tolist()],
         classwise=number(ev.nodewise.classwise_ece or 0.0, 4),
         diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
+        has_fit=any(panel.curve is not None for panel in panels),
+        has_band=any(panel.curve is not None and panel.curve.low is not None for panel in panels),
         bins=[row for panel in panels for row in _bin_rows(panel)],
         groups=group_sections(ev),
         steps=steps,
@@ -168,12 +176,35 @@ def _chance_text(ev: Evaluation, view: str, finding: Finding) -> tuple[str, str]
     return number(drawn.high, 3), "" if drawn.p_value is None else f"p {number(drawn.p_value, 3)}"
 
 
-def _parts_row(ev: Evaluation, view: str) -> tuple[str, list[str]] | None:
-    """Return the name of a view and the parts of its Brier score, or None if it has none."""
-    parts = scores_of(ev, view).decomposition
-    if parts is None or not scores_of(ev, view).count:
-        return None
-    return view_name(view), [number(getattr(parts, name), 4) for name in (*PARTS, "score")]
+def chance_rows(ev: Evaluation) -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """Return the name of each view and, for each score, the observed value, the drawn ones, and the p-value."""
+    if ev.chance is None:
+        return []
+    rows = []
+    for view in shown_views(ev):
+        scores = scores_of(ev, view)
+        cells = [
+            (
+                number(float(getattr(scores, metric)), 4),
+                f"{number(drawn.mean, 4)} ({number(drawn.low, 4)} to {number(drawn.high, 4)})",
+                "" if drawn.p_value is None else f"p {number(drawn.p_value, 3)}",
+            )
+            for metric, drawn in ev.chance[view].items()
+        ]
+        if scores.count:
+            rows.append((view_name(view), cells))
+    return rows
+
+
+def parts_rows(ev: Evaluation, view: str) -> list[tuple[str, str, list[str]]]:
+    """Return the name of a view, the score, and its parts, for each score that was decomposed."""
+    scores = scores_of(ev, view)
+    decompositions = (("Brier", scores.decomposition), ("log", scores.log_decomposition))
+    return [
+        (view_name(view), name, [number(getattr(parts, part), 4) for part in (*PARTS, "score")])
+        for name, parts in decompositions
+        if parts is not None and scores.count
+    ]
 
 
 def _smooth_ece(ev: Evaluation, view: str) -> float | None:
@@ -225,19 +256,20 @@ def _group_table(groups: Groups, view: GroupView) -> dict[str, object]:
     shown = groups.shown(view)
     return {
         "name": view_name(view),
-        "rows": [_group_row(scores, groups.norm == "l1") for scores in shown[:MAX_GROUPS]],
+        "rows": [group_row(scores, groups.norm == "l1") for scores in shown[:MAX_GROUPS]],
         "hidden": max(0, len(shown) - MAX_GROUPS),
     }
 
 
-def _group_row(scores: GroupScores, has_chance: bool) -> dict[str, object]:
+def group_row(scores: GroupScores, has_chance: bool) -> dict[str, object]:
+    """Return the formatted numbers of a group."""
     interval = scores.intervals.get("ece")
     return {
         "group": scores.group,
         "count": f"{scores.count:,}",
         "said": percent(scores.confidence, 1),
         "true": percent(scores.accuracy, 1),
-        "gap": "0.0" if abs(scores.gap) < 0.0005 else f"{100 * scores.gap:+.1f}".replace("-", "−"),
+        "gap": signed_points(scores.gap),
         "kind": "" if abs(scores.gap) < 0.0005 else "over" if scores.gap < 0 else "under",
         "ece": f"{scores.ece:.3f}",
         "interval": f"{interval.low:.3f} to {interval.high:.3f}" if interval and math.isfinite(interval.low) else "",

@@ -12,13 +12,22 @@ from markupsafe import Markup
 from edgewise.decisions.edge_predictions import EdgePredictions, format_cell
 from edgewise.decisions.risk_coverage import RiskCoverage
 from edgewise.metrics.evaluation import Evaluation, Interval
+from edgewise.metrics.groups import GROUP_VIEWS, Groups
 from edgewise.metrics.joint_nll import JointNLL
 from edgewise.metrics.model_comparison import Comparison
 from edgewise.metrics.sums import VIEWS
 from edgewise.models.fitted import Fitted
 from edgewise.models.training import History
 from edgewise.pages.diagrams import OVER, UNDER, Curve, histogram, line_chart, reliability_diagram, tag, view_name
-from edgewise.pages.evaluation_page import number, scores_of, shown_views, signed_points
+from edgewise.pages.evaluation_page import (
+    chance_rows,
+    group_row,
+    number,
+    parts_rows,
+    scores_of,
+    shown_views,
+    signed_points,
+)
 from edgewise.pages.verdict import find, headline, percent
 from edgewise.plots.reliability_panels import prepare_reliability
 from edgewise.posterior import Convergence
@@ -51,7 +60,44 @@ def evaluation_html(ev: Evaluation) -> str:
     note = "Gap: observed − predicted, in points. " + (
         "Point at a bin to see its numbers; ev.report('report.html') writes a page." if diagrams else ""
     )
-    return _show(tag("strong", headline(ev)), _table(header, rows), _side_by_side(diagrams), _note(note))
+    tables = [_table(header, rows), *_detail_tables(ev), *(groups_html(groups, 3) for groups in ev.groups.values())]
+    return _show(tag("strong", headline(ev)), *tables, _side_by_side(diagrams), _note(note))
+
+
+def _detail_tables(ev: Evaluation) -> list[Markup]:
+    """Return what was computed on request: scores by chance, parts of scores, and smooth and classwise errors."""
+    tables = []
+    if chance := chance_rows(ev):
+        header = ["by chance: mean (range), p", "accuracy or frequency", "NLL", "Brier", "ECE"]
+        cells = [[", ".join(filter(None, (drawn, p))) for _, drawn, p in row] for _, row in chance]
+        tables.append(_table(header, [[view, *row] for (view, _), row in zip(chance, cells, strict=True)]))
+    if parts := [row for view in shown_views(ev) for row in parts_rows(ev, view)]:
+        header = ["parts of the score", "score", "miscalibration", "discrimination", "uncertainty", "total"]
+        rows = [[view, score, *numbers] for view, score, numbers in parts]
+        tables.append(_table(header, rows, [True, True, False, False, False, False]))
+    smooth = {view_name(view): scores_of(ev, view).smooth_ece for view in shown_views(ev)}
+    errors = [f"smooth ECE: {name} {number(error, 4)}" for name, error in smooth.items() if error is not None]
+    if ev.nodewise.classwise_ece is not None:
+        errors.append(f"classwise ECE {number(ev.nodewise.classwise_ece, 4)}")
+    return [*tables, *([_note("; ".join(errors))] if errors else [])]
+
+
+def groups_html(groups: Groups, max_rows: int = MAX_ROWS) -> Markup:
+    """Return the scores of the worst groups of nodes and of edges."""
+    header = ["count", "predicted", "observed", "gap", f"ECE{'' if groups.norm == 'l1' else f' ({groups.norm})'}"]
+    columns = ["count", "said", "true", "gap", "ece"]
+    if groups.norm == "l1":
+        header, columns = [*header, "mean by chance"], [*columns, "chance"]
+    tables = []
+    for view in GROUP_VIEWS:
+        if shown := groups.shown(view):
+            rows = [group_row(scores, groups.norm == "l1") for scores in shown[:max_rows]]
+            cells = [[str(row["group"]), *(str(row[name]) for name in columns)] for row in rows]
+            tables.append(_table((view_name(view), *header), cells))
+            if len(shown) > max_rows:
+                tables.append(_note(f"{len(shown) - max_rows:,} more groups"))
+    title = f"By {groups.name.replace('_', ' ')}, worst first{groups.note and f'; {groups.note}'}"
+    return tag("div", tag("strong", title), *tables)
 
 
 def comparison_html(comparison: Comparison) -> str:

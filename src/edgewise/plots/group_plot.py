@@ -112,7 +112,9 @@ def _draw_legend(ax: Axes, colors: dict[str, str], has_chance: bool, has_interva
     marks = [Line2D([], [], marker="o", linestyle="", color=color, label=name) for name, color in colors.items()]
     if has_chance:
         marks.append(
-            Line2D([], [], marker="|", markersize=9, linestyle="", markeredgewidth=1.5, color=GRAY, label="by chance")
+            Line2D(
+                [], [], marker="|", markersize=9, linestyle="", markeredgewidth=1.5, color=GRAY, label="mean by chance"
+            )
         )
     if has_intervals:
         marks.append(Line2D([], [], color=GRAY, linewidth=2, alpha=0.7, label="interval"))
