@@ -953,9 +953,10 @@ def two_files(saved: dict[str, Path], tmp_path: Path) -> tuple[list[Path], list[
 
 def test_compare_gives_the_numbers_of_python(two_files: tuple[list[Path], list[str]], tmp_path: Path) -> None:
     (probs, flat), others = two_files
-    out, plot = tmp_path / "differences.json", tmp_path / "differences.png"
+    out, plot, html = (tmp_path / f"differences.{suffix}" for suffix in ("json", "png", "html"))
     shared = "--resamples", 40, "--bins", 4, "--seed", 3
-    result = run("compare", probs, flat, *others, *shared, "--json", out, "--plot", plot)
+    outputs = "--json", out, "--plot", plot, "--html", html, "--title", "flat & probs"
+    result = run("compare", probs, flat, *others, *shared, *outputs)
     expected = ew.compare(
         {"probs": PROBS, "flat": (PROBS + 1) / 3}, LABELS, EDGES, mask=MASK, n_resamples=40, n_bins=4, seed=3
     )
@@ -968,6 +969,9 @@ def test_compare_gives_the_numbers_of_python(two_files: tuple[list[Path], list[s
     }
     assert written["files"]["models"] == {"probs": str(probs), "flat": str(flat)}
     assert plot.stat().st_size > 0
+    assert "flat &amp; probs" in html.read_text(encoding="utf-8") and f"{one.low:.4f}" in html.read_text(
+        encoding="utf-8"
+    )
     named = run("compare", f"a={probs}", f"b={flat}", *others, *shared)
     assert "b has a" in named.stdout or "b and a:" in named.stdout
 

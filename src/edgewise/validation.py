@@ -347,6 +347,17 @@ def check_option(name: str, value: object, allowed: Sequence[str]) -> None:
         raise ValueError(f"Expected {name} to be one of {', '.join(allowed)}, but got {value!r}.{hint}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise ValueError unless a value is True or False.
+
+    >>> check_flag("smooth", 0.1)
+    Traceback (most recent call last):
+    ValueError: Expected smooth to be True or False, but got 0.1.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"Expected {name} to be True or False, but got {value!r}.")
+
+
 def check_whole_number(name: str, value: object, low: int, high: int) -> None:
     """Raise ValueError unless a value is an integer from low to high. NumPy integers are valid, booleans are not."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:

@@ -153,9 +153,8 @@ def _task(dataset: str, split: int) -> TaskRow:
     shifted = [fraction.mean + (0.6 if split % 2 else -0.2) * fraction.std for fraction in fractions]
     if dataset == "texas":
         shifted = [math.nan, 0.0, 0.0, 0.0] if split == 0 else [0.0, 0.9, 0.0, 0.9]
-    return TaskRow(
-        dataset, split, f"{split:016x}", size.nodes, size.directed_edges, size.features, size.classes, *shifted
-    )
+    counts = size.nodes, size.directed_edges, size.features, size.classes
+    return TaskRow(dataset, split, f"{split:016x}", *counts, *shifted, 0.1 * size.nodes, 0.72 * size.nodes)
 
 
 def _published_or_cora(dataset: str) -> str:

@@ -21,4 +21,4 @@ def make_run(init: int, model: str = "gcn", fold: int = 0) -> Run:
 
 
 def make_task(fingerprint: str = "0123456789abcdef", split: int = 0) -> TaskRow:
-    return TaskRow("cora", split, fingerprint, 520, 2206, 24, 3, 0.75, 0.9, 0.8, math.nan)
+    return TaskRow("cora", split, fingerprint, 520, 2206, 24, 3, 0.75, 0.9, 0.8, math.nan, 52.0, 375.0)

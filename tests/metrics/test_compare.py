@@ -11,6 +11,8 @@ from torch_geometric.data import Data
 
 import edgewise as ew
 from edgewise.metrics.scores import METRICS
+from edgewise.pages.comparison_page import comparison_page
+from edgewise.paper.findings import BETTER, WORSE
 from edgewise.paper.model_differences import model_difference_table
 from edgewise.paper.results import Results
 from helpers.fake_results import fake_results
@@ -108,6 +110,7 @@ def test_differences_and_intervals_match_a_loop():
                     value - (large - differences.mean()) - (bias_b[1] - bias_a[0]),
                     value + (differences.mean() - small) - (bias_b[0] - bias_a[1]),
                 ]
+                bounds = [min(bounds[0], value), max(bounds[1], value)]
             one = result.differences["second"][view][metric]
             assert [one.value, one.low, one.high] == pytest.approx([value, *bounds], abs=1e-9), (view, metric)
 
@@ -249,8 +252,18 @@ def test_table_verdict_and_exports_have_the_same_numbers():
         if row.outcome in ("better", "worse"):
             assert (row.outcome == "better") == ((row.score > row.reference_score) == (row.metric == "accuracy"))
     assert document["reference"] == "first" and document["intervals"]["n_resamples"] == 40
-    num_better = sum(row.outcome == "better" for row in result.scores("second"))
-    assert f"Of 19 scores, {num_better} are better" in result.verdict
+    counted = [
+        row for row in result.scores("second") if row.view not in ("agree", "disagree") and row.outcome != "equal"
+    ]
+    num_better = sum(row.outcome == "better" for row in counted)
+    assert result.verdict.startswith("second has") or f"Of {len(counted)} scores" in result.verdict
+    assert f"{num_better} {'is' if num_better == 1 else 'are'} better" in result.verdict
+    page = comparison_page(result, "<b>title</b>")
+    assert "<b>title" not in page and "<b>third" not in page
+    for row in rows:
+        one = row.difference
+        assert f"{abs(one.value):.4f}" in page and f"{abs(one.high):.4f}" in page, row
+    assert page.count('class="forest-row') == len(rows)
     html = result._repr_html_()
     assert "<b>third" not in html and "&lt;b&gt;third" in html
     assert f"{rows[5].difference.low:+.4f}" in html
@@ -316,19 +329,31 @@ def test_other_bad_input_raises():
         ew.compare(models, y, edge_index, n_resamples=20)
 
 
+def test_verdict_does_not_contradict_the_interval_if_noise_exceeds_the_difference():
+    """With 300 bins, noise raises the ECE of the calibrated model above that of a model with one wrong confidence."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        p = rng.uniform(0.5, 1, 3000)
+        y = (rng.random(3000) > p).astype(int)
+        constant = np.full(3000, p.mean() - 0.07)
+        models = {"constant": np.c_[constant, 1 - constant], "calibrated": np.c_[p, 1 - p]}
+        (ece,) = (row for row in ew.compare(models, y, n_bins=300, n_resamples=60).scores() if row.metric == "ece")
+        assert ece.difference.low <= ece.difference.value <= ece.difference.high
+        assert ece.outcome != "worse"
+
+
 # --- many runs ---
 
 
-def test_table_of_many_runs_shows_how_many_folds_are_finite():
+def test_table_of_many_runs_shows_infinite_scores():
     runs = [
         run for name in ("gcn", "gat") for run in fake_results(("cora",), ("gcn", "gat"), splits=3).of("cora", name)
     ]
     views = runs[-1].predictions["product"]
     infinite = {**views, "edgewise": replace(views["edgewise"], nll=math.inf)}
     runs[-1] = replace(runs[-1], predictions={**runs[-1].predictions, "product": infinite})
-    num_folds = len({(run.key.split, run.key.fold) for run in runs})
     nll, ece, _ = model_difference_table(Results(runs)).rows[0].cells
-    assert (nll.remark, ece.remark) == (f"{num_folds - 1} of {num_folds} folds", "")
+    assert nll.text == "∞" and nll.outcome not in (BETTER, WORSE) and math.isfinite(ece.value)
 
 
 # --- coverage ---
@@ -341,12 +366,11 @@ def script():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("graph", "least"), [("independent labels", 0.85), ("homophily 0.8, hubs", 0.75)])
-def test_intervals_contain_the_true_difference(script, graph, least):
-    """Of 40 intervals at 95%, 34 or more contain it with probability 99.9%. With homophily, neighbors are dependent."""
-    options = script.GRAPHS[graph]
-    truth = script.true_differences(options, 100)
+def test_intervals_contain_the_true_difference(script):
+    """Of 100 intervals of coverage 95%, at least 88 contain it with probability 99.8%."""
+    options = script.GRAPHS["independent labels"]
+    truth = script.true_differences(options, 200)
     assert truth["neighbors", "nodewise", "accuracy"] != 0
     assert truth["overconfident", "edgewise", "ece"] > 0.1
-    for score, fraction in script.coverage(options, truth, 40, 100).items():
-        assert fraction >= least, score
+    for score, fraction in script.coverage(options, truth, 100, 100).items():
+        assert fraction >= 0.88, score

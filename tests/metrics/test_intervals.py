@@ -98,12 +98,39 @@ def test_lower_bounds_of_errors_match_a_search(norm):
     error = length(gaps(0))
     assert error == pytest.approx(float(observed.scores(norm)[0, 3]))
     scale = np.sqrt(np.maximum(count[0], 2) / (np.maximum(count[0], 2) - 1))
-    found = intervals._lower_errors(resampled, observed, norm)
+    found = intervals._lower_errors(intervals.Resampled(observed, resampled), norm)
     for k in range(1, 6):
         noise = (gaps(k) - gaps(0)) * scale
         grid = np.linspace(0, 4, 4001)
         smallest = grid[np.argmax([length(factor * gaps(0) + noise) >= error for factor in grid])]
         assert float(found[k - 1]) == pytest.approx(smallest * error, abs=0.0011 * error)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_lower_bound_is_at_least_that_of_the_mean_gap(sign):
+    rng = np.random.default_rng(0)
+    mean_gap, resampled = sign * 0.6, sign * 0.6 + rng.normal(0, 0.1, 400)
+    nearest = 2 * abs(mean_gap) - np.quantile(sign * resampled, 1 - 0.0125)
+    for lower_error in (0.0, 0.9):
+        found = intervals._lower_bound(
+            torch.full((400,), lower_error).double(),
+            torch.tensor(mean_gap).double(),
+            torch.from_numpy(resampled),
+            0.025,
+        )
+        assert float(found) == pytest.approx(max(lower_error, nearest))
+
+
+def test_interval_of_few_wrong_edges_excludes_zero_as_that_of_their_accuracy_does():
+    """Forty edges of confidence about 0.8 that are nearly all wrong: single bins are noise, their mean is not."""
+    rng = np.random.default_rng(0)
+    n = 80
+    confidence = rng.uniform(0.85, 0.95, n)
+    y = np.arange(n) % 2  # one end of each edge is wrong
+    ev = ew.evaluate(np.c_[confidence, 1 - confidence], y, np.arange(n).reshape(-1, 2).T, n_resamples=400, n_bins=50)
+    accuracy, ece = ev.intervals["edgewise"]["accuracy"], ev.intervals["edgewise"]["ece"]
+    assert accuracy.high < 0.05 and ece.low > 0.5
+    assert ece.low <= ev.edgewise.ece <= ece.high
 
 
 @pytest.mark.slow

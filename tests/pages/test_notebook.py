@@ -19,7 +19,7 @@ from helpers.random_predictions import cases
 
 # An empty mask and few labels are legal.
 pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none", "ignore::edgewise.SmallSampleWarning")
-MAX_BYTES, MAX_BYTES_WITH_DETAILS = 30_000, 45_000  # with isotonic curves and their bands
+MAX_BYTES, MAX_BYTES_WITH_DETAILS = 30_000, 45_000  # with isotonic curves or groups
 HOSTILE = "<img src=x onerror='window.harmed = true'> & \"quoted\""
 
 
@@ -93,7 +93,10 @@ def shown(fitted: dict[str, Any]) -> dict[str, Any]:
 
 def test_html_is_small_well_formed_and_self_contained(fitted):
     for name, value in shown(fitted).items():
-        html, limit = value._repr_html_(), MAX_BYTES_WITH_DETAILS if "details" in name else MAX_BYTES
+        html, limit = (
+            value._repr_html_(),
+            MAX_BYTES_WITH_DETAILS if "with details" in name or "with groups" in name else MAX_BYTES,
+        )
         assert type(html) is str and len(html.encode()) < limit, (name, len(html))
         ElementTree.fromstring(html)  # all elements are closed, all text is escaped
         assert not re.search(

@@ -205,6 +205,14 @@ def test_empty_and_small_sets_get_no_verdict():
     assert "mask" in step.reason
 
 
+def test_exact_draws_decide_about_few_elements_if_they_exclude_chance():
+    probs = np.tile([0.95, 0.05], (30, 1))
+    wrong, right = np.ones(30, int), np.zeros(30, int)
+    for y, kind in ((wrong, "overconfident"), (right, "few")):
+        assert find(ew.evaluate(probs, y), "nodewise").kind == "few"
+        assert find(ew.evaluate(probs, y, chance=99), "nodewise").kind == kind
+
+
 def test_calibrated_predictions_are_not_sent_to_a_calibrator():
     probs, edges, rng = random_graph(1000, 500, 3)
     ev = ew.evaluate(probs, draw_labels(probs, rng), edges)

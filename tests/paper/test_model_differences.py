@@ -46,9 +46,9 @@ def test_both_intervals_match_a_loop():
         assert (interval.low, interval.high) == pytest.approx((mean - half, mean + half))
 
 
-def test_only_splits_and_folds_with_two_finite_scores_count():
-    a, b = runs_of("a", np.ones((2, 2, 1))), runs_of("b", np.array([[[1.5], [2.0]], [[2.5], [math.inf]]]))
-    found = compare_runs(a, b, ("product", "product"), "edgewise", "nll", 7.0)
+def test_only_splits_and_folds_with_runs_of_both_count():
+    a, b = runs_of("a", np.ones((2, 2, 1))), runs_of("b", np.array([[[1.5], [2.0]], [[2.5], [9.0]]]))
+    found = compare_runs(a[:3], b, ("product", "product"), "edgewise", "nll", 7.0)
     half = T_975[2] * np.std([0.5, 1.0, 1.5], ddof=1) / math.sqrt(3)
     assert (found.count, found.mean) == (3, 1.0)
     assert found.naive.low == pytest.approx(1.0 - half)
@@ -56,6 +56,30 @@ def test_only_splits_and_folds_with_two_finite_scores_count():
     assert (one.count, one.mean) == (1, 0.5) and math.isnan(one.naive.low)
     none = compare_runs([], b, ("product", "product"), "edgewise", "nll", 7.0)
     assert none.count == 0 and math.isnan(none.mean)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "mean"),
+    [(1.0, math.inf, math.inf), (math.inf, 1.0, -math.inf), (math.inf, math.inf, math.nan)],
+)
+def test_an_infinite_score_makes_the_difference_infinite_and_undecided(of_a, of_b, mean):
+    """A model that gives a true label probability 0 in one of 15 folds is not better in the mean."""
+    scores_a, scores_b = np.ones((5, 3, 1)), np.full((5, 3, 1), 0.9)
+    scores_a[2, 1], scores_b[2, 1] = of_a, of_b
+    a, b = runs_of("a", scores_a), runs_of("b", scores_b)
+    found = compare_runs(a, b, ("product", "product"), "edgewise", "nll", 7.0)
+    assert found.count == 15 and (found.mean == mean or (math.isnan(found.mean) and math.isnan(mean)))
+    assert math.isnan(found.naive.low) and math.isnan(found.corrected.high)
+
+
+def test_corrected_interval_needs_the_sizes_of_the_sets():
+    results = fake_results(("cora",), ("gcn", "gat"), splits=3)
+    tasks = [replace(task, train=250.0, test=1950.0) for task in results.tasks]
+    with_sizes = model_difference_table(replace(results, tasks=tasks))
+    assert "corrected" in with_sizes.rows[0].cells[0].subtext and "7.8 times" in with_sizes.notes[0]
+    unknown = [replace(task, train=math.nan, test=math.nan) for task in results.tasks]
+    without = model_difference_table(replace(results, tasks=unknown))
+    assert without.rows[0].cells[0].subtext == "" and "number of training nodes" in without.notes[0]
 
 
 def test_table_compares_all_models_with_gcn():

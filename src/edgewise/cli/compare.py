@@ -36,7 +36,7 @@ COMPARE_EXAMPLES = """\b
 Examples:
   edgewise compare gcn.npy gat.npy --labels labels.npy --edges edges.npy --mask test.npy
   edgewise compare gcn=a/probs.csv structured=b/calibrated.safetensors --labels y.csv \\
-    --edges edges.csv --json differences.json --plot differences.png
+    --edges edges.csv --json differences.json --html differences.html
 """
 # Here --logits is a flag. In other commands it names a file.
 FLAG_ADVICE = {
@@ -83,12 +83,17 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Plot differences and intervals: .png, .pdf, .svg.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a page: verdict, differences, scores.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page.")] = None,
 ) -> None:
     """Read the files, compare the predictions, write the requested outputs, and print the table."""
     files = name_models(models)
     others = {"labels": labels, "edges": edges, "mask": mask, "ids": ids, "classes": classes}
     check_outputs(
-        {"--json": json_file, "--plot": plot}, {**{f"model {name}": f for name, f in files.items()}, **others}
+        {"--json": json_file, "--plot": plot, "--html": html},
+        {**{f"model {name}": f for name, f in files.items()}, **others},
     )
     nodes = {name: _node_files(file, logits, normalize, ids, classes) for name, file in files.items()}
     from edgewise.metrics import compare as compare_models
@@ -123,6 +128,8 @@ def compare(
             write_json(json_file, {"files": written, **comparison.to_dict()})
         if plot:
             _draw(comparison, plot)
+        if html:
+            comparison.report(html, title=title)
     finally:  # print the result even if writing failed
         typer.echo("\n\n".join([str(comparison), *convergence_warnings(*beliefs.values())]))
 

@@ -192,7 +192,9 @@ def evaluate(
                 groups={name: nodes.groups(file) for name, file in group_files.items()},
                 by=traits,
                 train=nodes.mask(train) if train else None,
-                class_names=nodes.text_class_names if {"predicted_class", "true_class"} & set(traits) else None,
+                class_names=nodes.text_class_names
+                if classwise or {"predicted_class", "true_class"} & set(traits)
+                else None,
                 decompose=decompose,
                 smooth=smooth,
                 classwise=classwise,

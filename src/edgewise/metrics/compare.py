@@ -13,8 +13,9 @@ the resamples, two estimates of the bias of each model bound it:
 - lower: E‖g + e‖ - ‖g‖, where the true gaps are the measured ones,
 - upper: E‖c + e‖ - ‖c‖, where c is g with all gaps below two standard deviations of their noise set to zero.
 
-The interval is that of the centered resampled differences, extended by all differences of biases in these ranges. It is
-cautious for two models that are nearly the same, whose biases are nearly the same too. scripts/difference_coverage.py
+The interval is that of the centered resampled differences, extended by all differences of biases in these ranges, and
+to the measured difference where the biases are so large that it would lie outside. It is cautious for two models that
+are nearly the same, whose biases are nearly the same too. scripts/difference_coverage.py
 measures how often the intervals contain the true difference.
 """
 
@@ -179,6 +180,7 @@ def _intervals(
         (least, most), (reference_least, reference_most) = bias_range(model, norm), bias_range(reference, norm)
         low[ece] = value[ece] - (large[ece] - mean) - (most - reference_least)
         high[ece] = value[ece] + (mean - small[ece]) - (least - reference_most)
+        low[ece], high[ece] = torch.minimum(low[ece], value[ece]), torch.maximum(high[ece], value[ece])
     bounds = torch.where(value.isinf(), value, torch.stack((low, high)))
     bounds = torch.where(value.isnan(), value, bounds)
     return {

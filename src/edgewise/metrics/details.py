@@ -1,5 +1,6 @@
 """Results that `evaluate` computes on request: decompositions, curves, and smooth and classwise errors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,6 +44,7 @@ def score_details(
     n_resamples: int,
     confidence_level: float,
     seed: int,
+    class_labels: Sequence[str] | None,
 ) -> dict[str, ScoreDetails]:
     """Compute the requested results of each view. ``views`` has elements for bands if there are resamples."""
     inputs, details = task.inputs, {view: ScoreDetails() for view in (*VIEWS, *keys)}
@@ -67,5 +69,6 @@ def score_details(
         details |= {view: replace(part, smooth_ece=details[view].smooth_ece) for view, part in parts.items()}
     if options.classwise:
         errors = class_errors(inputs.probs, inputs.y, inputs.mask, binning, norm)
-        details["nodewise"] = replace(details["nodewise"], class_ece=errors)
+        labels = None if class_labels is None else tuple(class_labels)
+        details["nodewise"] = replace(details["nodewise"], class_ece=errors, class_labels=labels)
     return details

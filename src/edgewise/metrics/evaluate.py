@@ -31,6 +31,7 @@ from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import (
     ArrayLike,
+    check_flag,
     check_number,
     check_option,
     check_seed,
@@ -187,6 +188,9 @@ def evaluate(
     """
     bins = Binning(n_bins, binning, closed)
     check_scoring_options(norm, edge_choice, n_resamples, confidence_level, seed, chance)
+    flags = {"normalize": normalize, "same_label": same_label, "decompose": decompose, "smooth": smooth}
+    for name, flag in {**flags, "classwise": classwise}.items():
+        check_flag(name, flag)
     traits = check_grouping_names(groups, by, train)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
@@ -199,7 +203,8 @@ def evaluate(
     sets = None if node_sets is None else _check_scored_sets(node_sets, inputs, edge_probs is not None)
     posterior = posterior_of(inputs, edge_probs is not None) if chance else None
     task = prepare(inputs, edge_choice)
-    groupings = node_groups(task, bins, groups, traits, train, _class_labels(probs, class_names))
+    class_labels = _class_labels(probs, class_names)
+    groupings = node_groups(task, bins, groups, traits, train, class_labels)
     views = elements_by_view(task, progress) if bins.kind == "mass" or n_resamples else {}
     requested = DetailOptions(decompose, smooth, classwise)
     keys, scored = allocate_keys(task, requested, same_label), (edge_choice, same_label, sets)
@@ -208,13 +213,13 @@ def evaluate(
         edge_tables = mass_edge_tables(views["edgewise"], groupings, bins, sums["edgewise"].boundaries)
     grouped = group_sums(task, groupings, sums, edge_tables, bins)
     intervals: Intervals = {}
+    resampling = n_resamples, confidence_level, seed
     if n_resamples:
-        resampling = n_resamples, confidence_level, seed
         grouped = group_intervals(views, grouped, groupings, inputs.mask, bins, norm, *resampling)
         if same_label:
             views["same_label"] = ViewElements(same_label_elements(task, progress), views["edgewise"].nodes)
-        intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, n_resamples, confidence_level, seed)
-    details = score_details(task, keys, requested, bins, norm, views, n_resamples, confidence_level, seed)
+        intervals = node_resampling_intervals(views, sums, inputs.mask, bins, norm, *resampling)
+    details = score_details(task, keys, requested, bins, norm, views, *resampling, class_labels)
     settings = EvaluationSettings(
         _kind_of_belief(probs), normalize, predictions is not None, n_resamples, confidence_level, seed, chance
     )

@@ -13,6 +13,8 @@ above the true error in every second case.
   error would be ‖λg + e‖. The lower bound is λ‖g‖ for the smallest λ >= 0 at which an error of ‖g‖ or more has
   probability α/2. It is 0 if the noise alone reaches ‖g‖ so often, so the interval of a perfect model contains 0.
   Resamples of n_k elements of a bin understate its variance by the factor (n_k - 1) / n_k, which is corrected.
+- A calibration error is at least the absolute mean gap |accuracy - confidence| of all elements, which is less noisy
+  than the gaps of single bins. The lower bound is the larger of both lower bounds, each at half of the tail α/2.
 - The upper bound is s + q(1/2) - q(α/2), without a correction for bias: s is at least the true error on average.
 
 Weights w_i · w_j triple the variance of the terms that edges do not share. So the intervals are too wide, by at most a
@@ -68,6 +70,10 @@ class _WeightedSums:
         error = calibration_error(self.count, self.confidence, self.correct, norm)
         return torch.stack([self.correct.sum(1) / total, nll / total, self.brier / total, error], dim=1)
 
+    def mean_gap(self) -> Float[Tensor, " resamples"]:
+        """Compute accuracy - confidence of all elements together."""
+        return (self.correct - self.confidence).sum(1) / self.count.sum(1)
+
     def gaps(self, norm: Norm) -> Float[Tensor, "resamples bins"]:
         """Compute accuracy - confidence of each bin, weighted such that its norm is the calibration error."""
         total, count = self.count.sum(1, keepdim=True), self.count.clamp(min=1)
@@ -109,14 +115,21 @@ def node_resampling_intervals(
     observed = [_weighted_sums(view, population.double().unsqueeze(0), binning.n_bins) for view in views]
     resampled: list[list[Tensor]] = [[] for _ in views]
     lower_errors: list[list[Tensor]] = [[] for _ in views]
+    mean_gaps: list[list[Tensor]] = [[] for _ in views]
     for weights in draw_weights(population, n_resamples, seed):
         for v, view in enumerate(views):
             sums_of_view = _weighted_sums(view, weights, binning.n_bins)
             resampled[v].append(sums_of_view.scores(norm))
             lower_errors[v].append(_lower_errors(Resampled(observed[v], sums_of_view), norm))
+            mean_gaps[v].append(sums_of_view.mean_gap())
+    tail = (1.0 - confidence_level) / 2
     return {
         view: _view_intervals(
-            view, observed[v].scores(norm)[0], torch.cat(resampled[v]), torch.cat(lower_errors[v]), confidence_level
+            view,
+            observed[v].scores(norm)[0],
+            torch.cat(resampled[v]),
+            _lower_bound(torch.cat(lower_errors[v]), observed[v].mean_gap()[0], torch.cat(mean_gaps[v]), tail),
+            tail,
         )
         for v, view in enumerate(elements)
     }
@@ -213,6 +226,20 @@ def _lower_errors(view: Resampled, norm: Norm) -> Float[Tensor, " resamples"]:
     return torch.where(noise_error.isnan(), math.nan, torch.where(noise_error < error, low * error, 0.0))
 
 
+def _lower_bound(
+    lower_errors: Float[Tensor, " resamples"],
+    mean_gap: Float[Tensor, ""],
+    mean_gaps: Float[Tensor, " resamples"],
+    tail: float,
+) -> Float[Tensor, ""]:
+    """Return the lower bound of a calibration error: from the gaps of bins, or from the mean gap if that is larger."""
+    levels = torch.tensor([tail / 2, 1 - tail / 2], dtype=torch.float64)
+    small, large = mean_gaps.nanquantile(levels)
+    # 2d - q are the bounds of the mean gap. The one nearer to 0 bounds its absolute value, if both have the sign of d.
+    nearest = torch.minimum(mean_gap.sign() * (2 * mean_gap - small), mean_gap.sign() * (2 * mean_gap - large))
+    return torch.maximum(lower_errors.nanquantile(tail / 2), nearest.clamp(min=0.0))
+
+
 def norm_of_gaps(gaps: Float[Tensor, "*runs bins"], norm: Norm) -> Float[Tensor, "*runs"]:
     """Compute the calibration error from the weighted gaps of the bins."""
     error: Tensor = torch.linalg.vector_norm(gaps, ORDER[norm], dim=-1)
@@ -233,16 +260,15 @@ def _view_intervals(
     view: str,
     observed: Float[Tensor, " metrics"],
     resampled: Float[Tensor, "resamples metrics"],
-    lower_errors: Float[Tensor, " resamples"],
-    confidence_level: float,
+    lower_error: Float[Tensor, ""],
+    tail: float,
 ) -> dict[str, Interval]:
     """Compute the interval of each metric of a view, within the range of the metric."""
-    tail = (1.0 - confidence_level) / 2
     levels = torch.tensor([1.0 - tail, tail, 0.5], dtype=torch.float64)
     # A resample without elements of a view has NaN scores, which nanquantile ignores.
     large, small, median = resampled.nanquantile(levels, dim=0)
     low, high = 2 * observed - large, 2 * observed - small
-    low[ECE], high[ECE] = lower_errors.nanquantile(tail), (observed + median - small)[ECE]
+    low[ECE], high[ECE] = lower_error, (observed + median - small)[ECE]
     bounds = torch.where(observed == math.inf, math.inf, torch.stack((low, high)))
     intervals = {}
     for m, metric in enumerate(METRICS):

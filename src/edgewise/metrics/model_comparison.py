@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ COMPARED_EVENT_METRICS = METRICS[1:]  # the frequency of the event is the same f
 HIGHER_IS_BETTER = ("accuracy",)
 VIEW_WORDS = {"nodewise": "node", "edgewise": "edge", EVENT: "same-label"}
 METRIC_WORDS = {"nll": "NLL", "brier": "Brier score", "ece": "ECE"}
-# Scores in the verdict: (view, metric). Agree and disagree condition on the true labels, which no model knows.
+# Main scores of the verdict: (view, metric). Agree and disagree condition on the true labels, which no model knows.
 VERDICT_SCORES = (("nodewise", "accuracy"), ("nodewise", "nll"), ("edgewise", "nll"), ("edgewise", "ece"))
 NODE_VERDICT_SCORES = (("nodewise", "accuracy"), ("nodewise", "nll"), ("nodewise", "ece"))
 MAX_NAME = 24  # characters of a name in the heading of a column
@@ -102,7 +103,7 @@ class ComparedScore:
             return "equal"
         if not self.difference.excludes_zero:
             return ""
-        return "better" if (self.difference.value > 0) == (self.metric in HIGHER_IS_BETTER) else "worse"
+        return "better" if (self.difference.low > 0) == (self.metric in HIGHER_IS_BETTER) else "worse"
 
 
 class Comparison:
@@ -158,9 +159,14 @@ class Comparison:
                     yield ComparedScore(name, view, metric, before, after, difference)
 
     @property
+    def verdicts(self) -> list[tuple[str, str]]:
+        """The result in words for each model: a sentence on its main scores, and one on how many scores differ."""
+        return [(_main_scores(self, model), _count(self, model)) for model in self.models]
+
+    @property
     def verdict(self) -> str:
-        """The result in words: the main scores of each model, and how many of all scores differ."""
-        return "\n".join(f"{_main_scores(self, model)} {_count(self, model)}" for model in self.models)
+        """The result in words, one line per model."""
+        return "\n".join(" ".join(sentences).rstrip() for sentences in self.verdicts)
 
     def to_dict(self) -> dict[str, object]:
         """Return all results as plain dicts, lists and numbers."""
@@ -219,6 +225,20 @@ class Comparison:
 
         return plot_differences(self, ax=ax, title=title)
 
+    def report(self, path: Path | str, *, title: str | None = None) -> None:
+        """Write a self-contained HTML page: the verdict, a forest plot and the table of differences.
+
+        Parameters
+        ----------
+        path
+            The file to write, which ends in .html or .htm. An existing file is replaced.
+        title
+            The title of the page.
+        """
+        from edgewise.pages.comparison_page import write_comparison_page
+
+        write_comparison_page(self, Path(path), title)
+
     def __repr__(self) -> str:
         rows = list(self.scores())
         num = sum(row.difference.excludes_zero for row in rows)
@@ -265,7 +285,7 @@ def _main_scores(comparison: Comparison, model: str) -> str:
     parts, subject = [], f"{model} has "
     for row in (row for row in rows if row.difference.excludes_zero):
         one = row.difference
-        word, than = "higher" if one.value > 0 else "lower", f" than {comparison.reference}" if subject else ""
+        word, than = "higher" if one.low > 0 else "lower", f" than {comparison.reference}" if subject else ""
         article = f"{subject}a {word} {row.name}{than}"
         parts.append(f"{article}: {one.value:+.4f} [{one.low:+.4f}, {one.high:+.4f}]")
         subject = ""
@@ -278,14 +298,23 @@ def _main_scores(comparison: Comparison, model: str) -> str:
 
 
 def _count(comparison: Comparison, model: str) -> str:
-    """Return a sentence on the number of scores that differ, and on what chance would give."""
-    rows = [row for row in comparison.scores(model) if not math.isnan(row.difference.value)]
+    """Return a sentence on the number of scores that differ, and on what chance would give.
+
+    Scores of agree and disagree do not count, because they condition on the true labels.
+    """
+    rows = [
+        row
+        for row in comparison.scores(model)
+        if row.view in VIEW_WORDS and not row.difference.is_zero and not math.isnan(row.difference.value)
+    ]
     if not rows:
         return ""
     better, worse = (sum(row.outcome == outcome for row in rows) for outcome in ("better", "worse"))
     by_chance = (1 - comparison.confidence_level) * len(rows)
     number = f"{by_chance:.0f}" if by_chance >= 1 else f"{by_chance:.1g}"
+    has_edges = comparison.evaluations[comparison.reference].edgewise.count
     return (
-        f"Of {len(rows)} scores, {better} are better and {worse} worse. Each interval holds for one score alone: if "
-        f"the models did not differ, about {number} of {len(rows)} would exclude 0 by chance."
+        f"Of {len(rows)} scores that are not equal{', without agree and disagree' if has_edges else ''}, {better} "
+        f"{'is' if better == 1 else 'are'} better and {worse} worse. Each interval holds for one score alone: if the "
+        f"models were equally good, about {number} of {len(rows)} would exclude 0 by chance."
     )

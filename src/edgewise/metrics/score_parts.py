@@ -78,11 +78,17 @@ class ScoreDetails:
     curve: ReliabilityCurve | None = None
     smooth_ece: float | None = None
     class_ece: Float[Tensor, " classes"] | None = None
+    class_labels: tuple[str, ...] | None = None  # names of the classes, if there are any
 
     @property
     def classwise_ece(self) -> float | None:
         """Mean of the calibration errors of the classes."""
         return None if self.class_ece is None else float(self.class_ece.mean())
+
+    def class_errors(self) -> dict[str, float]:
+        """Return the calibration error of each class by its name, or by its number."""
+        errors = [] if self.class_ece is None else self.class_ece.tolist()
+        return dict(zip(self.class_labels or map(str, range(len(errors))), errors, strict=True))
 
     def numbers(self) -> dict[str, float]:
         """Return the requested numbers by flat names. Without a log decomposition its parts are left out."""
@@ -92,8 +98,9 @@ class ScoreDetails:
                 flat |= {f"{prefix}{name}": float(getattr(parts, name)) for name in PARTS}
         if self.smooth_ece is not None:
             flat["smooth_ece"] = self.smooth_ece
-        if self.classwise_ece is not None:
-            flat["classwise_ece"] = self.classwise_ece
+        if self.class_ece is not None:
+            flat["classwise_ece"] = float(self.class_ece.mean())
+            flat |= {f"class_ece_{label}": error for label, error in self.class_errors().items()}
         return flat
 
     def to_dict(self) -> dict[str, object]:
@@ -111,6 +118,7 @@ class ScoreDetails:
             out["smooth_ece"] = self.smooth_ece
         if self.class_ece is not None:
             out |= {"classwise_ece": self.classwise_ece, "class_ece": self.class_ece.tolist()}
+            out |= {} if self.class_labels is None else {"class_labels": list(self.class_labels)}
         return out
 
 
@@ -127,7 +135,8 @@ def format_details(views: Mapping[str, ScoreDetails]) -> list[str]:
         lines += ["", f"smooth ece: {', '.join(smooth)}"]
     for details in views.values():
         if details.class_ece is not None:
-            of_class = ", ".join(f"{error:.4f}" for error in details.class_ece[:MAX_PRINTED_CLASSES].tolist())
+            errors = list(details.class_errors().items())[:MAX_PRINTED_CLASSES]
+            of_class = ", ".join(f"{label} {error:.4f}" for label, error in errors)
             more = ", …" if len(details.class_ece) > MAX_PRINTED_CLASSES else ""
             lines += ["", f"classwise ece: {details.classwise_ece:.4f}; by class: {of_class}{more}"]
     return lines

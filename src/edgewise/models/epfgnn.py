@@ -23,7 +23,7 @@ from edgewise.models.task import Task
 from edgewise.models.training import Epoch, Log, check_logits, copy_weights, nll_and_accuracy
 from edgewise.posterior import Posterior
 from edgewise.suggestions import suggest_keywords
-from edgewise.validation import check_option
+from edgewise.validation import check_flag, check_option
 
 SCHEDULES = ("backbone", "published")
 INFERENCES = {"sum_product": sum_product, "max_product": max_product, "mean_field": mean_field}
@@ -80,7 +80,7 @@ class FittedEPFGNN(Fitted):
         chosen = self.model.inference if inference is None else inference
         check_option("inference", chosen, tuple(INFERENCES))
         clamped = self.model.evidence if evidence is None else evidence
-        _check_evidence(clamped)
+        check_flag("evidence", clamped)
         return INFERENCES[chosen](self.mrf(clamped))
 
     def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
@@ -176,7 +176,7 @@ class EPFGNN(Model[FittedEPFGNN]):
         super().__post_init__()
         check_option("schedule", self.schedule, SCHEDULES)
         check_option("inference", self.inference, tuple(INFERENCES))
-        _check_evidence(self.evidence)
+        check_flag("evidence", self.evidence)
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedEPFGNN:
         gcn = backbone(self, self.pretrain_epochs, self.pretrain_patience)
@@ -212,11 +212,6 @@ class EPFGNN(Model[FittedEPFGNN]):
             task.train,
             task.labels[task.train],
         )
-
-
-def _check_evidence(evidence: object) -> None:
-    if not isinstance(evidence, bool):
-        raise ValueError(f"Expected evidence to be True or False, but got {evidence!r}.")
 
 
 def _val_accuracy(fitted: FittedEPFGNN, task: Task) -> float:

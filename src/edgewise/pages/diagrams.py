@@ -262,6 +262,48 @@ def _thin(curve: Curve) -> Curve:
     return Curve(curve.name, curve.x[finite], curve.y[finite], curve.color, curve.dash)
 
 
+@dataclass(frozen=True)
+class ForestRow:
+    """A value with its interval. ``kind`` is "over" or "under" for a color, or "" for gray and a hollow mark."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    kind: str = ""
+
+
+FOREST_WIDTH, FOREST_LEFT, FOREST_ROW = 300, 110, 20
+
+
+def forest_chart(rows: Sequence[ForestRow], label: str) -> Markup:
+    """Draw each value as a mark with its interval, next to a line at 0. Infinite and missing values are omitted."""
+    drawn = [row for row in rows if isfinite(row.value) and isfinite(row.low) and isfinite(row.high)]
+    low, high = min([0.0, *(row.low for row in drawn)]), max([0.0, *(row.high for row in drawn)])
+    reach, height = (high - low) or 1.0, FOREST_ROW * len(rows)
+
+    def x_at(value: float) -> float:
+        return FOREST_LEFT + (FOREST_WIDTH - FOREST_LEFT - 12) * (value - low) / reach
+
+    zero = tag("path", d=f"M{x_at(0):.1f} 2V{height + 2}", class_="frame", stroke="currentColor", stroke_opacity=0.4)
+    parts, texts = [zero], []
+    for k, row in enumerate(rows):
+        y = FOREST_ROW * (k + 0.5) + 2
+        texts.append(_text(_cut(row.name, 17), FOREST_LEFT - 8, y + 4, "end"))
+        if row in drawn:
+            color = {"over": OVER, "under": UNDER}.get(row.kind, "currentColor")
+            caption = tag("title", f"{row.name}: {row.value:+.4f}, interval {row.low:+.4f} to {row.high:+.4f}")
+            line = tag("path", d=f"M{x_at(row.low):.1f} {y:.1f}H{x_at(row.high):.1f}", stroke=color, stroke_width=2)
+            fill = color if row.kind else "none"
+            mark = tag("circle", cx=x_at(row.value), cy=y, r=4, fill=fill, stroke=color, stroke_width=1.5)
+            parts.append(tag("g", caption, line, mark, class_=f"forest-row {row.kind}".rstrip()))
+    ends = [(low, "start" if low < 0 else "middle"), (high, "end" if high > 0 else "middle")]
+    texts += [_text(f"{value:+.2g}" if value else "0", x_at(value), height + 18, anchor) for value, anchor in ends]
+    if low < 0 < high and min(x_at(0) - x_at(low), x_at(high) - x_at(0)) > 40:
+        texts.append(_text("0", x_at(0), height + 18))
+    return _picture(FOREST_WIDTH, height + 24, label, *parts, _texts(*texts))
+
+
 def histogram(counts: Sequence[int], label: str) -> Markup:
     """Draw bars of counts in bins of equal width from 0 to 1."""
     width, height, low = 180, 74, 56

@@ -68,7 +68,7 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
             if scores_of(ev, view).count and (reason := scores_of(ev, view).log_decomposition_reason)
         ],
         smooth=[(view_name(view), number(error, 4)) for view in views if (error := _smooth_ece(ev, view)) is not None],
-        class_errors=[] if ev.nodewise.class_ece is None else [number(e, 4) for e in ev.nodewise.class_ece.tolist()],
+        class_errors=[f"{label} {number(e, 4)}" for label, e in ev.nodewise.details.class_errors().items()],
         classwise=number(ev.nodewise.classwise_ece or 0.0, 4),
         diagrams=[_diagram(panel) for panel in panels if not panel.is_empty],
         has_fit=any(panel.curve is not None for panel in panels),

@@ -39,6 +39,8 @@ class Finding:
     ece_by_chance
         The mean plus two standard deviations of the measured ECE if the predictions are calibrated. With exact draws in
         ``ev.chance``, the upper end of their range.
+    is_exact
+        Whether these limits come from exact draws, which hold for few elements too.
     """
 
     view: str
@@ -49,6 +51,7 @@ class Finding:
     ece: float
     gap_by_chance: float
     ece_by_chance: float
+    is_exact: bool = False
 
     @property
     def gap(self) -> float:
@@ -60,11 +63,14 @@ class Finding:
         """The verdict. "uneven" means calibrated on average, but not in each bin."""
         if not self.count:
             return "empty"
-        if not self.independent >= MIN_SAMPLE:  # also if it is NaN
+        is_few = not self.independent >= MIN_SAMPLE  # also if it is NaN
+        if is_few and not self.is_exact:
             return "few"
         if abs(self.gap) > self.gap_by_chance:
             return "overconfident" if self.gap < 0 else "underconfident"
-        return "uneven" if self.ece > self.ece_by_chance else "calibrated"
+        if self.ece > self.ece_by_chance:
+            return "uneven"
+        return "few" if is_few else "calibrated"
 
     @property
     def is_wrong(self) -> bool:
@@ -99,7 +105,8 @@ def find(ev: Evaluation, view: str) -> Finding:
     ece_mean, ece_variance = ABS_MEAN * float(in_bin.sqrt().sum()), ABS_VARIANCE * in_sum
     gap_by_chance = Z * math.sqrt(in_sum) / total
     ece_by_chance = (ece_mean + Z * math.sqrt(ece_variance)) / total
-    if ev.chance is not None and ev.chance.has_p_values:
+    is_exact = ev.chance is not None and ev.chance.has_p_values
+    if ev.chance is not None and is_exact:
         drawn = ev.chance[view]
         fraction = drawn["frequency" if view == SAME_LABEL else "accuracy"]
         gap_by_chance = max(abs(fraction.low - predicted), abs(fraction.high - predicted))
@@ -114,6 +121,7 @@ def find(ev: Evaluation, view: str) -> Finding:
         bins.calibration_error("l1"),
         gap_by_chance,
         ece_by_chance,
+        is_exact,
     )
 
 

@@ -5,7 +5,8 @@ are not independent: training and test sets of different splits overlap. The nai
 variance s²/k of their mean. The corrected one has the variance (1/k + n_test/n_train) s² (Nadeau and Bengio 2003, for
 repeated random splits), also with k - 1 degrees of freedom of Student's t. Here a test set is seven times as large as a
 training set, so the corrected interval is ten times as wide for k = 15 and hardly narrows with more splits. It is very
-cautious: a difference that it does not show may still be real.
+cautious: a difference that it does not show may still be real. If a score is infinite, such as the NLL of a label with
+probability 0, so is the mean difference, and there is no interval.
 """
 
 import math
@@ -27,7 +28,6 @@ from edgewise.sweep.runs import Run
 
 REFERENCE = "gcn"
 DIFFERENCE_SCORES = (("edgewise", "nll"), ("edgewise", "ece"), ("nodewise", "accuracy"))
-TRAIN_FRACTION = 0.1  # of all nodes: two of three folds of 15%
 MIN_DIFFERENCES = 2
 TITLE = "Which model is better?"
 
@@ -39,20 +39,17 @@ class RunDifference:
     Attributes
     ----------
     mean
-        Mean of the differences, NaN without any.
+        Mean of the differences, NaN without any. Infinite if a score of one prediction is.
     count
-        Number k of splits and folds with finite scores of both.
-    num_folds
-        Number of splits and folds with runs of both.
+        Number k of splits and folds with runs of both.
     naive
-        Student's t interval of independent differences. NaN for fewer than two differences.
+        Student's t interval of independent differences. NaN for fewer than two differences, and if any is infinite.
     corrected
-        Interval for overlapping training sets (Nadeau and Bengio 2003).
+        Interval for overlapping training sets (Nadeau and Bengio 2003). NaN also if their size is unknown.
     """
 
     mean: float
     count: int
-    num_folds: int
     naive: Interval
     corrected: Interval
 
@@ -69,21 +66,21 @@ def compare_runs(
     """Compare a score of runs ``b`` with that of runs ``a``, paired by split and fold: b minus a.
 
     ``predictions`` are the names of the compared predictions of ``a`` and ``b``, and ``test_per_train`` is the number
-    of test nodes per training node. A split and fold counts if both have runs and all their scores are finite.
+    of test nodes per training node, NaN if it is unknown. A split and fold counts if both have runs.
     """
     of_a, of_b = (
         _mean_by_fold(runs, prediction, view, metric) for runs, prediction in zip((a, b), predictions, strict=True)
     )
     differences = [of_b[fold] - of_a[fold] for fold in sorted(of_a.keys() & of_b.keys())]
-    finite = [difference for difference in differences if math.isfinite(difference)]
-    k = len(finite)
-    if k < MIN_DIFFERENCES:
+    k = len(differences)
+    mean = sum(differences) / k if k else math.nan
+    if k < MIN_DIFFERENCES or not math.isfinite(mean):
         unknown = Interval(math.nan, math.nan)
-        return RunDifference(fmean(finite) if finite else math.nan, k, len(differences), unknown, unknown)
-    mean, t = fmean(finite), float(stdtrit(k - 1, (1 + confidence_level) / 2))
-    naive, corrected = (t * stdev(finite) * math.sqrt(factor) for factor in (1 / k, 1 / k + test_per_train))
+        return RunDifference(mean, k, unknown, unknown)
+    t = float(stdtrit(k - 1, (1 + confidence_level) / 2))
+    naive, corrected = (t * stdev(differences) * math.sqrt(factor) for factor in (1 / k, 1 / k + test_per_train))
     intervals = (Interval(mean - half_width, mean + half_width) for half_width in (naive, corrected))
-    return RunDifference(mean, k, len(differences), *intervals)
+    return RunDifference(mean, k, *intervals)
 
 
 def _mean_by_fold(runs: Sequence[Run], prediction: str, view: str, metric: str) -> dict[tuple[int, int], float]:
@@ -91,7 +88,7 @@ def _mean_by_fold(runs: Sequence[Run], prediction: str, view: str, metric: str) 
     scores = defaultdict(list)
     for run in runs:
         scores[run.key.split, run.key.fold].append(run.predictions[prediction][view][metric])
-    return {fold: fmean(values) for fold, values in scores.items()}
+    return {fold: sum(values) / len(values) for fold, values in scores.items()}
 
 
 def model_difference_table(results: Results) -> Table:
@@ -117,11 +114,9 @@ def _compared_sources(results: Results) -> dict[str, Source]:
 
 
 def _test_per_train(results: Results, dataset: str) -> float:
-    """Return the number of test nodes per training node, or 7 if the size of the graph is not stored."""
-    num_nodes = next((task.nodes for task in results.tasks if task.dataset == dataset), 0)
-    runs, reference = results.runs_of(dataset, _reference(results)), _reference(results)
-    tested = fmean(run.predictions[reference.prediction]["nodewise"].count for run in runs)
-    return tested / (TRAIN_FRACTION * num_nodes) if num_nodes else 7.0
+    """Return the mean number of test nodes per training node of the splits, NaN if it is not stored."""
+    tasks = [task for task in results.tasks if task.dataset == dataset]
+    return fmean(task.test / task.train for task in tasks) if tasks else math.nan
 
 
 def _cell(results: Results, dataset: str, source: Source, view: str, metric: str) -> Cell:
@@ -129,15 +124,16 @@ def _cell(results: Results, dataset: str, source: Source, view: str, metric: str
     runs = results.runs_of(dataset, reference), results.runs_of(dataset, source)
     predictions = reference.prediction, source.prediction
     one = compare_runs(*runs, predictions, view, metric, _test_per_train(results, dataset))
-    if not one.count:
-        return Cell(NO_VALUE, "nothing to compare")
+    if math.isnan(one.mean):
+        return Cell(NO_VALUE, "both infinite" if one.count else "nothing to compare")
+    if math.isinf(one.mean):
+        return Cell("∞" if one.mean > 0 else "−∞", "infinite in some runs", outcome=UNCLEAR, value=one.mean)
     outcome = UNCLEAR
     if one.corrected.low > 0 or one.corrected.high < 0:
         outcome = BETTER if (one.mean > 0) == (metric == "accuracy") else WORSE
     return Cell(
         f"{_number(one.mean, metric)} {_interval(one.naive, metric)}",
-        remark=f"{one.count} of {one.num_folds} folds" if one.count < one.num_folds else "",
-        subtext=f"corrected {_interval(one.corrected, metric)}",
+        subtext="" if math.isnan(one.corrected.low) else f"corrected {_interval(one.corrected, metric)}",
         outcome=outcome,
         value=one.mean,
     )
@@ -157,6 +153,17 @@ def _note(results: Results) -> str:
         f"Score minus that of {reference}, mean over splits and folds after averaging initializations; accuracy and "
         "ECE in points. In brackets the naive 95% interval of Student's t, as if splits were independent. They share "
         "nodes, so it is too narrow. Second line: the corrected interval of Nadeau and Bengio (2003), with variance "
-        "(1/k + n_test/n_train) s². A test set has seven times as many nodes as a training set, so this one is very "
-        "cautious, and a difference that it does not show may still be real."
+        f"(1/k + n_test/n_train) s².{_size_note(results)}"
+    )
+
+
+def _size_note(results: Results) -> str:
+    ratios = [ratio for dataset in results.datasets if math.isfinite(ratio := _test_per_train(results, dataset))]
+    if not ratios:
+        return " It needs the number of training nodes, which these runs do not have."
+    least, most = (f"{ratio:.1f}" for ratio in (min(ratios), max(ratios)))
+    times = least if least == most else f"{least} to {most}"
+    return (
+        f" A test set has {times} times as many nodes as a training set, so this one is very cautious, and a "
+        "difference that it does not show may still be real."
     )

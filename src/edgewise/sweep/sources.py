@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
@@ -119,8 +120,10 @@ class GraphWithSplits:
         size = dataset_statistics(self.data, [self.splits[split, 0]])
         counts = size.nodes, size.directed_edges, size.features, size.classes
         fractions = (size.homophily, size.k_edgewise, size.k_agree, size.k_disagree)
+        folds = [self.splits[key] for key in self.splits if key[0] == split]
+        sizes = (fmean(int(getattr(fold, part).sum()) for fold in folds) for part in ("train", "test"))
         return TaskRow(
-            self.dataset, split, self.fingerprint(split), *counts, *(fraction.mean for fraction in fractions)
+            self.dataset, split, self.fingerprint(split), *counts, *(fraction.mean for fraction in fractions), *sizes
         )
 
 

@@ -23,7 +23,7 @@ CREATE TABLE commands (
 CREATE TABLE tasks (
   dataset TEXT NOT NULL, split INTEGER NOT NULL, fingerprint TEXT NOT NULL,
   nodes INTEGER NOT NULL, directed_edges INTEGER NOT NULL, features INTEGER NOT NULL, classes INTEGER NOT NULL,
-  homophily REAL, k_edgewise REAL, k_agree REAL, k_disagree REAL,
+  homophily REAL, k_edgewise REAL, k_agree REAL, k_disagree REAL, train REAL, test REAL,
   PRIMARY KEY (dataset, split)
 );
 CREATE TABLE runs (
@@ -51,7 +51,10 @@ KEY_COLUMNS = "dataset, model, hyperparameters, split, fold, init"
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A graph and a split: fingerprint, sizes, and statistics of the test set."""
+    """A graph and a split: fingerprint, sizes, and statistics of the test set.
+
+    ``train`` and ``test`` are the numbers of nodes, ``train`` the mean over folds; NaN in tables of older versions.
+    """
 
     dataset: str
     split: int
@@ -64,6 +67,8 @@ class TaskRow:
     k_edgewise: float
     k_agree: float
     k_disagree: float
+    train: float = math.nan
+    test: float = math.nan
 
 
 @dataclass(frozen=True)
