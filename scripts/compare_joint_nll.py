@@ -8,6 +8,7 @@ each size. It takes about three minutes on one core.
 
 import platform
 import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 
 import torch
@@ -68,6 +69,7 @@ def gain_cell(result: ew.JointNLL, size: int) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     results = {name: compare(name) for name in DATASETS}
     versions = {"edgewise": ew.__version__, "torch": torch.__version__, "torch_geometric": torch_geometric.__version__}
     print(", ".join(f"{name} {version}" for name, version in {"Python": platform.python_version(), **versions}.items()))

@@ -6,6 +6,7 @@ Prints a table for docs/beliefs.md: means over five splits, in percent of the te
 It takes about two minutes.
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -85,4 +86,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     print(table())

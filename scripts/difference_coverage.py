@@ -6,6 +6,7 @@ Prints a table for docs/how-sure.md: the percentage of 95% intervals that contai
 of 200 graphs drawn with new labels and features. It takes about ten minutes.
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -108,4 +109,5 @@ def table(num_draws: int = 200, n_resamples: int = 300) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     print(table())

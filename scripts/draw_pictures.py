@@ -6,7 +6,7 @@ python scripts/draw_pictures.py FOLDER
 
 from __future__ import annotations
 
-import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,7 +266,9 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 
 def main() -> None:
     """Draw all figures."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURES
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=PICTURES, help="the output folder")
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     mpl.use("Agg")
     for name, draw in DRAWINGS.items():

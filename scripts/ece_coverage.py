@@ -6,6 +6,7 @@ Prints the table of docs/how-sure.md. Labels are drawn from softmax(z) and predi
 perfect model and T > 1 an overconfident one. Edges are random pairs, two per node. It takes about three minutes.
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -106,4 +107,5 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     print(table())

@@ -3,6 +3,7 @@
 python scripts/show_commands.py
 """
 
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -42,4 +43,5 @@ def _help(*command: str) -> str:
 
 
 if __name__ == "__main__":
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     PAGE.write_text(page(), encoding="utf-8")

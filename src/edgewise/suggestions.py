@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V")
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:
@@ -46,3 +47,18 @@ def suggest_keywords(callable_: F) -> F:
         return callable_(*args, **keywords)
 
     return call  # type: ignore[return-value]  # a wrapper with the same signature
+
+
+class NamedResults(dict[str, V]):
+    """A dict of results. A missing name raises a KeyError that lists the names and suggests one.
+
+    >>> NamedResults(degree=1)["degre"]
+    Traceback (most recent call last):
+    KeyError: "Expected one of degree, but got 'degre'. Did you mean 'degree'?"
+    """
+
+    def __missing__(self, name: str) -> V:
+        names = tuple(self)
+        raise KeyError(
+            f"Expected one of {', '.join(names) or 'no names'}, but got {name!r}.{did_you_mean(name, names)}"
+        )

@@ -198,9 +198,11 @@ def _check_headers(nodes: dict[str, NodeFiles]) -> None:
         reference, expected = found[0]
         if header.values.tolist() != expected.values.tolist():
             ours, theirs = (", ".join(map(str, one.values)) for one in (expected, header))
+            has_same_names = sorted(map(str, header.values)) == sorted(map(str, expected.values))
+            way_out = "Reorder the columns of one file." if has_same_names else "Rename the columns of one file."
             raise ValueError(
                 f"Expected the same classes in the same order, but the header of {expected.path} is {ours} and that of "
-                f"{header.path} is {theirs} (models {reference} and {name}). Reorder the columns of one file."
+                f"{header.path} is {theirs} (models {reference} and {name}). {way_out}"
             )
 
 

@@ -27,7 +27,7 @@ from edgewise.metrics.scores import METRICS, EventScores, Norm, ViewScores
 from edgewise.metrics.scoring_input import ScoringInput
 from edgewise.metrics.sums import Sums
 from edgewise.posterior import PairwisePosterior, Posterior, Sample, Sampling
-from edgewise.suggestions import did_you_mean
+from edgewise.suggestions import NamedResults
 from edgewise.validation import MAX_SEED
 
 CHUNK_LABELS = 1 << 25  # labels that are drawn at once: 256 MiB
@@ -92,10 +92,6 @@ class Chance:
     _p_values: Mapping[str, Mapping[str, float]] = field(repr=False)
 
     def __getitem__(self, view: str) -> Mapping[str, ChanceScore]:
-        if view not in self.scores:
-            raise KeyError(
-                f"Expected one of {', '.join(self.scores)}, but got {view!r}.{did_you_mean(view, tuple(self.scores))}"
-            )
         return self.scores[view]
 
     @property
@@ -114,9 +110,6 @@ class Chance:
         forest draws neighbors that are too independent, which makes a right posterior look wrong. Draws from a field
         have the errors of an approximate solver too, so they hide these errors.
         """
-        if metric not in self[view]:
-            names = tuple(self[view])
-            raise KeyError(f"Expected one of {', '.join(names)}, but got {metric!r}.{did_you_mean(metric, names)}")
         return self._p_values[view][metric]
 
     def to_dict(self) -> dict[str, object]:
@@ -180,8 +173,8 @@ def compare_with_chance(
     high = table.nanquantile(1 - tail, dim=0, interpolation="higher")
     columns = (column.tolist() for column in (table.nanmean(0), low, high, p_values))
     has_p_values = sampling.is_exact and sampling.keeps_marginals
-    scores: dict[str, dict[str, ChanceScore]] = {view: {} for view in observed}
-    approximate: dict[str, dict[str, float]] = {view: {} for view in observed}
+    scores = NamedResults({view: NamedResults[ChanceScore]() for view in observed})
+    approximate = NamedResults({view: NamedResults[float]() for view in observed})
     for (view, metric), mean, low_score, high_score, p in zip(names, *columns, strict=True):
         scores[view][metric] = ChanceScore(mean, low_score, high_score, p if has_p_values else None)
         approximate[view][metric] = p

@@ -37,7 +37,7 @@ from edgewise.metrics.scores import METRICS, Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, check_scoring_input
 from edgewise.metrics.sums import VIEWS
 from edgewise.posterior import Belief, as_posterior
-from edgewise.suggestions import suggest_keywords
+from edgewise.suggestions import NamedResults, suggest_keywords
 from edgewise.validation import ArrayLike, check_whole_number
 
 CLEAR_GAP = 2.0  # standard deviations of the noise of a bin
@@ -150,10 +150,14 @@ def compare(
         masks.append(inputs.mask)
     boundaries = [_boundaries(ev) for ev in evaluations.values()]
     first, *others = resample_models(elements, boundaries, masks[0], bins, n_resamples, seed)
-    differences = {
-        name: {view: _intervals(first[view], other[view], norm, confidence_level, view == EVENT) for view in other}
-        for name, other in zip(list(beliefs)[1:], others, strict=True)
-    }
+    differences = NamedResults(
+        {
+            name: NamedResults(
+                {view: _intervals(first[view], other[view], norm, confidence_level, view == EVENT) for view in other}
+            )
+            for name, other in zip(list(beliefs)[1:], others, strict=True)
+        }
+    )
     return Comparison(evaluations, differences, n_resamples, confidence_level, seed)
 
 
@@ -183,11 +187,13 @@ def _intervals(
         low[ece], high[ece] = torch.minimum(low[ece], value[ece]), torch.maximum(high[ece], value[ece])
     bounds = torch.where(value.isinf(), value, torch.stack((low, high)))
     bounds = torch.where(value.isnan(), value, bounds)
-    return {
-        metric: Difference(float(value[m]), *bounds[:, m].tolist())
-        for m, metric in enumerate(METRICS)
-        if not is_event or metric in COMPARED_EVENT_METRICS
-    }
+    return NamedResults(
+        {
+            metric: Difference(float(value[m]), *bounds[:, m].tolist())
+            for m, metric in enumerate(METRICS)
+            if not is_event or metric in COMPARED_EVENT_METRICS
+        }
+    )
 
 
 def bias_range(view: Resampled, norm: Norm) -> tuple[float, float]:
@@ -235,10 +241,12 @@ def _check_models(models: Mapping[str, Belief], normalize: bool) -> dict[str, Be
     reference = next(iter(shapes))
     for name, shape in shapes.items():
         if shape != shapes[reference]:
+            way_out = "Predict all nodes of one graph with each model, and select the scored nodes with mask=."
+            if shape[0] == shapes[reference][0]:
+                way_out = "Give both one column per class in the same order, with probability 0 for a class it lacks."
             raise ValueError(
                 f"Expected predictions of the same nodes and classes, but those of {reference!r} have shape (nodes, "
-                f"classes) = {shapes[reference]} and those of {name!r} {shape}. Predict all nodes of one graph with "
-                "each model, and select the scored nodes with mask=."
+                f"classes) = {shapes[reference]} and those of {name!r} {shape}. {way_out}"
             )
     return beliefs
 
