@@ -162,7 +162,7 @@ def sum_nodes(
             block = slice(first, min(first + EDGES_PER_BLOCK, hi))
             num = _node_terms(nodes[block], inside[block], n_bins, right, *terms)
             _sum_terms(num, *terms, 2.0**fraction_bits, low_bits, tables)
-        return tables.sum(0)
+        return np.asarray(tables[0])
 
     return _sum_slices(sum_slice, len(mask))
 
