@@ -159,12 +159,12 @@ def sum_scores(keys: Array) -> list[tuple[float, float, int]]:
 def _sum_scores(keys: Array, sums: Array) -> None:
     """Add the scores of each group. Probabilities are multiplied until the product is tiny: few logarithms."""
     for start in range(0, len(keys), KEYS_PER_SUM):
-        all_squares, one_squares, zero_product, one_product = 0.0, 0.0, 1.0, 1.0
+        zero_squares, one_squares, zero_product, one_product = 0.0, 0.0, 1.0, 1.0
         for key in keys[start : start + KEYS_PER_SUM]:
             forecast, group = np.uint64(key >> np.uint64(2)).view(np.float64), np.int64(key & np.uint64(1))
             p = 1.0 - forecast if key & np.uint64(2) else forecast
             square = (1.0 - p) * (1.0 - p)
-            all_squares, one_squares = all_squares + square, one_squares + square * group
+            zero_squares, one_squares = zero_squares + square * (1 - group), one_squares + square * group
             if p < TINY:
                 sums[group, 2] += p == 0.0
                 sums[group, 1] -= np.log(p) if p > 0.0 else 0.0
@@ -174,7 +174,7 @@ def _sum_scores(keys: Array, sums: Array) -> None:
                 sums[0, 1] -= np.log(zero_product)
                 sums[1, 1] -= np.log(one_product)
                 zero_product = one_product = 1.0
-        sums[0, 0] += all_squares - one_squares
+        sums[0, 0] += zero_squares
         sums[1, 0] += one_squares
         sums[0, 1] -= np.log(zero_product)
         sums[1, 1] -= np.log(one_product)
