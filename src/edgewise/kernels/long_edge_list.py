@@ -4,15 +4,18 @@ An undirected edge may be listed forward (low, high), backward (high, low), or i
 the edges that are listed in both directions takes up to three steps. The first is enough for most lists:
 
 1. Hash the pairs into 2^16 buckets. If the forward and the backward listings of a bucket have the same random checksum,
-   the bucket is symmetric, and its forward listings are kept. (Two different sets have the same checksum with
-   probability 2^-64.)
+   the bucket is symmetric, and its forward listings are kept.
 2. For the other buckets, set a bit in a hash table for every backward listing. A forward listing whose bit is not set
    has no partner and is resolved. Swap directions, change the hash, and repeat from step 1.
+   Few candidates are copied first, so that later rounds do not read all edges.
 3. The remaining candidates are listed in both directions, but not equally often, or are rare hash collisions. The
    caller sorts them.
 
 A list with one direction only needs none of these steps. No result depends on a hash, except for the checksums of
-step 1.
+step 1. The bucket and the checksum of a pair are different hashes of 64 bits. For hashes as good as random numbers, a
+bucket that is not symmetric has a checksum of 0 with probability 2^-64, or 2^(t-64) if every pair is listed a multiple
+of 2^t times more often in one direction than in the other. With 2^16 buckets in at most 9 rounds, the probability that
+any edge is counted wrongly is below 2^(t-44), where t = 0 unless there are parallel edges.
 """
 
 from typing import Any
@@ -30,7 +33,9 @@ Array = NDArray[Any]
 MAX_TABLE_BITS = 29  # log2 of the bits of the hash table: 64 MiB, of which 5 * 10^7 pairs fill a tenth
 MAX_SORTED = 1 << 18  # candidates that are left to the caller to sort without further rounds
 MAX_ROUNDS = 8
+MAX_COPIED_FRACTION = 1 / 8  # of the edges, for at most three more bytes per edge
 BUCKET_BITS = 16  # log2 of the number of buckets
+BUCKET_SEED, CHECKSUM_SEED = 0, 2 * MAX_ROUNDS + 1  # hash tables have seeds between them
 EDGES_PER_BLOCK = 1024
 
 
@@ -44,6 +49,8 @@ def match_directions(
     """
     start, end = edge_index[0].numpy(), edge_index[1].numpy()
     inside = mask.numpy().view(np.uint8)
+    if bool(mask.all()):
+        ends_needed = 0
     keep = np.empty(start.shape[0], dtype=np.uint8)
 
     def select(lo: int, hi: int) -> tuple[int, int]:
@@ -52,26 +59,32 @@ def match_directions(
     parts = map_slices(select, start.shape[0])
     candidates = np.empty(0, dtype=np.int64)
     if all(sum(side) > 0 for side in zip(*parts, strict=True)):
-        candidates = _drop_second_listings(start, end, keep)
+        candidates = _drop_second_listings(start, end, keep.copy(), keep, before=np.inf, round_=0)
     return torch.from_numpy(keep).view(torch.bool), torch.from_numpy(candidates)
 
 
-def _drop_second_listings(start: Array, end: Array, keep: Array) -> Array:
-    """Set ``keep`` to 0 for second listings of an edge; return the remaining candidates."""
-    candidate, before = keep.copy(), 2 * len(keep)
-    for round_ in range(MAX_ROUNDS):
-        forward, backward = _resolve_symmetric_buckets(start, end, candidate, keep)
-        if forward == 0 or backward == 0:
-            return np.empty(0, dtype=np.int64)
-        remaining = forward + backward
-        if remaining <= MAX_SORTED or remaining > 0.9 * before:  # few enough to sort, or no progress
-            break
-        before = remaining
-        # About ten bits per candidate: few collisions, and small tables fit into the cache.
-        table_bits = min(MAX_TABLE_BITS, max(16, (5 * remaining).bit_length()))
-        _clear_unmatched(start, end, candidate, 1, 2 * round_ + 1, table_bits)
-        _clear_unmatched(start, end, candidate, 0, 2 * round_ + 2, table_bits)
-    return np.flatnonzero(candidate)
+def _drop_second_listings(start: Array, end: Array, candidate: Array, keep: Array, before: float, round_: int) -> Array:
+    """Set ``keep`` to 0 for second listings among candidates; return the indices of the remaining candidates.
+
+    ``before`` is the number of candidates in the round before.
+    """
+    forward, backward = _resolve_symmetric_buckets(start, end, candidate, keep)
+    remaining = forward + backward
+    if forward == 0 or backward == 0:
+        return np.empty(0, dtype=np.int64)
+    if remaining <= MAX_SORTED or remaining > 0.9 * before or round_ == MAX_ROUNDS:  # few, or no progress
+        return np.flatnonzero(candidate)
+    # About ten bits per candidate: few collisions, and small tables fit into the cache.
+    table_bits = min(MAX_TABLE_BITS, max(16, (5 * remaining).bit_length()))
+    _clear_unmatched(start, end, candidate, 1, 2 * round_ + 1, table_bits)
+    _clear_unmatched(start, end, candidate, 0, 2 * round_ + 2, table_bits)
+    if np.count_nonzero(candidate) > MAX_COPIED_FRACTION * len(start):
+        return _drop_second_listings(start, end, candidate, keep, remaining, round_ + 1)
+    position = np.flatnonzero(candidate)
+    candidate, own_keep = candidate[position], keep[position]
+    found = _drop_second_listings(start[position], end[position], candidate, own_keep, remaining, round_ + 1)
+    keep[position] = own_keep
+    return np.asarray(position[found])
 
 
 def _resolve_symmetric_buckets(start: Array, end: Array, candidate: Array, keep: Array) -> tuple[int, int]:
@@ -132,7 +145,7 @@ def _select(start: Array, end: Array, inside: Array, ends_needed: int, keep: Arr
     forward, total = 0, 0
     for e in range(start.shape[0]):
         i, j = start[e], end[e]
-        keep[e] = (i != j) & (inside[i] + inside[j] >= ends_needed)
+        keep[e] = (i != j) & (ends_needed == 0 or inside[i] + inside[j] >= ends_needed)  # 0: the mask is not read
         forward += keep[e] & (i < j)
         total += keep[e]
     return forward, total - forward
@@ -143,9 +156,9 @@ def _bucket_checksums(start: Array, end: Array, candidate: Array, checksums: Arr
     """Sum the hashes of the forward listings of each bucket, minus those of the backward listings."""
     for e in range(start.shape[0]):
         if candidate[e]:
-            mixed = _hash(start[e], end[e], np.int64(0))
+            bucket = _hash(start[e], end[e], BUCKET_SEED) >> np.uint64(64 - BUCKET_BITS)
             # The sign is computed without a branch, because the direction of an edge is unpredictable.
-            checksums[mixed >> np.uint64(64 - BUCKET_BITS)] += np.uint64(2 * (start[e] < end[e]) - 1) * mixed
+            checksums[bucket] += np.uint64(2 * (start[e] < end[e]) - 1) * _hash(start[e], end[e], CHECKSUM_SEED)
 
 
 @compiled
@@ -153,8 +166,7 @@ def _resolve(start: Array, end: Array, candidate: Array, keep: Array, checksums:
     forward, total = 0, 0
     for e in range(start.shape[0]):
         if candidate[e]:
-            mixed = _hash(start[e], end[e], np.int64(0))
-            symmetric = checksums[mixed >> np.uint64(64 - BUCKET_BITS)] == 0
+            symmetric = checksums[_hash(start[e], end[e], BUCKET_SEED) >> np.uint64(64 - BUCKET_BITS)] == 0
             keep[e] = 1 - (symmetric & (start[e] > end[e]))
             candidate[e] = 1 - symmetric
             forward += candidate[e] & (start[e] < end[e])

@@ -144,6 +144,53 @@ def _bin_index(confidence: float, n_bins: int, right: bool) -> int:
     return min(max(index, 0), n_bins - 1)
 
 
+def sum_nodes(
+    fields: Sequence[str],
+    records: Float[Tensor, "nodes fields"],
+    mask: Bool[Tensor, " nodes"],
+    n_bins: int,
+    right: bool,
+    fraction_bits: int,
+    low_bits: int,
+) -> Int[Tensor, "rows 4"]:
+    """Sum the nodes in the mask."""
+    nodes, inside = _structured_view(records, fields), mask.numpy()
+
+    def sum_slice(lo: int, hi: int) -> Array:
+        tables, terms = np.zeros((1, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
+        for first in range(lo, hi, EDGES_PER_BLOCK):
+            block = slice(first, min(first + EDGES_PER_BLOCK, hi))
+            num = _node_terms(nodes[block], inside[block], n_bins, right, *terms)
+            _sum_terms(num, *terms, 2.0**fraction_bits, low_bits, tables)
+        return np.asarray(tables[0])
+
+    return _sum_slices(sum_slice, len(mask))
+
+
+@compiled
+def _node_terms(
+    nodes: Array,
+    inside: Array,
+    n_bins: int,
+    right: bool,
+    views: Array,
+    bins: Array,
+    correct: Array,
+    confidences: Array,
+    nlls: Array,
+    briers: Array,
+) -> int:
+    """Compute the terms of the nodes in the mask, and return their number."""
+    num = 0
+    for k in range(len(nodes)):
+        node = nodes[k]
+        views[num], bins[num] = 0, _bin_index(node.confidence, n_bins, right)
+        correct[num], confidences[num], nlls[num] = np.int64(node.code) & 1, node.confidence, node.nll
+        briers[num] = 1.0 - 2.0 * node.p_true + node.square_sum
+        num += inside[k]
+    return num
+
+
 def sum_independent_edges(
     fields: Sequence[str],
     records: Float[Tensor, "nodes fields"],
@@ -163,7 +210,7 @@ def sum_independent_edges(
     each node, or -1, whether groups are ordered, and the number of groups of edges. ``keys`` is filled with the packed
     confidences of the kept edges (see `edgewise.metrics.forecasts`).
     """
-    nodes, one = _structured_view(records, fields), 2.0**fraction_bits
+    rows, nodes, one = records.numpy(), _structured_view(records, fields), 2.0**fraction_bits
     small = [index.to(torch.int8 if num < 128 else torch.int32).numpy() for index, _, num in groupings]
     degrees = []
 
@@ -175,7 +222,7 @@ def sum_independent_edges(
         group_tables = [np.zeros((num + 1, n_bins + 2, 4), dtype=np.int64) for _, _, num in groupings]
         num_packed = 0 if keys is None else int(keep[:lo].count_nonzero())
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
-            _edge_terms(nodes, start, end, n_bins, right, *terms)
+            _edge_terms(rows, nodes, start, end, n_bins, right, *terms)
             _count_edges(start, end, terms.view, own_degree)
             if keys is not None:
                 out = keys[num_packed : num_packed + len(start)]
@@ -229,8 +276,33 @@ def _copy_kept(start: Array, end: Array, kept: Array, ends: Array) -> int:
     return num
 
 
+def _prefetch(rows: Array, i: int, c: int) -> None:
+    """Start to load the cache line of an entry. Without compilation, nothing happens."""
+
+
+@type_callable(_prefetch)  # type: ignore[untyped-decorator]
+def _type_prefetch(context: Any) -> Callable[..., Any]:
+    def typer(rows: Any, i: Any, c: Any) -> Any:
+        return types.void
+
+    return typer
+
+
+@lower_builtin(_prefetch, types.Array, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
+def _lower_prefetch(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    kind, number = signature.args[0], ir.IntType(32)
+    array = context.make_array(kind)(context, builder, args[0])
+    entry = cgutils.get_item_pointer(context, builder, kind, array, args[1:], wraparound=False)
+    signature = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
+    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
+    read, keep_in_all_caches, data = (ir.Constant(number, value) for value in (0, 3, 1))
+    builder.call(function, [builder.bitcast(entry, cgutils.voidptr_t), read, keep_in_all_caches, data])
+    return context.get_dummy_value()
+
+
 @compiled
 def _edge_terms(
+    records: Array,
     nodes: Array,
     start: Array,
     end: Array,
@@ -248,7 +320,12 @@ def _edge_terms(
     With several short loops instead of one long loop, the processor fetches many records at once, because no address
     depends on the value of another record.
     """
-    for k in range(len(start)):
+    num, last = len(start), records.shape[1] - 1
+    for k in range(num):
+        later = min(k + EDGES_PER_PREFETCH, num - 1)
+        for column in (0, last):  # a record may be in two cache lines
+            _prefetch(records, start[later], column)
+            _prefetch(records, end[later], column)
         i, j = nodes[start[k]], nodes[end[k]]
         code_i, code_j = np.int64(i.code), np.int64(j.code)
         confidence = i.confidence * j.confidence
@@ -330,30 +407,6 @@ def _pack_same_label(p_outcomes: Array, same: Array, keys: Array) -> None:
     for k in range(len(keys)):
         bits = np.float64(p_outcomes[k] if same[k] else 1.0 - p_outcomes[k]).view(np.uint64)
         keys[k] = bits << np.uint64(2) | np.uint64(not same[k]) << np.uint64(1)
-
-
-def _prefetch(rows: Array, i: int, c: int) -> None:
-    """Start to load the cache line of an entry. Without compilation, nothing happens."""
-
-
-@type_callable(_prefetch)  # type: ignore[untyped-decorator]
-def _type_prefetch(context: Any) -> Callable[..., Any]:
-    def typer(rows: Any, i: Any, c: Any) -> Any:
-        return types.void
-
-    return typer
-
-
-@lower_builtin(_prefetch, types.Array, types.Integer, types.Integer)  # type: ignore[untyped-decorator]
-def _lower_prefetch(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    kind, number = signature.args[0], ir.IntType(32)
-    array = context.make_array(kind)(context, builder, args[0])
-    entry = cgutils.get_item_pointer(context, builder, kind, array, args[1:], wraparound=False)
-    signature = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
-    function = cgutils.get_or_insert_function(builder.module, signature, "llvm.prefetch.p0")
-    read, keep_in_all_caches, data = (ir.Constant(number, value) for value in (0, 3, 1))
-    builder.call(function, [builder.bitcast(entry, cgutils.voidptr_t), read, keep_in_all_caches, data])
-    return context.get_dummy_value()
 
 
 @compiled

@@ -124,7 +124,10 @@ def width_sums(
     """
     n_bins, mask, boundaries = binning.n_bins, task.inputs.mask, bin_boundaries(binning)
     options = n_bins, binning.closed == "right", FRACTION_BITS, LOW_BITS
-    nodewise = _sum_chunks(_node_chunks(task), binning).table
+    if worth_compiling(mask):
+        nodewise = carry_tables(kernels.score_sums.sum_nodes(RECORD_COLUMNS, task.records, mask, *options), n_bins)
+    else:
+        nodewise = _sum_chunks(_node_chunks(task), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
     by_group = [nodewise.new_zeros(grouping.num_tables, n_bins + 2, 4) for grouping in groupings]
     degree = torch.zeros(2, len(mask), dtype=torch.int32, device=mask.device)  # of each node, in agree and disagree

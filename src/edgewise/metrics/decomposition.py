@@ -7,7 +7,7 @@ fraction of events. A proper score S, a mean over elements, has three parts (Dim
             = [S(f, y) - S(g, y)] - [S(r, y) - S(g, y)] + S(r, y)
 
 No number of bins has to be chosen, and no part is negative. All forecasts are needed at once, sorted: 8 bytes per
-element, and for edges 8 more while they are split by agreement.
+element.
 """
 
 import math
@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.metrics.collect import ViewElements
-from edgewise.metrics.forecasts import IsotonicFit, Keys, ScoreSums, fit_isotonic, split_groups, sum_scores
+from edgewise.metrics.forecasts import IsotonicFit, Keys, ScoreSums, fit_isotonic, sum_scores
 from edgewise.metrics.intervals import draw_weights
 from edgewise.metrics.score_parts import Decomposition, ReliabilityCurve, ScoreDetails
 
@@ -30,7 +30,10 @@ MIN_BAND_POINTS = 101
 
 
 def decompose_views(keys: Mapping[str, Keys]) -> dict[str, ScoreDetails]:
-    """Decompose the scores of each view. Keys are sorted in place, those of "edgewise" are split by their group."""
+    """Decompose the scores of each view, and for "edgewise" those of its groups, agree and disagree.
+
+    Keys are sorted in place.
+    """
     with ThreadPoolExecutor(max(1, min(torch.get_num_threads(), len(keys)))) as threads:
         parts = threads.map(_decompose_view, keys, keys.values())
     return {view: details for part in parts for view, details in part.items()}
@@ -38,15 +41,11 @@ def decompose_views(keys: Mapping[str, Keys]) -> dict[str, ScoreDetails]:
 
 def _decompose_view(view: str, keys: Keys) -> dict[str, ScoreDetails]:
     keys.sort()
-    if view != "edgewise":
-        return {view: _details(fit_isotonic(keys), sum_scores(keys))}
-    whole, (disagree, agree) = fit_isotonic(keys), split_groups(keys)
-    sums = sum_scores(agree), sum_scores(disagree)
-    return {
-        view: _details(whole, sums[0] + sums[1]),
-        "agree": _details(fit_isotonic(agree), sums[0]),
-        "disagree": _details(fit_isotonic(disagree), sums[1]),
-    }
+    views = (view, "agree", "disagree") if view == "edgewise" else (view,)
+    disagree, agree = sum_scores(keys)
+    sums = (disagree + agree, agree, disagree)[: len(views)]
+    fits = fit_isotonic(keys, ((0, 1), (1,), (0,))[: len(views)])
+    return dict(zip(views, map(_details, fits, sums), strict=True))
 
 
 def _details(fit: IsotonicFit, sums: ScoreSums) -> ScoreDetails:

@@ -146,9 +146,10 @@ def evaluate(
         discrimination and uncertainty, and those of "same label": ``ev.edgewise.decomposition``, ``log_decomposition``
         and an isotonic reliability ``curve``, with a band if there are resamples. The forecast of an edge is
         q(ŷ_i, ŷ_j), even where its confidence is a larger entry of the joint. All confidences are needed at once: 8
-        bytes per edge for the edges, 8 for "same label", and 8 while edges are split by agreement.
+        bytes per edge for the edges, and 8 for "same label".
     smooth
-        Also compute the smooth ECE of all views and of "same label", see `smooth_ece`. This needs as much memory.
+        Also compute the smooth ECE of all views and of "same label", see `smooth_ece`. This needs 8 more bytes per
+        edge, while edges are split by agreement.
     classwise
         Also compute the calibration error of the event "label c" of nodes for each class c, with the same bins, in
         ``ev.nodewise.class_ece``, and their mean, ``ev.nodewise.classwise_ece``.

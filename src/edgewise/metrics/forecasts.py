@@ -6,6 +6,7 @@ a key, these bits shifted by two, has room for two flags: 2 if the event did not
 of integers, in place, orders them all. In a tie, the elements whose event occurred come first.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,13 +41,11 @@ def pack_elements(elements: Elements, in_group: Bool[Tensor, " elements"] | None
 
 def unpack(keys: Keys) -> tuple[Float[np.ndarray, " elements"], Bool[np.ndarray, " elements"]]:
     """Return forecasts, and whether the event occurred."""
-    return (keys >> FLAG_BITS).view(np.float64), keys & MISSED == 0
+    return _forecasts(keys), keys & MISSED == 0
 
 
 def split_groups(keys: Keys) -> tuple[Keys, Keys]:
     """Return the keys of group 0 and of group 1, in the same order."""
-    if _are_many(keys):
-        return kernels.isotonic_blocks.split_groups(keys)
     in_group = keys & GROUP == GROUP
     return keys[~in_group], keys[in_group]
 
@@ -73,26 +72,34 @@ class IsotonicFit:
         return np.asarray(self.events / self.count)
 
 
-def fit_isotonic(keys: Keys) -> IsotonicFit:
-    """Fit sorted keys by pooling adjacent violators, with ties pooled."""
-    pool = kernels.isotonic_blocks.pool_violators if _are_many(keys) else _pool_violators
-    count, events = pool(keys)
-    stop = np.cumsum(count)
-    first, last = ((keys[position] >> FLAG_BITS).view(np.float64) for position in (stop - count, stop - 1))
-    return IsotonicFit(count, events, first, last)
+def fit_isotonic(keys: Keys, selections: Sequence[tuple[int, ...]] = ((0, 1),)) -> list[IsotonicFit]:
+    """Fit each selection of groups of sorted keys by pooling adjacent violators, with ties pooled."""
+    if _are_many(keys):
+        fits = kernels.isotonic_blocks.fit_isotonic(keys, selections)
+    else:
+        fits = [_pool_violators(keys[np.isin(keys & GROUP, groups)]) for groups in selections]
+    return [
+        IsotonicFit(count, events, *(_forecasts(ends) for ends in (first, last))) for count, events, first, last in fits
+    ]
 
 
-def _pool_violators(keys: Keys) -> tuple[Int[np.ndarray, " blocks"], Int[np.ndarray, " blocks"]]:
-    """Return the number of elements and of events of each block, with scipy."""
+def _forecasts(keys: Keys) -> Float[np.ndarray, " elements"]:
+    return (keys >> FLAG_BITS).view(np.float64)
+
+
+def _pool_violators(keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64], Keys, Keys]:
+    """Return the number of elements and of events of each block, and its first and last key, with scipy."""
     from scipy.optimize import isotonic_regression
 
     forecast, occurred = unpack(keys)
     if len(keys) == 0:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), keys, keys
     starts = np.flatnonzero(np.diff(forecast, prepend=-1.0))  # of ties
     count, events = np.diff(starts, append=len(keys)), np.add.reduceat(occurred, starts, dtype=np.int64)
     blocks = isotonic_regression(events / count, weights=count).blocks[:-1]
-    return np.add.reduceat(count, blocks), np.add.reduceat(events, blocks)
+    count, events = np.add.reduceat(count, blocks), np.add.reduceat(events, blocks)
+    stop = np.cumsum(count)
+    return count, events, keys[stop - count], keys[stop - 1]
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,16 @@ class ScoreSums:
         return ScoreSums(self.squares + other.squares, self.logs + other.logs, self.zeros + other.zeros)
 
 
-def sum_scores(keys: Keys) -> ScoreSums:
-    """Sum the scores of forecasts, in bounded memory."""
+def sum_scores(keys: Keys) -> tuple[ScoreSums, ScoreSums]:
+    """Sum the scores of the forecasts of group 0 and of group 1."""
     if _are_many(keys):
-        return ScoreSums(*kernels.isotonic_blocks.sum_scores(keys))
+        first, second = kernels.isotonic_blocks.sum_scores(keys)
+        return ScoreSums(*first), ScoreSums(*second)
+    zeros, ones = split_groups(keys)
+    return _sum_scores(zeros), _sum_scores(ones)
+
+
+def _sum_scores(keys: Keys) -> ScoreSums:
     forecast, occurred = unpack(keys)
     p = np.where(occurred, forecast, 1.0 - forecast)
     possible = p > 0
