@@ -283,8 +283,8 @@ class Posterior(ABC):
     def joint(self, edge_index: EdgesLike, *, clamp: bool = False) -> Float[Tensor, "*batch edges classes classes"]:
         """Return P(y_i = l, y_j = m) of each pair (i, j). For i = j it is diagonal, with the marginal of node i.
 
-        A `PairwisePosterior` has joints of its edges. With ``clamp=True`` it computes those of other pairs too, see
-        there. All other posteriors have joints of any pair, and ``clamp`` changes nothing.
+        A `PairwisePosterior` on a graph with loops has joints of its edges. With ``clamp=True`` it computes those of
+        other pairs too, see there. All other posteriors have joints of any pair.
         """
         pairs = as_edges(edge_index, self.num_nodes, self.node.device).long()
         compute = self._clamped_joints if clamp else self._compute_joints
@@ -376,9 +376,9 @@ class Posterior(ABC):
         """Return log P(y_i = label of i for all i in S) of each set S, in float64, and -inf for impossible labels.
 
         It equals the logarithm of an entry of `marginal`, without the other C^k - 1 entries, so that sets may be
-        larger. There is no limit for independent nodes, mixtures and `exact_marginals`. For a `PairwisePosterior` the
-        graph inside a set must have a small treewidth; small sets of sparse graphs usually have one. `describe_sets`
-        tells what is left out.
+        larger. There is no limit for independent nodes, mixtures, `exact_marginals`, and a `PairwisePosterior` on a
+        forest. If the graph of a `PairwisePosterior` has loops, the graph inside a set must have a small treewidth;
+        small sets of sparse graphs usually have one. `describe_sets` says what is ignored.
 
         Parameters
         ----------
@@ -403,8 +403,13 @@ class Posterior(ABC):
                 f"Expected labels from 0 to {self.num_classes - 1} in the shape of nodes, {tuple(sets.shape)}, but got "
                 f"shape {tuple(chosen.shape)}{values}. For labels y of all nodes pass y[nodes]."
             )
-        step = max(1, CHUNK_ELEMENTS // (len(sets) * self._num_numbers * max(1, math.prod(self.batch_shape))))
-        parts = zip(sets.split(step, dim=1), chosen.split(step, dim=1), strict=True)
+        return self._log_probs_in_chunks(sets, chosen)
+
+    def _log_probs_in_chunks(
+        self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]
+    ) -> Float[Tensor, "*batch sets"]:
+        step = max(1, CHUNK_ELEMENTS // (len(nodes) * self._num_numbers * max(1, math.prod(self.batch_shape))))
+        parts = zip(nodes.split(step, dim=1), labels.split(step, dim=1), strict=True)
         return torch.cat([self._log_probs(*part) for part in parts], dim=-1)
 
     @property
