@@ -13,15 +13,8 @@ from torch import Tensor
 from edgewise.conversion import EdgesLike, as_edges
 from edgewise.data.depth_first import DepthFirstForest
 from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
-from edgewise.posterior.belief import (
-    CHUNK_ELEMENTS,
-    ClampingCost,
-    Convergence,
-    Posterior,
-    Sample,
-    check_node_shape,
-    check_not_batch,
-)
+from edgewise.posterior.belief import CHUNK_ELEMENTS, Posterior, check_node_shape, check_not_batch
+from edgewise.posterior.diagnostics import ClampingCost, Convergence, Sample
 from edgewise.posterior.set_elimination import Pair, check_entries, elimination_scopes, log_partition
 from edgewise.posterior.set_links import SetLinks
 from edgewise.posterior.tree_joints import IMPOSSIBLE, tree_log_probs
