@@ -21,6 +21,7 @@ from edgewise.posterior.tree_joints import IMPOSSIBLE, tree_log_probs
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
+CHUNK_PAIRS = 1 << 26  # of nodes in sets that are described at once
 
 
 class PairwisePosterior(Posterior):
@@ -226,7 +227,9 @@ class PairwisePosterior(Posterior):
         if len(nodes) == 1 or (len(nodes) == 2 and bool((matches[0, 1].edge >= 0).all())):
             return self._joints_inside(nodes, matches)
         links = SetLinks(nodes, matches, self.certain[nodes], self.component[nodes])
-        is_direct = links.is_connected & ~links.outside_only.flatten(1).any(1)
+        is_direct = links.is_connected
+        if bool(self.certain[nodes].any()):
+            is_direct = is_direct & ~links.outside_only.flatten(1).any(1)
         if bool(is_direct.all()):
             return self._joints_inside(nodes, matches)
         links.check_known(self._in_tree[nodes], self._advice_for_sets)
@@ -296,7 +299,7 @@ class PairwisePosterior(Posterior):
 
     @property
     def _num_numbers(self) -> int:
-        return 4 * self.num_classes * (self.num_classes if self.has_marginals else 1)
+        return 4 * self.num_classes
 
     def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
         """Return log-probabilities. Nodes in trees use the paths between them, all others the edges inside the set.
@@ -307,8 +310,10 @@ class PairwisePosterior(Posterior):
         in_tree = self._in_tree[nodes]
         log_probs = torch.zeros(*self.batch_shape, nodes.shape[1], dtype=torch.float64, device=nodes.device)
         if bool(in_tree.any()):
-            parts = self._search, self._log_node, self._tree_conditionals
-            log_probs = log_probs + tree_log_probs(*parts, nodes, labels, in_tree)
+            entries = len(nodes) * self.num_classes**2 * max(1, math.prod(self.batch_shape))
+            chunks = (part.split(max(1, CHUNK_ELEMENTS // entries), dim=1) for part in (nodes, labels, in_tree))
+            tree = self._search, self._log_node, self._tree_conditionals
+            log_probs = torch.cat([tree_log_probs(*tree, *part) for part in zip(*chunks, strict=True)], dim=-1)
         if bool(in_tree.all()):
             return log_probs
         matches = self._find_edges(nodes)
@@ -364,7 +369,7 @@ class PairwisePosterior(Posterior):
             return "marginals"
         in_tree = (self._in_tree | (self.certain & self.has_marginals))[nodes].all(0)
         num_in_tree, around, apart = int(in_tree.sum()), 0, 0
-        for part in nodes[:, ~in_tree].split(max(1, CHUNK_ELEMENTS // size**2), dim=1):
+        for part in nodes[:, ~in_tree].split(max(1, CHUNK_PAIRS // size**2), dim=1):
             links = SetLinks(part, self._find_edges(part), self.certain[part], self.component[part])
             is_apart = (links.outside_only & ~self._in_tree[part].T[:, :, None]).flatten(1).any(1)
             apart += int(is_apart.sum())
@@ -376,7 +381,8 @@ class PairwisePosterior(Posterior):
         notes = [] if self.has_marginals else [self._why_not_marginals]
         if num_in_tree:
             notes.append(f"{on_trees} for {num_in_tree:,} {total}")
-        notes += ["edges inside the set only", f"{around:,} {total} have paths around them"]
+        which = " for the others" if num_in_tree else ""
+        notes += [f"edges inside the set only{which}", f"{around:,} {total} have paths around them"]
         if apart:
             notes.append(f"{apart:,} {total} have parts that only such paths connect, taken as independent")
         return "; ".join(notes)

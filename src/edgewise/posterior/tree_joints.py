@@ -70,7 +70,7 @@ def tree_log_probs(
     labels: Int[Tensor, "set sets"],
     in_tree: Bool[Tensor, "set sets"],
 ) -> Float[Tensor, "*batch sets"]:
-    """Return log P of the labels of the nodes that are ``in_tree``, in float64.
+    """Return log P of the labels of the nodes that are ``in_tree``, in float64, and 0 for a set without such nodes.
 
     Parameters
     ----------
@@ -87,6 +87,8 @@ def tree_log_probs(
     in_tree
         Which of the nodes to use (k, M). Their components are trees.
     """
+    if not bool(in_tree.any()):
+        return log_node.new_zeros(*log_node.shape[:-2], nodes.shape[1], dtype=torch.float64)
     numbers, num_nodes = forest.number[nodes], len(forest.node)
     number, parent, is_used = small_trees(forest, numbers, in_tree)
     num_sets, num_places = number.shape
