@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import edgewise as ew
 from edgewise.data.node_sets import NodeSetSampler
 from edgewise.inference.junction_tree import eliminate
-from edgewise.posterior import belief, pairwise
+from edgewise.posterior import belief, pairwise, set_elimination, tree_joints
 from edgewise.posterior.set_elimination import elimination_scopes, log_partition
 from helpers.random_fields import cycle, generator, random_graph, random_mrf_inputs, random_tree, small_mrf_inputs
 from helpers.small_posteriors import KINDS, random_probs
@@ -73,8 +73,6 @@ def test_exact_posteriors_equal_enumeration(inputs, seed):
     for posterior in (eliminate(inputs.mrf()), ew.exact_marginals(inputs.mrf())[0]):
         size = int(torch.randint(num_nodes, (), generator=g)) + 1
         nodes = torch.randperm(num_nodes, generator=g)[:size].unsqueeze(1)
-        if isinstance(posterior, ew.PairwisePosterior) and "independent" in posterior.describe_sets(nodes):
-            continue  # a forest, and a set that is not connected
         labels = torch.randint(num_classes, (size, 1), generator=g)
         p = true.joint(nodes[:, 0].tolist())[tuple(labels[:, 0].tolist())]
         assert math.exp(float(posterior.log_prob(nodes, labels))) == pytest.approx(p, abs=1e-9)
@@ -89,7 +87,7 @@ def test_large_connected_sets_of_a_tree_are_exact():
     sets = NodeSetSampler(edges, torch.ones(14, dtype=torch.bool), "neighborhood").draw(8, 30, seed=0)
     labels = random_labels(sets, 7)
     torch.testing.assert_close(forest.log_prob(sets, labels), elimination.log_prob(sets, labels), rtol=0, atol=1e-8)
-    assert forest.describe_sets(sets) == "edges inside the set, exact on a forest"
+    assert forest.describe_sets(sets) == "exact on trees"
 
 
 def test_cycles_inside_a_set_are_exact():
@@ -102,7 +100,7 @@ def test_cycles_inside_a_set_are_exact():
     labels = random_labels(nodes, 2)
     p = inputs.enumeration().joint(range(7))[tuple(labels[:, 0].tolist())]
     assert float(posterior.log_prob(nodes, labels)) == pytest.approx(math.log(p), abs=1e-4)
-    assert posterior.describe_sets(nodes) == "edges inside the set only"
+    assert "0 of 1 sets have paths around" in posterior.describe_sets(nodes)
 
 
 @settings(max_examples=30)
@@ -153,7 +151,8 @@ def test_chunks_change_nothing(kind, monkeypatch):
     labels = random_labels(nodes, 3)
     whole = posterior.log_prob(nodes, labels)
     monkeypatch.setattr(belief, "CHUNK_ELEMENTS", 40)
-    monkeypatch.setattr(pairwise, "CHUNK_ELEMENTS", 1)
+    for module in (pairwise, tree_joints):
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", 1)
     torch.testing.assert_close(posterior.log_prob(nodes, labels), whole, rtol=0, atol=1e-12)
 
 
@@ -220,7 +219,7 @@ def test_bad_labels_raise(labels):
 
 
 def test_a_set_with_too_large_a_table_raises(monkeypatch):
-    monkeypatch.setattr(pairwise, "MAX_TABLE_ENTRIES", 26)
+    monkeypatch.setattr(set_elimination, "MAX_TABLE_ENTRIES", 26)
     posterior = pairwise_posterior()
     path = torch.tensor([[1], [2], [3]])
     posterior.log_prob(path, path * 0)

@@ -158,14 +158,12 @@ def test_pairwise_posterior_without_edges():
     posterior, convergence = ew.sum_product(mrf)
     assert posterior.node.tolist() == [[0.5, 0.5]] * 3
     assert convergence.converged
-    with pytest.raises(ValueError, match=r"pair \(0, 1\) is not an edge"):
-        posterior.joint(torch.tensor([[0], [1]]))
+    assert posterior.joint(torch.tensor([[0], [1]])).tolist() == [[[0.25, 0.25], [0.25, 0.25]]]
 
 
 UNCONNECTED = {
     "no edge": (lambda p: p.joint(torch.tensor([[0, 0], [1, 3]])), r"the pair \(0, 3\) is not an edge.*Mixture"),
     "disconnected": (lambda p: p.marginal(torch.tensor([[0], [1], [3]])), r"no edges connect the nodes \[0, 1, 3\]"),
-    "isolated": (lambda p: p.marginal(torch.tensor([[0], [1], [4]])), r"no edges connect"),
 }
 
 
@@ -174,6 +172,12 @@ def test_pairwise_posterior_rejects_unconnected_sets(name):
     query, message = UNCONNECTED[name]
     with pytest.raises(ValueError, match=message):
         query(pairwise())
+
+
+def test_components_are_independent():
+    posterior = pairwise()  # node 4 has no edge
+    expected = posterior.joint(torch.tensor([[0], [1]]))[..., None] * posterior.node[4]
+    torch.testing.assert_close(posterior.marginal(torch.tensor([[0], [1], [4]])), expected)
 
 
 INVALID = {

@@ -42,9 +42,8 @@ def sample_pairwise(posterior: PairwisePosterior, number: int, rng: np.random.Ge
     if posterior.has_field:
         labels, sampling = sample_field(field_of(posterior), number, rng)
         # Only on a forest are the marginals of sum-product those of the field.
-        convergence = posterior.convergence
-        is_right = convergence is not None and convergence.converged and convergence.method != "max-product"
-        return Sample(labels, replace(sampling, keeps_marginals=sampling.method == "forest" and is_right))
+        keeps_marginals = sampling.method == "forest" and posterior.has_marginals
+        return Sample(labels, replace(sampling, keeps_marginals=keeps_marginals))
     is_free = ~posterior.certain[posterior.edge_index].any(0)
     edges = is_free.nonzero().squeeze(1)
     if forms_forest(posterior.edge_index[:, edges], posterior.num_nodes):

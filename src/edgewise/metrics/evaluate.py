@@ -128,8 +128,8 @@ def evaluate(
     node_sets
         Also score M sets of k nodes, such as wedges or triangles, given as an index (k, M) or a list of tuples. A set
         counts as often as it is listed, if all its nodes are in the mask. ``edge_choice`` "any" or "all" applies as for
-        edges. A `PairwisePosterior` has joints of sets that its edges connect. k is arbitrary for independent nodes,
-        and at most 6 for other posteriors.
+        edges. A `PairwisePosterior` with loops has joints of sets that its edges connect. k is arbitrary for
+        independent nodes, and at most 6 for other posteriors.
     groups
         Also score groups of nodes, and the edges between them: arrays (N,) by the name of the grouping, integers of at
         least 0 or text. -1 and missing text mean no group. An edge belongs to the unordered pair of its ends' groups.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -182,8 +183,8 @@ def joint_nll(
     mean of [Σ_i -log p_i(y_i) + log p(y_S)] / k: exactly 0 for independent nodes, and for the true distribution the
     total correlation of the sets per node, which is not negative in expectation.
 
-    A `PairwisePosterior` uses only the edges inside a set, as in `marginal`, and ignores paths around it. The ``note``
-    of each row says so.
+    A `PairwisePosterior` is exact for nodes in components without loops, if its solver converged. In a component with
+    loops it uses the edges inside a set and ignores paths around it. The ``note`` of each row counts such sets.
 
     Parameters
     ----------
@@ -267,11 +268,17 @@ def joint_nll(
 
 
 def _check_sizes(sizes: Iterable[int]) -> list[int]:
-    if not isinstance(sizes, Iterable) or isinstance(sizes, str):
-        raise ValueError(f"Expected sizes as a list of whole numbers, but got {sizes!r}. Pass sizes=[{sizes}].")
-    listed: list[Any] = list(sizes)
+    listed: Any = sizes.tolist() if isinstance(sizes, Tensor | np.ndarray) else sizes
+    if not isinstance(listed, Iterable) or isinstance(listed, str):
+        example = listed if isinstance(listed, int) and listed >= 1 else 3
+        raise ValueError(f"Expected sizes as a list of whole numbers, but got {listed!r}. Pass sizes=[{example}].")
+    listed = list(listed)
     for size in listed:
-        check_whole_number("sizes", size, 1, MAX_SIZE)
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or not 1 <= size <= MAX_SIZE:
+            raise ValueError(
+                f"Expected sizes of at least 1 and at most {MAX_SIZE} nodes, as whole numbers, but got {size!r} in "
+                f"sizes={shorten(repr(listed))}. Pass sizes such as [1, 2, 3]."
+            )
     if not listed or len(set(listed)) < len(listed):
         raise ValueError(f"Expected one or more different sizes, but got {listed}. Pass each size once.")
     return [int(size) for size in listed]

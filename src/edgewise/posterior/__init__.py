@@ -1,15 +1,7 @@
 """Posteriors over the labels of a graph: node marginals, and joints of edges and node sets."""
 
-from edgewise.posterior.belief import (
-    MAX_ENTRIES,
-    MAX_SET,
-    ClampingCost,
-    Convergence,
-    Posterior,
-    Sample,
-    Sampling,
-    SlowClampingWarning,
-)
+from edgewise.posterior.belief import MAX_ENTRIES, MAX_SET, Posterior
+from edgewise.posterior.diagnostics import ClampingCost, Convergence, Sample, Sampling, SlowClampingWarning
 from edgewise.posterior.independent import Belief, HasPosterior, IndependentPosterior, as_posterior
 from edgewise.posterior.mixture import MixturePosterior
 from edgewise.posterior.pairwise import PairwisePosterior

@@ -7,14 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import (
-    Convergence,
-    Posterior,
-    Sample,
-    Sampling,
-    check_node_shape,
-    check_not_batch,
-)
+from edgewise.posterior.belief import Posterior, check_node_shape, check_not_batch
+from edgewise.posterior.diagnostics import Convergence, Sample, Sampling
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor, normalize_distributions
 
 

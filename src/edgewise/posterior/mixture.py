@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.posterior.belief import Convergence, Posterior, Sample, Sampling
+from edgewise.posterior.belief import Posterior
+from edgewise.posterior.diagnostics import Convergence, Sample, Sampling
 from edgewise.posterior.independent import draw_labels
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 

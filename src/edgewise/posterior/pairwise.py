@@ -11,21 +11,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from edgewise.conversion import EdgesLike, as_edges
-from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components, forms_forest
-from edgewise.posterior.belief import (
-    CHUNK_ELEMENTS,
-    ClampingCost,
-    Convergence,
-    Posterior,
-    Sample,
-    check_node_shape,
-    check_not_batch,
-)
-from edgewise.posterior.set_elimination import Pair, elimination_scopes, log_partition
+from edgewise.data.depth_first import DepthFirstForest
+from edgewise.data.edges import EdgeLookup, EdgeMatch, check_unique_edges, connected_components
+from edgewise.posterior.belief import CHUNK_ELEMENTS, Posterior, check_node_shape, check_not_batch
+from edgewise.posterior.diagnostics import ClampingCost, Convergence, Sample
+from edgewise.posterior.set_elimination import Pair, check_entries, elimination_scopes, log_partition
+from edgewise.posterior.set_links import SetLinks
+from edgewise.posterior.tree_joints import IMPOSSIBLE, tree_log_probs
 from edgewise.validation import ArrayLike, check_distributions, dense_tensor
 
 MARGINAL_TOLERANCE = 1e-3
-MAX_TABLE_ENTRIES = 1 << 24  # of elimination inside a set: 128 MiB
+CHUNK_PAIRS = 1 << 26  # of nodes in sets that are described at once
 
 
 class PairwisePosterior(Posterior):
@@ -33,19 +29,28 @@ class PairwisePosterior(Posterior):
 
     The joint of an edge (i, j) is b_ij(l, m) ∝ exp(log b_i(l) - μ_{j→i}(l) + T(l, m) + log b_j(m) - μ_{i→j}(m)): the
     log-belief of each end without the message from the other end, plus the coupling. With one coupling for all edges
-    this takes memory (E, C) instead of (E, C, C). Joints of larger connected sets are computed in the same way. They
-    are exact on a tree. Otherwise cycles within the set are included exactly, so that the marginals of the set may
-    differ from ``node``, and paths outside the set are ignored.
+    this takes memory (E, C) instead of (E, C, C).
+
+    Joints of other sets depend on the graph without the edges of nodes whose label is certain:
+
+    - In a component without loops, the joints of edges determine the distribution of all nodes, which is
+      Π_edges b_ij Π_nodes b_i^(1 - degree). Joints of any nodes are computed from it, along the paths between them. If
+      a solver computed the posterior and converged, they are exact. The max-marginals of `max_product`, and beliefs
+      that have not converged, have no such distribution.
+    - In a component with loops, sets connected by edges have joints like those of edges. Cycles within the set are
+      included exactly, so that the marginals of the set may differ from ``node``. Paths outside the set are ignored.
+      `marginal` raises ValueError for other sets. `log_prob` takes parts without an edge between them as independent.
+    - Nodes of different components are independent.
 
     `sum_product` returns this posterior. To build one from given marginals and joints, use `from_joints`.
 
-    The joint of a pair (i, j) that is not an edge is computed by ``joint(pairs, clamp=True)``: one end is clamped to
-    each of its labels, and belief propagation on the field gives P(y_i = l) P(y_j = m | y_i = l). Rows and columns are
-    then scaled to the marginals of both nodes. This is exact on a forest, and an approximation otherwise, which can
-    depend on the end that is clamped. The field is U_i = log b_i - Σ_j μ_{j→i} with the couplings T. If a solver
-    computed the posterior, this is its field. Otherwise the posterior is a fixed point of sum-product on this field,
-    and its exact marginals on a forest. There are no gradients. `clamping_cost` estimates the time, and a
-    `SlowClampingWarning` states it before it is spent if it is above 10 seconds.
+    With loops, ``joint(pairs, clamp=True)`` approximates the joint of a pair (i, j) that is not an edge: one end is
+    clamped to each of its labels, and belief propagation on the field gives P(y_i = l) P(y_j = m | y_i = l). Rows and
+    columns are then scaled to the marginals of both nodes. The result can depend on the end that is clamped. The field
+    is U_i = log b_i - Σ_j μ_{j→i} with the couplings T. If a solver computed the posterior, this is its field.
+    Otherwise the posterior is a fixed point of sum-product on this field, and its exact marginals on a forest. There
+    are no gradients. `clamping_cost` estimates the time, and a `SlowClampingWarning` states it before it is spent if
+    it is above 10 seconds.
 
     Parameters
     ----------
@@ -116,7 +121,9 @@ class PairwisePosterior(Posterior):
     def from_joints(cls, node: ArrayLike, edge_index: EdgesLike, joints: ArrayLike) -> "PairwisePosterior":
         """Build the posterior from given marginals and edge joints.
 
-        The joint of more than two nodes is then Π_edges b_ij Π_nodes b_i^(1 - degree), normalized.
+        The joint of more than two nodes is then Π_edges b_ij Π_nodes b_i^(1 - degree), normalized. In a component
+        without loops this product over all nodes is a distribution with these joints, and joints of any nodes are its
+        marginals. In a component with loops the product is over the nodes of the set and the edges between them.
 
         Parameters
         ----------
@@ -184,22 +191,78 @@ class PairwisePosterior(Posterior):
 
     @cached_property
     def certain(self) -> Bool[Tensor, " nodes"]:
-        """Nodes with a single possible label, in any posterior of a batch."""
+        """Nodes with a single possible label, in all posteriors of a batch."""
         certain: Tensor = (self._log_node.detach() > -torch.inf).sum(-1) == 1
-        return certain.flatten(0, -2).any(0) if self.batch_shape else certain
+        return certain.flatten(0, -2).all(0) if self.batch_shape else certain
 
     @cached_property
     def component(self) -> Int[Tensor, " nodes"]:
         """Connected component of each node, in the graph without the edges of certain nodes."""
-        return connected_components(self._edge_index[:, ~self.certain[self._edge_index].any(0)], self.num_nodes)
+        return connected_components(self._edges_between_uncertain, self.num_nodes)
+
+    @property
+    def _edges_between_uncertain(self) -> Int[Tensor, "2 edges"]:
+        return self._edge_index[:, ~self.certain[self._edge_index].any(0)]
+
+    @property
+    def has_marginals(self) -> bool:
+        """Whether the joints of edges have the node marginals. Max-marginals and unconverged ones do not."""
+        return self.convergence is None or (self.convergence.converged and not self._is_max_product)
+
+    @property
+    def _is_max_product(self) -> bool:
+        return self.convergence is not None and self.convergence.method == "max-product"
+
+    @cached_property
+    def _search(self) -> DepthFirstForest:
+        return DepthFirstForest(self._edges_between_uncertain, self.num_nodes)
+
+    @cached_property
+    def _in_tree(self) -> Bool[Tensor, " nodes"]:
+        """The nodes whose joints are those of a tree: they are not certain, and their component has no cycle."""
+        return self._search.in_tree & ~self.certain if self.has_marginals else torch.zeros_like(self.certain)
 
     def _joints(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
+        matches = self._find_edges(nodes)
+        if len(nodes) == 1 or (len(nodes) == 2 and bool((matches[0, 1].edge >= 0).all())):
+            return self._joints_inside(nodes, matches)
+        links = SetLinks(nodes, matches, self.certain[nodes], self.component[nodes])
+        is_direct = links.is_connected
+        if bool(self.certain[nodes].any()):
+            is_direct = is_direct & ~links.outside_only.flatten(1).any(1)
+        if bool(is_direct.all()):
+            return self._joints_inside(nodes, matches)
+        links.check_known(self._in_tree[nodes], self._advice_for_sets)
+        inside = {pair: EdgeMatch(*(column[is_direct] for column in match)) for pair, match in matches.items()}
+        joints = torch.empty(
+            *self.batch_shape,
+            nodes.shape[1],
+            self.num_classes ** len(nodes),
+            dtype=self._messages.dtype,
+            device=nodes.device,
+        )
+        joints[..., is_direct, :] = self._joints_inside(nodes[:, is_direct], inside)
+        joints[..., ~is_direct, :] = self._joints_of_parts(nodes[:, ~is_direct])
+        return joints
+
+    @property
+    def _advice_for_sets(self) -> str:
+        limit = "On a graph with loops, a pairwise posterior"
+        if not self.has_marginals:
+            limit = f"A pairwise posterior with {self._why_not_marginals}"
+        limit += " has joints of its edges and of connected sets only."
+        if self._is_max_product:
+            return f"{limit} Use sum_product or infer."
+        return (
+            f"{limit} For other pairs use posterior.joint(pairs, clamp=True), for other sets exact_marginals, an "
+            "IndependentPosterior or a MixturePosterior."
+        )
+
+    def _joints_inside(
+        self, nodes: Int[Tensor, "set sets"], matches: dict[Pair, EdgeMatch]
+    ) -> Float[Tensor, "*batch sets entries"]:
         """Return softmax of Σ_i (b_i - messages from other nodes of the set) + Σ couplings within the set."""
         size = len(nodes)
-        matches = self._find_edges(nodes)
-        check_connected(nodes, matches)
-        if size > 2 and bool(self.certain[nodes].any()):
-            check_connected_without_certain(nodes, matches, self.certain[nodes], self.component[nodes])
         unaries, couplings = self._set_potentials(nodes, matches)
         total = torch.zeros((), dtype=torch.float64, device=nodes.device)
         for a, unary in enumerate(unaries):
@@ -209,6 +272,15 @@ class PairwisePosterior(Posterior):
             total = total + coupling.reshape(*coupling.shape[:-2], *shape)
         log_joint = total.flatten(-size)
         return _clamp_underflow(log_joint.softmax(-1).to(self._messages.dtype), log_joint)
+
+    def _joints_of_parts(self, nodes: Int[Tensor, "set sets"]) -> Float[Tensor, "*batch sets entries"]:
+        """Return joints of sets that their edges do not connect, from the log-probability of each entry."""
+        size, num_sets = nodes.shape
+        labels = torch.cartesian_prod(*[torch.arange(self.num_classes, device=nodes.device)] * size).T
+        num_entries = labels.shape[1]
+        log_joint = self._log_probs_in_chunks(nodes.repeat_interleave(num_entries, 1), labels.repeat(1, num_sets))
+        log_joint = log_joint.unflatten(-1, (num_sets, num_entries))
+        return _clamp_underflow(log_joint.exp().to(self._messages.dtype), log_joint)
 
     def _find_edges(self, nodes: Int[Tensor, "set sets"]) -> dict[Pair, EdgeMatch]:
         """Return the edges between each two places of the sets."""
@@ -230,24 +302,48 @@ class PairwisePosterior(Posterior):
         return 4 * self.num_classes
 
     def _log_probs(self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]) -> Float[Tensor, "*b sets"]:
-        """Return log-probabilities as in `_joints`. Parts of a set that its edges do not connect are independent.
+        """Return log-probabilities. Nodes in trees use the paths between them, all others the edges inside the set.
 
-        Sets with edges between the same places are computed together.
+        Of the others, parts of a set that its edges do not connect are independent. Sets with edges between the same
+        places are computed together.
         """
+        in_tree = self._in_tree[nodes]
+        log_probs = torch.zeros(*self.batch_shape, nodes.shape[1], dtype=torch.float64, device=nodes.device)
+        if bool(in_tree.any()):
+            entries = len(nodes) * self.num_classes**2 * max(1, math.prod(self.batch_shape))
+            chunks = (part.split(max(1, CHUNK_ELEMENTS // entries), dim=1) for part in (nodes, labels, in_tree))
+            tree = self._search, self._log_node, self._tree_conditionals
+            log_probs = torch.cat([tree_log_probs(*tree, *part) for part in zip(*chunks, strict=True)], dim=-1)
+        if bool(in_tree.all()):
+            return log_probs
         matches = self._find_edges(nodes)
-        no_edge = torch.zeros_like(nodes[0], dtype=torch.bool)
-        is_edge = torch.stack([no_edge, *(edge >= 0 for edge, _ in matches.values())])
-        patterns, pattern_of_set, counts = is_edge.unique(dim=1, return_inverse=True, return_counts=True)
-        log_probs = torch.empty(*self.batch_shape, nodes.shape[1], dtype=torch.float64, device=nodes.device)
+        is_edge = [(edge >= 0) & ~in_tree[a] & ~in_tree[b] for (a, b), (edge, _) in matches.items()]
+        patterns, pattern_of_set, counts = torch.stack([*in_tree, *is_edge]).unique(
+            dim=1, return_inverse=True, return_counts=True
+        )
         for pattern, sets in zip(patterns.T, pattern_of_set.argsort().split(counts.tolist()), strict=True):
-            links = [pair for pair, linked in zip(matches, pattern[1:].tolist(), strict=True) if linked]
-            scopes = elimination_scopes(len(nodes), links)
+            places = (~pattern[: len(nodes)]).nonzero().squeeze(1)
+            if not len(places):
+                continue
+            place_of = {place: k for k, place in enumerate(places.tolist())}
+            is_linked = zip(matches.items(), pattern[len(nodes) :].tolist(), strict=True)
+            links = {(place_of[a], place_of[b]): match for ((a, b), match), linked in is_linked if linked}
+            scopes = elimination_scopes(len(places), list(links))
             entries = self.num_classes ** max(map(len, scopes))
-            _check_entries(entries, nodes[:, sets])
+            check_entries(entries, nodes[:, sets])
             for part in sets.split(max(1, CHUNK_ELEMENTS // (entries * max(1, math.prod(self.batch_shape))))):
-                edges = {pair: EdgeMatch(*(column[part] for column in matches[pair])) for pair in links}
-                log_probs[..., part] = self._log_probs_of(nodes[:, part], labels[:, part], edges, scopes)
+                edges = {pair: EdgeMatch(*(column[part] for column in match)) for pair, match in links.items()}
+                rest = nodes[places][:, part], labels[places][:, part]
+                log_probs[..., part] = log_probs[..., part] + self._log_probs_of(*rest, edges, scopes)
         return log_probs
+
+    def _tree_conditionals(self, numbers: Int[Tensor, " numbers"]) -> Float[Tensor, "*b numbers c c"]:
+        """Return log P(y_v | y_parent(v)), from the belief of v without the message of its parent, and the coupling."""
+        search = self._search
+        pairs = search.node[torch.stack([search.parent[numbers], numbers])]
+        _, into_child, coupling = self._messages_and_coupling(*self._lookup.find(pairs))
+        cavity = (self._log_node[..., pairs[1], :].double() - into_child).clamp(min=IMPOSSIBLE)
+        return (cavity.unsqueeze(-2) + coupling.clamp(min=IMPOSSIBLE)).log_softmax(-1)
 
     def _log_probs_of(
         self,
@@ -268,16 +364,32 @@ class PairwisePosterior(Posterior):
         return score.clamp(max=0.0)
 
     def _describe_sets(self, nodes: Int[Tensor, "set sets"]) -> str:
-        if len(nodes) == 1:
+        size, num_sets = nodes.shape
+        if size == 1:
             return "marginals"
-        unknown = connected_outside_only(nodes, self._find_edges(nodes), self.certain[nodes], self.component[nodes])
-        number = int(unknown.sum())
-        if number:
-            parts = f"{number:,} of {nodes.shape[1]:,} sets have parts that these do not connect, taken as independent"
-            return f"edges inside the set only; {parts}"
-        between_uncertain = self._edge_index[:, ~self.certain[self._edge_index].any(0)]
-        is_forest = forms_forest(between_uncertain, self.num_nodes)
-        return "edges inside the set, exact on a forest" if is_forest else "edges inside the set only"
+        in_tree = (self._in_tree | (self.certain & self.has_marginals))[nodes].all(0)
+        num_in_tree, around, apart = int(in_tree.sum()), 0, 0
+        for part in nodes[:, ~in_tree].split(max(1, CHUNK_PAIRS // size**2), dim=1):
+            links = SetLinks(part, self._find_edges(part), self.certain[part], self.component[part])
+            is_apart = (links.outside_only & ~self._in_tree[part].T[:, :, None]).flatten(1).any(1)
+            apart += int(is_apart.sum())
+            around += int((is_apart | self._search.has_path_around(part)).sum())
+        on_trees = "tree distribution of the joints" if self.convergence is None else "exact on trees"
+        if num_in_tree == num_sets:
+            return on_trees
+        total = f"of {num_sets:,} sets"
+        notes = [] if self.has_marginals else [self._why_not_marginals]
+        if num_in_tree:
+            notes.append(f"{on_trees} for {num_in_tree:,} {total}")
+        which = " for the others" if num_in_tree else ""
+        notes += [f"edges inside the set only{which}", f"{around:,} {total} have paths around them"]
+        if apart:
+            notes.append(f"{apart:,} {total} have parts that only such paths connect, taken as independent")
+        return "; ".join(notes)
+
+    @property
+    def _why_not_marginals(self) -> str:
+        return "max-marginals" if self._is_max_product else "marginals that have not converged"
 
     def _sample(self, number: int, rng: np.random.Generator) -> Sample:
         from edgewise.inference.field_samples import sample_pairwise
@@ -368,69 +480,3 @@ def _is_below_infinity(tensor: Tensor) -> bool:
 def _check_shape(name: str, tensor: Tensor, expected: tuple[int, ...]) -> None:
     if tensor.shape != expected:
         raise ValueError(f"Expected {name} of shape {expected}, but got shape {tuple(tensor.shape)}.")
-
-
-def check_connected(nodes: Int[Tensor, "set sets"], matches: dict[Pair, EdgeMatch]) -> None:
-    """Raise ValueError for sets that edges do not connect: the dependence between their components is unknown."""
-    disconnected = ~_reachable(nodes, {pair: edge >= 0 for pair, (edge, _) in matches.items()}).flatten(1).all(1)
-    if bool(disconnected.any()):
-        s = nodes[:, int(disconnected.nonzero()[0])].tolist()
-        problem = f"the pair {tuple(s)} is not an edge" if len(nodes) == 2 else f"no edges connect the nodes {s}"
-        raise ValueError(
-            f"Expected nodes connected by edges, but {problem}. A pairwise posterior has joints of its edges and of "
-            "connected sets only. For other pairs use posterior.joint(pairs, clamp=True), for other sets an "
-            "IndependentPosterior or a MixturePosterior."
-        )
-
-
-def check_connected_without_certain(
-    nodes: Int[Tensor, "set sets"],
-    matches: dict[Pair, EdgeMatch],
-    certain: Bool[Tensor, "set sets"],
-    component: Int[Tensor, "set sets"],
-) -> None:
-    """Raise ValueError for sets connected only through a certain node whose parts depend on each other elsewhere."""
-    unknown = connected_outside_only(nodes, matches, certain, component)
-    if bool(unknown.any()):
-        s = nodes[:, int(unknown.nonzero()[0])].tolist()
-        raise ValueError(
-            f"Expected nodes connected by edges, but the nodes {s} are connected only through a node whose label is "
-            "certain, and depend on each other along other paths. Add the nodes between them to the set."
-        )
-
-
-def connected_outside_only(
-    nodes: Int[Tensor, "set sets"],
-    matches: dict[Pair, EdgeMatch],
-    certain: Bool[Tensor, "set sets"],
-    component: Int[Tensor, "set sets"],
-) -> Bool[Tensor, " sets"]:
-    """Return which sets have parts that depend on each other, but only along paths outside the set."""
-    links = {(a, b): (edge >= 0) & ~certain[a] & ~certain[b] for (a, b), (edge, _) in matches.items()}
-    fixed, components = certain.T, component.T
-    independent = fixed[:, :, None] | fixed[:, None, :] | (components[:, :, None] != components[:, None, :])
-    return ~(_reachable(nodes, links) | independent).flatten(1).all(1)
-
-
-def _check_entries(entries: int, sets: Int[Tensor, "set sets"]) -> None:
-    """Raise ValueError if elimination in sets with the same edges needs too large a table."""
-    if entries > MAX_TABLE_ENTRIES:
-        shown = sets[:, 0].tolist()
-        raise ValueError(
-            f"Expected sets whose elimination takes a table of at most {MAX_TABLE_ENTRIES} entries, but the edges "
-            f"between the nodes {str(shown[:6])[1:-1]}{', …' if len(shown) > 6 else ''} need {entries:.2g}. Pass "
-            "smaller sets, or sets with fewer edges between their nodes."
-        )
-
-
-def _reachable(
-    nodes: Int[Tensor, "set sets"], links: dict[Pair, Bool[Tensor, " sets"]]
-) -> Bool[Tensor, "sets set set"]:
-    """Return which nodes of a set are connected by links within the set (Warshall's algorithm)."""
-    size, num_sets = nodes.shape
-    reachable = torch.eye(size, dtype=torch.bool, device=nodes.device).repeat(num_sets, 1, 1)
-    for (a, b), linked in links.items():
-        reachable[:, a, b] = reachable[:, b, a] = linked
-    for through in range(size):
-        reachable |= reachable[:, :, through, None] & reachable[:, None, through, :]
-    return reachable

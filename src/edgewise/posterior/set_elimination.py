@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 Pair = tuple[int, int]  # places of two nodes in a set
+
+MAX_TABLE_ENTRIES = 1 << 24  # 128 MiB
 
 
 def elimination_scopes(size: int, links: Sequence[Pair]) -> list[tuple[int, ...]]:
@@ -60,3 +62,14 @@ def _align(table: Float[Tensor, "*shape"], places: tuple[int, ...], scope: tuple
     permuted = table.permute(*range(num_lead), *(num_lead + k for k in order))
     classes = table.shape[-1]
     return permuted.reshape(*table.shape[:num_lead], *(classes if place in places else 1 for place in scope))
+
+
+def check_entries(entries: int, sets: Int[Tensor, "set sets"]) -> None:
+    """Raise ValueError if elimination in sets with the same edges needs too large a table."""
+    if entries > MAX_TABLE_ENTRIES:
+        shown = sets[:, 0].tolist()
+        raise ValueError(
+            f"Expected sets whose elimination takes a table of at most {MAX_TABLE_ENTRIES} entries, but the edges "
+            f"between the nodes {str(shown[:6])[1:-1]}{', …' if len(shown) > 6 else ''} need {entries:.2g}. Pass "
+            "smaller sets, or sets with fewer edges between their nodes."
+        )
