@@ -22,8 +22,7 @@ from edgewise.metrics.details import DetailOptions, allocate_keys, score_details
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
 from edgewise.metrics.group_sums import group_intervals, group_sums, mass_edge_tables
 from edgewise.metrics.intervals import node_resampling_intervals
-from edgewise.metrics.node_groups import check_grouping_names
-from edgewise.metrics.node_traits import node_groups
+from edgewise.metrics.node_groups import check_grouping_names, node_groups
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief, Posterior
