@@ -363,11 +363,10 @@ def test_chance_ece_of_edges_is_the_mean_error_of_a_calibrated_model(kind, sharp
         assert by_chance[place] == pytest.approx(np.mean(values), rel=0.15), place
 
 
-@pytest.mark.parametrize("binning", ["width", "mass"])
-def test_covariances_of_edges_match_a_loop_over_pairs(binning):
+def test_covariances_of_edges_match_a_loop_over_pairs():
     probs, y, edge_index, _ = random_case(3, 30, 60)
     place = torch.arange(30) % 3
-    ev = ew.evaluate(probs, y, edge_index, groups={"place": place}, n_bins=4, binning=binning)
+    ev = ew.evaluate(probs, y, edge_index, groups={"place": place}, n_bins=4)
     confidence = probs.double().amax(1).tolist()
     limits = ev.edgewise.reliability.boundaries.tolist()
     edges = loops.scored_edges(list(zip(*edge_index.tolist(), strict=True)), [True] * 30, "all")
