@@ -131,6 +131,7 @@ def evaluate(
     groups
         Also score groups of nodes, and the edges between them: arrays (N,) by the name of the grouping, integers of at
         least 0 or text. -1 and missing text mean no group. An edge belongs to the unordered pair of its ends' groups.
+        Groups that are the true labels of the scored nodes are marked as ``conditions_on_outcome``.
     by
         Also score groups by "predicted_class", "degree" (0, 1, 2 to 3, 4 to 7, …, of all edges), "confidence" (in
         tenths) or "train_distance" (edges to the nearest training node: 0, 1, 2, more, or no path). An edge belongs to

@@ -60,7 +60,7 @@ def evaluation_html(ev: Evaluation) -> str:
     note = "Gap: observed − predicted, in points. " + (
         "Point at a bin to see its numbers; ev.report('report.html') writes a page." if diagrams else ""
     )
-    tables = [_table(header, rows), *_detail_tables(ev), *(groups_html(groups, 2) for groups in ev.groups.values())]
+    tables = [_table(header, rows), *_detail_tables(ev), *(groups_html(groups, 3) for groups in ev.groups.values())]
     return _show(tag("strong", headline(ev)), *tables, _side_by_side(diagrams), _note(note))
 
 
