@@ -27,6 +27,7 @@ from edgewise.files.inputs import (
     read_array,
     read_edge_probs,
     read_edges,
+    read_groups,
     read_labels,
     read_mask,
     read_rows,
@@ -834,3 +835,20 @@ def test_damaged_file_gives_an_array_or_a_file_error(suffix: str, tmp_path: Path
         read_or_raise_file_error(tmp_path, suffix, valid[:length])
 
     fuzz()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("region\na\nb\n", ["a", "b", ""]),  # the last cell is empty, and its line is not ended
+        ("region\na\nb\n\n", ["a", "b", ""]),
+        ("part\n1\n2\n", [1, 2, -1]),
+        ("part\n1\n2\n\n", [1, 2, -1]),
+        ("a\nb\n\n", ["a", "b", ""]),
+        ("a\nb\nb\n", ["a", "b", "b"]),
+        ("1\n2\n\n", [1, 2, -1]),
+    ],
+)
+def test_groups_with_an_empty_last_cell(tmp_path: Path, text: str, expected: list[object]) -> None:
+    (tmp_path / "region.csv").write_text(text)
+    assert read_groups(tmp_path / "region.csv", 3).tolist() == expected

@@ -1,5 +1,6 @@
 """Scores of groups of nodes and edges compared with loops, their sums, invariances, merging and input checks."""
 
+import itertools
 import json
 import math
 
@@ -8,13 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
 import edgewise as ew
-from edgewise.cli.evaluate import TRAITS as TRAITS_IN_HELP
+from edgewise.cli import evaluate as command
 from edgewise.kernels import dispatch
 from edgewise.metrics.node_groups import ON_OUTCOME, ORDERED, TRAITS
 from helpers.random_predictions import cases, random_case, symmetric_joints
 from helpers.reference import groups as reference
+from helpers.reference import loops
 
 pytestmark = pytest.mark.filterwarnings("ignore:The mask selects none")  # random masks may be empty
 
@@ -185,7 +188,7 @@ def test_module_keeps_its_sums_if_the_groups_of_a_batch_are_wrong(groups):
 
 
 def test_modules_whose_names_of_groupings_differ_in_a_sign_have_different_states():
-    names = ["a b", "a_b", "é", "è", ""]
+    names = ["a b", "a_b", "é", "è"]
     assert len({ew.GraphCalibration(groups={name: 2}).state_name for name in names}) == len(names)
     split, joined = ew.GraphCalibration(groups={"a": 1, "b": 2}), ew.GraphCalibration(groups={"a_1_b": 2})
     assert split.state_name != joined.state_name
@@ -195,8 +198,8 @@ def test_modules_whose_names_of_groupings_differ_in_a_sign_have_different_states
     ("first", "second", "fact"),
     [
         ({"by": "degree"}, {}, "degree"),
-        ({"by": "degree"}, {"groups": {"degree": [1, 2, 1]}}, "is_ordered"),
-        ({"by": "true_class"}, {"groups": {"true_class": [0, 0, 1]}}, "conditions_on_outcome"),
+        ({"by": "degree"}, {"groups": {"degree": [1, 2, 1]}}, "groups= in both"),
+        ({"by": "true_class"}, {"groups": {"true_class": [0, 0, 1]}}, "groups= in both"),
         ({"groups": {"place": [0, 1, 1]}}, {"groups": {"place": ["0", "1", "1"]}}, "Pass text in both"),
         (
             {"by": "predicted_class", "class_names": ["cat", "dog"]},
@@ -238,7 +241,8 @@ def test_class_names_of_groups_are_unique():
 
 
 def test_traits_in_the_help_of_the_command_are_those_of_evaluate():
-    assert TRAITS_IN_HELP == TRAITS
+    options = {parameter.name: parameter for parameter in get_command(command.app).params}
+    assert ", ".join(TRAITS) in options["by"].help
     assert ew.evaluate(PROBS, LABELS, PATH, by=None).groups == {}
 
 
@@ -329,6 +333,109 @@ def test_chance_ece_is_the_mean_error_of_a_calibrated_model():
     assert group.chance_ece == pytest.approx(np.mean(errors), rel=0.1)
 
 
+def random_graph(kind, num_nodes, rng):
+    """Draw a graph with hubs, or one with three edges per node, without parallel edges."""
+    weights = np.minimum((1 - rng.random(num_nodes)) ** -0.8, 150) if kind == "hubs" else np.ones(num_nodes)
+    num_edges = (4 if kind == "hubs" else 1.5) * num_nodes
+    ends = rng.choice(num_nodes, (2, int(num_edges)), p=weights / weights.sum())
+    return np.unique(np.sort(ends[:, ends[0] != ends[1]], axis=0), axis=1)
+
+
+@pytest.mark.parametrize("sharpness", [1.5, 6.0])
+@pytest.mark.parametrize("kind", ["hubs", "sparse"])
+def test_chance_ece_of_edges_is_the_mean_error_of_a_calibrated_model(kind, sharpness):
+    """Nodes are right independently, with their confidences. Edges share nodes."""
+    rng = np.random.default_rng(0)
+    edges = random_graph(kind, 3000, rng)
+    logits = sharpness * rng.normal(size=(3000, 4))
+    probs = torch.from_numpy(logits).softmax(1).numpy()
+    errors, by_chance = {}, {}
+    for _ in range(40):
+        y = (probs.cumsum(1) > rng.random((3000, 1))).argmax(1)
+        ev = ew.evaluate(probs, y, edges, by=("degree", "predicted_class"), same_label=False)
+        for name, groups in ev.groups.items():
+            for group, scores in groups.edgewise.items():
+                if not scores.is_small:
+                    errors.setdefault((name, group), []).append(scores.ece)
+                    by_chance[name, group] = scores.chance_ece
+    assert len(errors) >= 12
+    for place, values in errors.items():
+        assert by_chance[place] == pytest.approx(np.mean(values), rel=0.15), place
+
+
+def test_covariances_of_edges_match_a_loop_over_pairs():
+    probs, y, edge_index, _ = random_case(3, 30, 60)
+    place = torch.arange(30) % 3
+    ev = ew.evaluate(probs, y, edge_index, groups={"place": place}, n_bins=4)
+    confidence = probs.double().amax(1).tolist()
+    limits = ev.edgewise.reliability.boundaries.tolist()
+    edges = loops.scored_edges(list(zip(*edge_index.tolist(), strict=True)), [True] * 30, "all")
+    expected = dict.fromkeys(ev.groups["place"].edgewise, 0.0)
+
+    def group_and_bin(i, j):
+        name = " & ".join(sorted((str(int(place[i])), str(int(place[j])))))
+        return name, sum(confidence[i] * confidence[j] > limit for limit in limits[1:-1])
+
+    for a, b in itertools.permutations(edges, 2):
+        if group_and_bin(*a) == group_and_bin(*b):
+            for i, j in (a, a[::-1]):
+                for k, m in (b, b[::-1]):
+                    if i == k:
+                        expected[group_and_bin(*a)[0]] += (
+                            confidence[j] * confidence[m] * confidence[i] * (1 - confidence[i])
+                        )
+    found = {name: scores._covariance for name, scores in ev.groups["place"].edgewise.items()}
+    assert found == pytest.approx(expected, rel=0.02, abs=0.01)
+
+
+def test_given_groups_that_are_the_labels_are_marked():
+    probs, y, edge_index, mask = random_case(0, 60, 100)
+    y[~mask] = -1
+    names = [f"class {label}" for label in y.tolist()]
+    shifted = torch.where(mask, y + 5, -1)
+    for values, is_marked in (
+        (y, True),
+        (names, True),
+        (shifted, True),
+        (y // 2, False),
+        (torch.arange(60) % 3, False),
+    ):
+        ev = ew.evaluate(probs, y, edge_index, mask=mask, groups={"place": values})
+        assert ev.groups["place"].conditions_on_outcome == is_marked
+        assert ("true labels" in str(ev)) == is_marked
+        assert (ev + ev).groups["place"].conditions_on_outcome == is_marked
+    metric = ew.GraphCalibration(groups={"y": int(y.max()) + 1})
+    metric.update(probs, y, edge_index, mask, groups={"y": y})
+    assert metric.compute().groups["y"].conditions_on_outcome
+    part = ew.evaluate(PROBS, LABELS, groups={"place": [0, 0, 1]}) + ew.evaluate(
+        PROBS, LABELS, groups={"place": [1, 1, 0]}
+    )
+    assert not part.groups["place"].conditions_on_outcome  # labels in both parts, but not of one classification
+
+
+def test_unknown_grouping_is_explained():
+    groups = ew.evaluate(PROBS, LABELS, PATH, by="degree").groups
+    with pytest.raises(KeyError, match=r"degree.*degre.*Did you mean"):
+        groups["degre"]
+    with pytest.raises(KeyError, match="by="):
+        ew.evaluate(PROBS, LABELS, PATH).groups["degree"]
+
+
+@pytest.mark.parametrize("groups", [["a"], {"": 2}, {3: 2}])
+def test_bad_groups_of_the_module_are_explained(groups):
+    with pytest.raises(ValueError, match=r"groups=\{'name'"):
+        ew.GraphCalibration(groups=groups)
+
+
+def test_the_advice_for_times_and_lists_of_training_nodes_works():
+    x = np.array(["2020-01-01", "2021-05-01", "2021-06-01"], dtype="datetime64[D]")
+    groups = {"year": np.datetime_as_string(x, unit="Y")}
+    assert set(ew.evaluate(PROBS, LABELS, PATH, groups=groups).groups["year"].nodewise) == {"2020", "2021"}
+    train = np.isin(np.arange(3), [0])
+    ev = ew.evaluate(PROBS, LABELS, PATH, by=["train_distance"], train=train)
+    assert set(ev.groups["train_distance"].nodewise) == {"0", "1", "2"}
+
+
 def test_intervals_of_one_group_with_all_nodes_are_those_of_the_views():
     probs, y, edge_index, mask = random_case(0, 60, 100)
     options = {"n_resamples": 50, "groups": {"all": torch.zeros(60).long()}}
@@ -380,7 +487,12 @@ def test_groups_of_nothing():
     [
         ({"by": "degre"}, "Did you mean 'degree'"),
         ({"by": "train_distance"}, "train=split.train"),
-        ({"by": "degree", "train": [1, 0, 0]}, "omit train"),
+        ({"by": "degree", "train": [1, 0, 0]}, "by=['degree', 'train_distance']"),
+        ({"train": [1, 0, 0]}, "no by"),
+        ({"by": 3}, "by='degree'"),
+        ({"groups": {"": [0, 1, 1]}}, "groups={'name'"),
+        ({"groups": {"day": np.array(["2020-01-01"] * 3, dtype="datetime64[D]")}}, "np.datetime_as_string"),
+        ({"by": "train_distance", "train": [True]}, "np.isin(np.arange(3), nodes)"),
         ({"by": ["degree", "degree"]}, "twice"),
         ({"by": "degree", "groups": {"degree": [0, 1, 2]}}, "twice"),
         ({"by": "train_distance", "train": [1, 0]}, "train"),
@@ -401,10 +513,13 @@ def test_bad_groups_are_explained(options, fact):
     assert fact in str(error.value)
 
 
-def test_too_many_groups_and_the_way_out():
+@pytest.mark.parametrize("as_text", [False, True])
+def test_too_many_groups_and_the_way_out(as_text):
     probs, y, edge_index, _ = random_case(0, 300, 500)
-    g = np.arange(300) % 150
-    with pytest.raises(ValueError, match="at most 100 groups"):
-        ew.evaluate(probs, y, edge_index, groups={"place": g})
-    kept = np.where(np.isin(g, np.argsort(np.bincount(g))[-100:]), g, -1)
+    groups = np.arange(300) % 150
+    groups = np.array([f"group {k}" for k in groups]) if as_text else groups
+    with pytest.raises(ValueError, match=r"at most 100 groups.*np.unique\(groups"):
+        ew.evaluate(probs, y, edge_index, groups={"place": groups})
+    names, g, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    kept = np.where(np.isin(g, counts.argsort()[-100:]), names[g].astype(str), "")
     assert len(ew.evaluate(probs, y, edge_index, groups={"place": kept}).groups["place"].nodewise) == 100

@@ -60,9 +60,9 @@ def evaluations() -> dict[str, ew.Evaluation]:
 def test_tables_of_groups_have_errors_by_chance_only_with_l1(norm):
     probs, y = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]), np.array([0, 0, 1])
     (section,) = group_sections(ew.evaluate(probs, y, np.array([[0, 1], [1, 2]]), by="degree", norm=norm))
-    cells = [row["chance"] for table in section["tables"] for row in table["rows"]]
+    cells = [row["chance"] for view in section["views"] for row in view["rows"]]
     assert all((cell == "–") == (norm != "l1") for cell in cells) and len(cells) == 3
-    assert ("l1" in section["name"]) == (norm != "l1")
+    assert ("l1" in section["note"]) == (norm != "l1")
 
 
 def test_groups_are_listed_worst_first_and_those_by_labels_are_marked(evaluations):
@@ -73,7 +73,7 @@ def test_groups_are_listed_worst_first_and_those_by_labels_are_marked(evaluation
     by_degree, by_class = section.split('<h3 class="grouping">')[2:]
     names = re.findall(r'<th scope="row">([^<]*)</th>', by_degree)
     groups = ev.groups["degree"]
-    assert names == [scores.group for view in ("nodewise", "edgewise") for scores in groups.shown(view)]
+    assert names == [scores.group for view in ("nodewise", "edgewise") for scores in groups.nonempty(view)]
     assert "true labels" in by_class and "true labels" not in by_degree
     assert 'id="groups"' not in evaluation_page(evaluations["whole"])
 

@@ -19,7 +19,7 @@ def ev():
 def test_dots_are_at_the_errors_with_intervals_and_counts_the_worst_at_the_top(ev, view):
     groups = ev.groups["degree"]
     _, ax = groups.plot(view=view)
-    shown = groups.shown(view)
+    shown = groups.nonempty(view)
     dots = [line for line in ax.lines if line.get_marker() == "o"]
     assert [float(dot.get_xdata()[0]) for dot in dots] == [scores.ece for scores in shown]
     assert [int(dot.get_ydata()[0]) for dot in dots] == list(range(len(shown)))

@@ -53,7 +53,12 @@ Examples:
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
     --by degree train_distance --train train.npy --groups region.csv
 """
-TRAITS = ("predicted_class", "degree", "confidence", "train_distance", "true_class", "homophily")
+
+
+def _traits() -> tuple[str, ...]:
+    from edgewise.metrics.node_groups import TRAITS
+
+    return TRAITS
 
 
 app = new_command()
@@ -101,8 +106,9 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Also score groups by {', '.join(TRAITS)}. The last two depend on the true labels.",
-            autocompletion=complete_from(lambda: TRAITS),
+            help="Also score groups by predicted_class, degree, confidence, train_distance, true_class, homophily. "
+            "The last two depend on the true labels.",
+            autocompletion=complete_from(_traits),
         ),
     ] = None,
     groups: Annotated[

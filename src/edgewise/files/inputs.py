@@ -113,10 +113,18 @@ def read_mask(path: Path, ids: NameFile | None = None) -> Bool[np.ndarray, " nod
 
 
 def read_groups(path: Path, num_nodes: int) -> Array:
-    """Read the group of each node: integers or text. An empty cell and -1 mean no group. An extra line is a header."""
+    """Read the group of each node: integers or text. An empty cell and -1 mean no group. An extra line is a header.
+
+    If the last cell is empty and its line is not ended, a file with a header has as many lines as there are nodes. Then
+    the first line is a header if it is the name of the file, or the only cell that is no integer.
+    """
     cells = _as_column(read_cells(path), path, "one group per node")
     if is_text_file(path) and len(cells) == num_nodes + 1:
         cells = cells[1:]
+    elif is_text_file(path) and is_text(cells) and len(cells) == num_nodes > 1:
+        is_name = cells[0].lower() == path.stem.lower() and cells[0] not in cells[1:]
+        if is_name or (not is_integer(cells[0] or "0") and all(is_integer(cell or "0") for cell in cells[1:])):
+            cells = np.append(cells[1:], "")
     if is_text(cells) and all(is_integer(cell) or not cell for cell in cells):
         return np.array([int(cell) if cell else -1 for cell in cells], dtype=np.int64)
     return cells

@@ -11,12 +11,12 @@ import lazy_loader  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from edgewise.kernels import distribution_rows as distribution_rows
+    from edgewise.kernels import group_loops as group_loops
     from edgewise.kernels import isotonic_blocks as isotonic_blocks
     from edgewise.kernels import long_edge_list as long_edge_list
-    from edgewise.kernels import node_trait_loops as node_trait_loops
     from edgewise.kernels import score_sums as score_sums
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
-    submodules=["distribution_rows", "isotonic_blocks", "long_edge_list", "node_trait_loops", "score_sums"],
+    submodules=["distribution_rows", "group_loops", "isotonic_blocks", "long_edge_list", "score_sums"],
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ from edgewise.metrics.elements import (
     recompute_small_outcomes,
 )
 from edgewise.metrics.forecasts import Keys, pack_elements
-from edgewise.metrics.node_groups import NodeGroups
 from edgewise.metrics.scoring_input import Binning, ScoringInput
 from edgewise.metrics.sums import (
     FRACTION_BITS,
@@ -44,6 +43,9 @@ from edgewise.metrics.sums import (
     sum_groups,
     sum_in_groups,
 )
+
+if TYPE_CHECKING:
+    from edgewise.metrics.node_groups import NodeGroups
 
 Progress = Callable[[int, int], None]  # (processed edges, all edges)
 
@@ -91,7 +93,7 @@ def collect_sums(
     node_sets: Int[Tensor, "set sets"] | None,
     progress: Progress | None = None,
     views: Mapping[str, ViewElements] | None = None,
-    groupings: Sequence[NodeGroups] = (),
+    groupings: Sequence["NodeGroups"] = (),
     keys: Mapping[str, Keys] | None = None,
 ) -> tuple[dict[str, Sums], list[Int[Tensor, "tables rows 4"]]]:
     """Compute the sums of all views, of the event and of the node sets if they are scored, and of groups of edges.
@@ -114,7 +116,7 @@ def collect_sums(
 def width_sums(
     task: ScoringTask,
     binning: Binning,
-    groupings: Sequence[NodeGroups] = (),
+    groupings: Sequence["NodeGroups"] = (),
     progress: Progress | None = None,
     keys: Keys | None = None,
 ) -> tuple[dict[str, Sums], list[Int[Tensor, "tables rows 4"]]]:

@@ -22,8 +22,7 @@ from edgewise.metrics.details import DetailOptions, allocate_keys, score_details
 from edgewise.metrics.evaluation import Evaluation, EvaluationSettings, Intervals, Scored
 from edgewise.metrics.group_sums import group_intervals, group_sums, mass_edge_tables
 from edgewise.metrics.intervals import node_resampling_intervals
-from edgewise.metrics.node_groups import check_grouping_names
-from edgewise.metrics.node_traits import node_groups
+from edgewise.metrics.node_groups import check_grouping_names, node_groups
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, Kind, ScoringInput, check_scoring_input
 from edgewise.posterior import Belief, Posterior
@@ -133,6 +132,7 @@ def evaluate(
     groups
         Also score groups of nodes, and the edges between them: arrays (N,) by the name of the grouping, integers of at
         least 0 or text. -1 and missing text mean no group. An edge belongs to the unordered pair of its ends' groups.
+        Groups that are the true labels of the scored nodes are marked as ``conditions_on_outcome``.
     by
         Also score groups by "predicted_class", "degree" (0, 1, 2 to 3, 4 to 7, …, of all edges), "confidence" (in
         tenths) or "train_distance" (edges to the nearest training node: 0, 1, 2, more, or no path). An edge belongs to

@@ -10,7 +10,7 @@ import torch
 from edgewise.data.edges import EdgeChoice
 from edgewise.files.tables import data_frame
 from edgewise.metrics.chance import Chance
-from edgewise.metrics.groups import Groups, GroupSums, summary_line
+from edgewise.metrics.groups import Groupings, Groups, GroupSums, summary_line
 from edgewise.metrics.score_parts import ScoreDetails, format_details
 from edgewise.metrics.scores import EVENT_METRICS, METRICS, EventScores, Norm, Scores, ViewScores
 from edgewise.metrics.scoring_input import Binning
@@ -168,8 +168,7 @@ class Evaluation:
         self.same_label = None if event is None else EventScores(*event, norm, details.get("same_label"))
         self.node_sets = None if sets is None else ViewScores(*sets, norm)
         self._group_sums = {sums.name: sums for sums in group_sums}
-        factor = self.edgewise.count / (self.independent_edges or 1.0)  # mean degree of the ends of edges
-        self.groups = {name: Groups(sums, norm, factor) for name, sums in self._group_sums.items()}
+        self.groups = Groupings({name: Groups(sums, norm) for name, sums in self._group_sums.items()})
 
     @property
     def options(self) -> dict[str, object]:

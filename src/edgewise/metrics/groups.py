@@ -3,14 +3,16 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.files.tables import data_frame
+from edgewise.metrics.node_groups import GroupKey
 from edgewise.metrics.scores import METRICS, Norm, ViewScores
 from edgewise.metrics.sums import carry_tables
+from edgewise.suggestions import did_you_mean
 from edgewise.validation import check_option
 
 if TYPE_CHECKING:
@@ -22,23 +24,24 @@ if TYPE_CHECKING:
 
 MIN_GROUP_COUNT = 30  # nodes or edges of a group; smaller groups come last
 
-GroupKey = int | str
 GroupView = Literal["nodewise", "edgewise"]
 GROUP_VIEWS: tuple[GroupView, ...] = get_args(GroupView)
-ORDER_NOTE = "sorted by the l1 error"
-ON_OUTCOME_NOTE = "conditions on the true labels, so even a calibrated model has errors"
+TINY = 1e-300
+COVARIANCE_BITS = 26  # fractional bits of the covariance of edges in the last row of a table
 
 
 class GroupSums(NamedTuple):
-    """Exact sums of each group of one grouping (see `edgewise.metrics.sums`), which can be added.
+    """Exact sums of each group of one grouping (see `edgewise.metrics.group_sums`), which can be added.
 
-    ``tables[view]`` are by the key of a group. A group of edges has the key of its smaller end if groups are ordered,
-    else the pair of the keys of its ends.
+    ``is_given`` means that the caller passed the groups, ``depends_on_outcome`` that they are computed from the true
+    labels. ``tables[view]`` are by the key of a group. A group of edges has the key of its smaller end if groups are
+    ordered, else the pair of the keys of its ends.
     """
 
     name: str
     is_ordered: bool
-    conditions_on_outcome: bool
+    is_given: bool
+    depends_on_outcome: bool
     labels: Mapping[GroupKey, str]
     tables: Mapping[GroupView, Mapping[Any, Int[Tensor, "rows 4"]]]
     boundaries: Mapping[GroupView, Float[Tensor, " limits"]]
@@ -52,14 +55,24 @@ class GroupSums(NamedTuple):
         tables = {view: _add_tables(self.tables[view], other.tables[view]) for view in GROUP_VIEWS}
         return self._replace(labels=ordered, tables=tables, intervals={})
 
+    @property
+    def conditions_on_outcome(self) -> bool:
+        """Whether groups are computed from the true labels, or given groups of the scored nodes are the true labels.
+
+        Given groups are the labels if all labels of a group are equal, Σ y² · n = (Σ y)², and each group has another
+        one. A single group conditions on nothing.
+        """
+        sums = [(int(table[:-2, 0].sum()), *table[-1, 1:3].tolist()) for table in self.tables["nodewise"].values()]
+        labels = [label_sum // num for num, label_sum, square_sum in sums if num and square_sum * num == label_sum**2]
+        are_labels = 1 < len(labels) == len(set(labels)) == sum(num > 0 for num, *_ in sums)
+        return self.depends_on_outcome or (self.is_given and are_labels)
+
     def _check_same_grouping(self, other: "GroupSums") -> None:
-        for flag in ("is_ordered", "conditions_on_outcome"):
-            ours, theirs = getattr(self, flag), getattr(other, flag)
-            if ours != theirs:
-                raise ValueError(
-                    f"Expected groupings {self.name!r} of one kind, but got {flag}={ours} and {flag}={theirs}. Pass "
-                    f"by={self.name!r} in both evaluations, or groups= in both."
-                )
+        if self.is_given != other.is_given:
+            raise ValueError(
+                f"Expected groupings {self.name!r} of one kind, but one evaluation has by={self.name!r} and the other "
+                f"groups={{{self.name!r}: …}}. Pass by={self.name!r} in both, or groups= in both."
+            )
         kinds = {type(key) for key in (*self.labels, *other.labels)}
         if len(kinds) > 1:
             raise ValueError(
@@ -99,13 +112,13 @@ class GroupScores(ViewScores):
         table: Int[Tensor, "rows 4"],
         boundaries: Float[Tensor, " limits"],
         norm: Norm = "l1",
-        variance_factor: float = 1.0,
         intervals: Mapping[str, "Interval"] | None = None,
+        covariance: float = 0.0,
     ):
         super().__init__(table, boundaries, norm)
         self.group = group
         self.intervals: Mapping[str, Interval] = intervals or {}
-        self._variance_factor = variance_factor
+        self._covariance = covariance
 
     @property
     def confidence(self) -> float:
@@ -121,16 +134,19 @@ class GroupScores(ViewScores):
     def chance_ece(self) -> float:
         """Mean ECE (l1) of a calibrated model with these confidences and as few elements, approximately.
 
-        The gap of bin k has variance n_k c_k (1 - c_k) f_k, where c_k is its mean confidence. For nodes f_k = 1. Edges
-        share nodes, and f_k = 1 + (f - 1) n_k / n, where f is the mean degree of the ends of all scored edges.
+        If nodes are right independently, the gap of bin k is approximately normal. For nodes it has the variance
+        n_k c_k (1 - c_k), where c_k is the mean confidence. Edges share nodes, and then it has the variance
+        n_k c_k (1 - c_k) (1 + φ n_k), because the number of pairs of edges that share a node grows with n_k. φ is the
+        same for all bins. It is chosen such that the covariances c_j c_k c_i (1 - c_i) of all pairs (i, j) and (i, k)
+        in the same bin have the right sum.
         """
         if not self.count:
             return math.nan
         bins = self.reliability
         count, confidence = bins.count[bins.filled].double(), bins.confidence[bins.filled].clamp(0, 1)
-        factor = 1 + (self._variance_factor - 1) * count / self.count
-        deviation = (count * confidence * (1 - confidence) * factor).sqrt()
-        return math.sqrt(2 / math.pi) * float(deviation.sum()) / self.count
+        variance = count * confidence * (1 - confidence)
+        phi = self._covariance / max(float((variance * count).sum()), TINY)
+        return math.sqrt(2 / math.pi) * float((variance * (1 + phi * count)).sqrt().sum()) / self.count
 
     @property
     def excess_ece(self) -> float:
@@ -151,6 +167,17 @@ class GroupScores(ViewScores):
         extra = {name: getattr(self, name) for name in ("confidence", "gap", "chance_ece", "excess_ece")}
         intervals = {metric: [interval.low, interval.high] for metric, interval in self.intervals.items()}
         return {"group": self.group, **super().to_dict(), **extra, "intervals": intervals}
+
+
+class Groupings(dict[str, "Groups"]):
+    """Groups by the name of the grouping. An unknown name is explained."""
+
+    def __missing__(self, name: object) -> NoReturn:
+        if not self:
+            raise KeyError(
+                f"Expected a grouping, but none was scored, and got {name!r}. Pass by= or groups= to evaluate."
+            )
+        raise KeyError(f"Expected one of {', '.join(self)}, but got {name!r}.{did_you_mean(name, self)}")
 
 
 class Groups:
@@ -174,7 +201,8 @@ class Groups:
     norm
         Norm of ``ece``. ``chance_ece`` and the order are by the l1 error in any case.
     conditions_on_outcome
-        Whether groups depend on the true labels. As in agree and disagree, even a calibrated model has errors there.
+        Whether groups depend on the true labels: by true class or homophily, or given groups that are the labels of
+        the scored nodes. As in agree and disagree, even a calibrated model has errors there.
 
     Examples
     --------
@@ -187,7 +215,7 @@ class Groups:
     (2, ['left & right', 'left & left'])
     """
 
-    def __init__(self, sums: GroupSums, norm: Norm = "l1", variance_factor: float = 1.0):
+    def __init__(self, sums: GroupSums, norm: Norm = "l1"):
         self.name, self.is_ordered, self.conditions_on_outcome = sums.name, sums.is_ordered, sums.conditions_on_outcome
         self.norm: Norm = norm
         self.nodewise, self.edgewise = (
@@ -198,13 +226,13 @@ class Groups:
                         table.cpu(),
                         sums.boundaries[view].cpu(),
                         norm,
-                        factor,
                         sums.intervals.get((view, key)),
+                        int(table[-1, 2]) / 2**COVARIANCE_BITS if view == "edgewise" else 0.0,
                     )
                     for key, table in _in_order(sums.tables[view], sums.labels)
                 ]
             )
-            for view, factor in zip(GROUP_VIEWS, (1.0, variance_factor), strict=True)
+            for view in GROUP_VIEWS
         )
 
     def worst(self, view: GroupView = "nodewise") -> GroupScores | None:
@@ -212,9 +240,9 @@ class Groups:
 
         If all groups are small (``is_small``), it is one of them, and is printed with "few".
         """
-        return next(iter(self.shown(view)), None)
+        return next(iter(self.nonempty(view)), None)
 
-    def shown(self, view: GroupView) -> list[GroupScores]:
+    def nonempty(self, view: GroupView) -> list[GroupScores]:
         """Return the groups of a view that have elements, the worst first."""
         check_option("view", view, GROUP_VIEWS)
         groups: dict[str, GroupScores] = getattr(self, view)
@@ -223,8 +251,9 @@ class Groups:
     @property
     def note(self) -> str:
         """What to know about the groups: their order if ``ece`` is not l1, whether they depend on the true labels."""
-        order = "" if self.norm == "l1" else ORDER_NOTE
-        return "; ".join(filter(None, (order, ON_OUTCOME_NOTE if self.conditions_on_outcome else "")))
+        order = "" if self.norm == "l1" else "sorted by the l1 error"
+        outcome = "conditions on the true labels, so even a calibrated model has errors"
+        return "; ".join(filter(None, (order, outcome if self.conditions_on_outcome else "")))
 
     def to_dict(self) -> dict[str, object]:
         """Return the scores of all groups, the worst first, as plain numbers and lists."""
@@ -297,9 +326,7 @@ def summary_line(groups: Groups) -> str:
         if scores := groups.worst(view):  # type: ignore[arg-type]
             few = ", few" if scores.is_small else ""
             parts.append(f"worst {elements} {scores.group} ({scores.count:,}{few}): ece {scores.ece:.4f}")
-    notes = ["conditions on the true labels"] if groups.conditions_on_outcome else []
-    notes += [] if groups.norm == "l1" else [ORDER_NOTE]
-    note = f" ({', '.join(notes)})" if notes else ""
+    note = f" ({groups.note})" if groups.note else ""
     return f"by {groups.name}{note}: {'; '.join(parts) or 'no groups'}"
 
 
@@ -309,7 +336,7 @@ def _table_lines(groups: Groups) -> list[str]:
     width = max(8, *(len(name) for view in GROUP_VIEWS for name in getattr(groups, view)), 0)
     for view in GROUP_VIEWS:
         lines.append(f"{view:{width}}" + "".join(f"{name:>12}" for name in columns))
-        for scores in groups.shown(view):
+        for scores in groups.nonempty(view):
             numbers = [scores.accuracy, scores.confidence, scores.gap, scores.ece]
             numbers += [scores.chance_ece] if groups.norm == "l1" else []
             small = "  few" if scores.is_small else ""

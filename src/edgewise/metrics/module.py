@@ -19,7 +19,7 @@ from edgewise.metrics.group_sums import (
     stack_group_tables,
     unstack_group_tables,
 )
-from edgewise.metrics.node_groups import MAX_PAIRED_GROUPS
+from edgewise.metrics.node_groups import MAX_PAIRED_GROUPS, check_names_of_groupings
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed, check_scoring_input
 from edgewise.metrics.sums import VIEWS, Sums, bin_boundaries, carry_tables
@@ -120,7 +120,13 @@ class GraphCalibration(Metric):
         # The state's name holds all options that affect the sums, so that torchmetrics neither shares the state of two
         # modules in a collection nor merges or loads sums with other options.
         event = "_same_label" if same_label else ""
+        if groups is not None and not isinstance(groups, Mapping):
+            raise ValueError(
+                "Expected groups as a dict of names and numbers of groups, because batches are added, but got "
+                f"{type(groups).__name__}. Pass groups={{'name': number of groups}}, and the arrays to update."
+            )
         self.group_counts = dict(groups or {})
+        check_names_of_groupings(self.group_counts)
         for name, num in self.group_counts.items():
             check_whole_number(f"groups[{name!r}]", num, 1, MAX_PAIRED_GROUPS)
             event += f"_{name.encode().hex()}_{num}"  # the name as an identifier

@@ -1,22 +1,33 @@
-"""Groups of nodes: their numbers, given groups, and input checks."""
+"""Groups of nodes: given groups, and groups by class, degree, confidence, distance from training nodes, homophily."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from edgewise.conversion import as_labels
-from edgewise.metrics.groups import GroupKey
+from edgewise import kernels
+from edgewise.conversion import as_labels, as_mask, check_names
+from edgewise.data.edges import connected_components, scored_edges
+from edgewise.kernels.dispatch import worth_compiling
+from edgewise.metrics.collect import ScoringTask, slices
+from edgewise.metrics.elements import CHUNK_ELEMENTS, CONFIDENCE
+from edgewise.metrics.scoring_input import Binning, Closed
+from edgewise.metrics.sums import bin_boundaries, bin_index
 from edgewise.suggestions import did_you_mean
 from edgewise.validation import ArrayLike, as_numpy, as_tensor, check_integers
 
 MAX_PAIRED_GROUPS = 100  # which have 5,050 pairs, with a table of sums each
 MAX_TABLE_ROWS = 5_000_000  # of all tables of one grouping: 160 MB
 MAX_EXACT_FLOAT = 2**53  # larger integers are rounded
+
+GroupKey = int | str
+NUM_CONFIDENCE_GROUPS = 10
+NUM_HOMOPHILY_GROUPS = 5
+FAR, UNREACHABLE = 3, 4  # groups of train_distance: 3 and more edges, and no path
 
 ORDERED = ("degree", "confidence", "train_distance", "homophily")
 ON_OUTCOME = ("true_class", "homophily")  # groups that depend on the true labels
@@ -30,6 +41,7 @@ class NodeGroups(NamedTuple):
     group: Int[Tensor, " nodes"]
     labels: Mapping[GroupKey, str]
     is_ordered: bool = False
+    is_given: bool = True
     conditions_on_outcome: bool = False
 
     @property
@@ -54,8 +66,7 @@ class NodeGroups(NamedTuple):
         It is the smaller of the groups of the ends if groups are ordered, else the number h (h + 1) / 2 + l of the
         pair of groups l <= h.
         """
-        of_ends = self.group[ends]
-        low, high = of_ends.amin(0), of_ends.amax(0)
+        low, high = self.group[ends].aminmax(dim=0)
         return low if self.is_ordered else torch.where(low < 0, -1, high * (high + 1) // 2 + low)
 
 
@@ -63,10 +74,16 @@ def check_grouping_names(
     groups: Mapping[str, ArrayLike] | None, by: str | Sequence[str] | None, train: object
 ) -> list[str]:
     """Check the names of groupings, and return the traits of ``by`` as a list. None means no traits."""
-    if groups is not None and not (isinstance(groups, Mapping) and all(isinstance(name, str) for name in groups)):
+    if groups is not None and not isinstance(groups, Mapping):
         raise ValueError(
             "Expected groups as a dict of names and arrays, one integer or text per node, but got "
             f"{type(groups).__name__}. Pass groups={{'name': array}}."
+        )
+    check_names_of_groupings(groups or {})
+    if by is not None and not isinstance(by, str | list | tuple | set | frozenset):
+        raise ValueError(
+            f"Expected by as one of {', '.join(TRAITS)}, or a list of them, but got {type(by).__name__} {by!r}. Pass "
+            "by='degree', or for groups of your own groups={'name': array}."
         )
     traits = [by] if isinstance(by, str) else list(by or ())
     for trait in traits:
@@ -83,8 +100,45 @@ def check_grouping_names(
             "(--train FILE on the command line)."
         )
     if train is not None and "train_distance" not in traits:
-        raise ValueError("Expected train only with by='train_distance', but got other groups. Add it, or omit train.")
+        got = f"by={traits!r}" if traits else "no by"
+        raise ValueError(
+            f"Expected train only with by='train_distance', but got train and {got}. Pass "
+            f"by={[*traits, 'train_distance']!r}, or omit train."
+        )
     return traits
+
+
+def check_names_of_groupings(names: Iterable[object]) -> None:
+    """Check that names of groupings are text that can be printed."""
+    for name in names:
+        if not isinstance(name, str) or not name.strip():
+            raise ValueError(
+                f"Expected names of groupings as text, but got {name!r} in groups. Pass groups={{'name': …}}."
+            )
+
+
+def node_groups(
+    task: ScoringTask,
+    binning: Binning,
+    groups: Mapping[str, ArrayLike] | None,
+    traits: Sequence[str],
+    train: ArrayLike | None,
+    class_names: Sequence[str] | None,
+) -> list[NodeGroups]:
+    """Return the groups of all nodes in each grouping: the given groups, then the traits."""
+    found = [
+        given_groups(name, values, len(task.inputs.y), task.keep.device) for name, values in (groups or {}).items()
+    ]
+    for trait in traits:
+        values, label = _trait_groups(trait, task, binning.closed, train, class_names)
+        found.append(
+            number_groups(trait, values, label)._replace(
+                is_ordered=trait in ORDERED, is_given=False, conditions_on_outcome=trait in ON_OUTCOME
+            )
+        )
+    for grouping in found:
+        check_size(grouping, binning.n_bins)
+    return found
 
 
 def check_size(grouping: NodeGroups, n_bins: int) -> None:
@@ -93,8 +147,9 @@ def check_size(grouping: NodeGroups, n_bins: int) -> None:
     if not grouping.is_ordered and num > MAX_PAIRED_GROUPS:
         raise ValueError(
             f"Expected at most {MAX_PAIRED_GROUPS} groups in {name!r}, because edges are scored by pairs of groups, "
-            f"but got {num}. Keep the largest: groups={{{name!r}: np.where(np.isin(g, np.argsort(np.bincount(g))"
-            f"[-{MAX_PAIRED_GROUPS}:]), g, -1)}} for the groups g of the nodes, numbered from 0."
+            f"but got {num}. Keep the largest: names, g, counts = np.unique(groups, return_inverse=True, "
+            f"return_counts=True), then groups={{{name!r}: np.where(np.isin(g, counts.argsort()[-{MAX_PAIRED_GROUPS}:])"
+            ", names[g].astype(str), '')} for the array groups, one per node."
         )
     if grouping.num_tables * (n_bins + 2) > MAX_TABLE_ROWS:
         most = MAX_TABLE_ROWS // grouping.num_tables - 2
@@ -104,13 +159,18 @@ def check_size(grouping: NodeGroups, n_bins: int) -> None:
         )
 
 
-# Groups of the caller
+# Given groups
 
 
 def given_groups(name: str, values: ArrayLike, num_nodes: int, device: torch.device) -> NodeGroups:
     """Convert integers, or text, one per node. -1, NaN and missing text mean no group."""
     argument = f"groups[{name!r}]"
     array = values if isinstance(values, Tensor) else as_numpy(values, argument)
+    if not isinstance(array, Tensor) and array.dtype.kind in "mM":
+        raise ValueError(
+            f"Expected {argument} to hold integers or text, but got {array.dtype}, times. Pass parts of them as text, "
+            "such as np.datetime_as_string(x, unit='Y') for the years of times x."
+        )
     if not isinstance(array, Tensor) and array.dtype.kind in "USO" and any(isinstance(x, str) for x in array.flat):
         return _text_groups(name, array, num_nodes, device)
     if isinstance(array, Tensor) or array.dtype.kind != "O":
@@ -156,15 +216,109 @@ def _text_groups(name: str, array: Any, num_nodes: int, device: torch.device) ->
     return NodeGroups(name, numbers, {key: key for key in keys[has_missing:].tolist()})
 
 
-def number_groups(
-    name: str,
-    values: Int[Tensor, " nodes"],
-    label: Callable[[int], str],
-    is_ordered: bool = False,
-    conditions_on_outcome: bool = False,
-) -> NodeGroups:
+def number_groups(name: str, values: Int[Tensor, " nodes"], label: Callable[[int], str]) -> NodeGroups:
     """Assign numbers to the groups that occur, in the order of their values. -1 means no group."""
     keys, index = values.unique(return_inverse=True)
     has_missing = int(len(keys) > 0 and int(keys[0]) < 0)
     labels = {key: label(key) for key in keys[has_missing:].tolist()}
-    return NodeGroups(name, index - has_missing, labels, is_ordered, conditions_on_outcome)
+    return NodeGroups(name, index - has_missing, labels)
+
+
+# Groups by a trait
+
+
+def _trait_groups(
+    trait: str, task: ScoringTask, closed: Closed, train: ArrayLike | None, class_names: Sequence[str] | None
+) -> tuple[Int[Tensor, " nodes"], Callable[[int], str]]:
+    """Return the number of each node's group, or -1 for none, and the label of a number."""
+    inputs = task.inputs
+    if trait in ("predicted_class", "true_class"):
+        predicted = inputs.probs.argmax(1) if inputs.predictions is None else inputs.predictions
+        classes = inputs.y if trait == "true_class" else predicted
+        names = check_names(class_names, inputs.probs.shape[1], "class_names", "class").as_text()
+        return classes.long(), lambda k: names[k]
+    if trait == "confidence":
+        tenths = Binning(NUM_CONFIDENCE_GROUPS, "width", closed)
+        group = bin_index(task.records[:, CONFIDENCE], tenths, bin_boundaries(tenths))
+        return group, lambda k: _interval_label(k, NUM_CONFIDENCE_GROUPS)
+    if trait == "train_distance":
+        assert train is not None
+        mask = _train_mask(train, inputs.y)
+        return _train_distance(inputs.edge_index, mask), _distance_label
+    if trait == "degree":
+        return _count_neighbors(task)[0].double().frexp().exponent.long(), _degree_label
+    known, same = _count_neighbors(task)[1:]
+    fifth = (NUM_HOMOPHILY_GROUPS * same // known.clamp(min=1)).clamp(max=NUM_HOMOPHILY_GROUPS - 1)
+    group = torch.where((known > 0) & (inputs.y >= 0), fifth, -1)
+    return group, lambda k: _interval_label(k, NUM_HOMOPHILY_GROUPS)
+
+
+def _train_mask(train: ArrayLike, y: Int[Tensor, " nodes"]) -> Bool[Tensor, " nodes"]:
+    values = as_tensor(train, "train")
+    if values.dim() == 1 and len(values) != len(y):
+        raise ValueError(
+            f"Expected train as a mask of the {len(y)} nodes, but got {len(values)} values. For "
+            f"a list of nodes pass np.isin(np.arange({len(y)}), nodes)."
+        )
+    return as_mask(train, len(y), y.device, "train")
+
+
+def _count_neighbors(task: ScoringTask) -> Int[Tensor, "3 nodes"]:
+    """Count the edges of each node, those to known labels, and those to the same label.
+
+    Edges are counted as in the scores: an edge listed in both directions once, parallel edges separately, and no
+    self-loops. But all edges count, not only the scored ones.
+    """
+    y, edge_index, mask = task.inputs.y, task.inputs.edge_index, task.inputs.mask
+    keep = task.keep if bool(mask.all()) else scored_edges(edge_index, mask, "all")
+    if worth_compiling(keep):
+        return kernels.group_loops.count_neighbors(edge_index, keep, y)
+    counts = torch.zeros(3, len(y), dtype=torch.long, device=y.device)
+    for part in slices(len(keep), CHUNK_ELEMENTS // 4):
+        ends = edge_index[:, part][:, keep[part]].long()
+        labels = y[ends]
+        same = labels[0] == labels[1]
+        for node, other in ((0, 1), (1, 0)):
+            ones = torch.stack((torch.ones_like(same), labels[other] >= 0, same)).long()
+            counts.index_add_(1, ends[node], ones)
+    return counts
+
+
+def _train_distance(edge_index: Int[Tensor, "2 edges"], train: Bool[Tensor, " nodes"]) -> Int[Tensor, " nodes"]:
+    """Return the number of edges to the nearest training node: 0, 1, 2, `FAR` for more, or `UNREACHABLE`."""
+    if worth_compiling(edge_index):
+        return kernels.group_loops.train_distance(edge_index, train, FAR, UNREACHABLE)
+    distance = torch.where(train, 0, UNREACHABLE)
+    for hop in range(1, FAR):
+        reached = distance < hop
+        for part in slices(edge_index.shape[1], CHUNK_ELEMENTS // 4):
+            ends = edge_index[:, part].long()
+            for start, end in (ends, ends.flip(0)):
+                near = end[reached[start]]
+                distance[near] = distance[near].clamp(max=hop)
+    others = distance == UNREACHABLE
+    if bool(others.any()) and bool(train.any()):
+        # All reached nodes become one node, number N, so that only edges of other nodes remain.
+        num_nodes = len(train)
+        number = torch.where(others, torch.arange(num_nodes, device=train.device), num_nodes)
+        parts = []
+        for part in slices(edge_index.shape[1], CHUNK_ELEMENTS // 4):
+            ends = number[edge_index[:, part].long()]
+            parts.append(ends[:, ends[0] != ends[1]])
+        edges = torch.cat(parts, dim=1)
+        component = connected_components(edges, num_nodes + 1)
+        distance[others & (component[:-1] == component[-1])] = FAR
+    return distance
+
+
+def _degree_label(exponent: int) -> str:
+    """Return the degrees of a group, such as 4 to 7."""
+    return str(exponent) if exponent < 2 else f"{1 << (exponent - 1)} to {(1 << exponent) - 1}"
+
+
+def _distance_label(distance: int) -> str:
+    return {FAR: f"{FAR} or more", UNREACHABLE: "unreachable"}.get(distance, str(distance))
+
+
+def _interval_label(k: int, num: int) -> str:
+    return f"{k / num:g} to {(k + 1) / num:g}"

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from markupsafe import Markup, escape
 from torch import Tensor
 
+from edgewise.metrics.evaluation import Interval
 from edgewise.metrics.sums import VIEWS
 from edgewise.plots.reliability_panels import SAME_LABEL, Panel, elements_name
 
@@ -335,6 +336,58 @@ def predicted_and_observed(predicted: float, observed: float, label: str, width:
         )
         parts.append(tag("circle", cx=end, cy=y, r=5.5, fill="currentColor", class_="observed"))
     return tag("svg", *parts, width=width, height=22, overflow="visible", role="img", aria_label=label)
+
+
+@dataclass(frozen=True)
+class GroupError:
+    """The calibration error of a group in a chart. ``by_chance`` is NaN if it is not drawn."""
+
+    name: str
+    count: str
+    error: float
+    interval: Interval | None
+    by_chance: float
+    is_overconfident: bool
+    is_small: bool
+
+
+GROUP_WIDTH, GROUP_LEFT, GROUP_RIGHT, GROUP_STEP = 340, 110, 285, 18
+
+
+def group_chart(groups: Sequence[GroupError], label: str) -> Markup:
+    """Draw the error of each group with its interval, a line at the mean by chance, and the number of elements."""
+    bounds = [group.interval.high for group in groups if group.interval is not None]
+    values = [*bounds, *(group.error for group in groups), *(group.by_chance for group in groups)]
+    highest = max((value for value in values if isfinite(value)), default=1.0) or 1.0
+    low = 6 + GROUP_STEP * len(groups)
+
+    def x_at(value: float) -> float:
+        return GROUP_LEFT + (GROUP_RIGHT - GROUP_LEFT) * value / highest
+
+    ticks = (0.0, highest / 2, highest)
+    parts = [tag("path", d="".join(f"M{x_at(tick):.1f} 4V{low}" for tick in ticks), **GRID)]
+    texts = [_text(f"{tick:.3f}", x_at(tick), low + 14) for tick in ticks]
+    for n, group in enumerate(groups):
+        y = 4 + GROUP_STEP * (n + 0.5)
+        kind, color = ("over", OVER) if group.is_overconfident else ("under", UNDER)
+        caption = f"{group.name}: {group.count}, ECE {group.error:.3f}"
+        marks = []
+        if group.interval is not None and isfinite(group.interval.low):
+            ends = {"x1": x_at(group.interval.low), "x2": x_at(group.interval.high), "y1": y, "y2": y}
+            marks.append(tag("line", class_=f"reach {kind}", stroke=color, stroke_width=4, stroke_opacity=0.5, **ends))
+            caption += f" ({group.interval.low:.3f} to {group.interval.high:.3f})"
+        if isfinite(group.by_chance):
+            x = x_at(group.by_chance)
+            marks.append(tag("path", d=f"M{x:.1f} {y - 6:g}v12", stroke="currentColor", stroke_width=1.5))
+            caption += f", mean by chance {group.by_chance:.3f}"
+        mark = {"cx": x_at(group.error), "cy": y, "r": 4, "class_": f"error {kind}"}
+        marks.append(tag("circle", stroke=color, fill="none" if group.is_small else color, **mark))
+        parts.append(tag("g", tag("title", caption), *marks))
+        texts += [
+            _text(_cut(group.name, 17), GROUP_LEFT - 8, y + 4, "end"),
+            _text(group.count, GROUP_WIDTH, y + 4, "end"),
+        ]
+    return _picture(GROUP_WIDTH, low + 20, label, *parts, _texts(*texts))
 
 
 def _text(text: str, x: float, y: float, anchor: str | None = None, **attributes: object) -> Markup:

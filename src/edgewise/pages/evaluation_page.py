@@ -8,11 +8,18 @@ import torch
 
 from edgewise.files.output import check_page_suffix
 from edgewise.metrics.evaluation import Evaluation, Interval
-from edgewise.metrics.groups import GROUP_VIEWS, ORDER_NOTE, Groups, GroupScores, GroupView
+from edgewise.metrics.groups import GROUP_VIEWS, Groups, GroupScores, GroupView
 from edgewise.metrics.score_parts import PARTS
-from edgewise.metrics.scores import Scores
+from edgewise.metrics.scores import METRICS, Scores
 from edgewise.metrics.sums import VIEWS
-from edgewise.pages.diagrams import axis_names, predicted_and_observed, reliability_diagram, view_name
+from edgewise.pages.diagrams import (
+    GroupError,
+    axis_names,
+    group_chart,
+    predicted_and_observed,
+    reliability_diagram,
+    view_name,
+)
 from edgewise.pages.html_page import page_part, render_page, write_page
 from edgewise.pages.next_steps import PREPARATION, Inputs, next_steps
 from edgewise.pages.verdict import Finding, explain_views, find, headline, percent, sentence
@@ -20,7 +27,7 @@ from edgewise.plots.reliability_panels import MIN_BIN_COUNT, SAME_LABEL, Panel, 
 from edgewise.version import __version__
 
 TITLE = "Are the probabilities right?"
-MAX_GROUPS = 10  # rows of a table of groups; the others are in ev.groups
+MAX_GROUPS = 10  # of a chart; the table has all
 
 
 def write_evaluation_page(ev: Evaluation, path: Path, title: str | None = None, inputs: Inputs | None = None) -> None:
@@ -137,10 +144,10 @@ def wrap_command(command: str, width: int = 74) -> str:
 
 def _comparison(finding: Finding) -> dict[str, object]:
     name = {"nodewise": "A node is right", "edgewise": "Both ends are right", SAME_LABEL: "The ends share a label"}
-    said, true = percent(finding.predicted), percent(finding.observed)
-    label = f"predicted {said}, observed {true}"
+    predicted, observed = percent(finding.predicted), percent(finding.observed)
+    label = f"predicted {predicted}, observed {observed}"
     picture = predicted_and_observed(finding.predicted, finding.observed, label)
-    return {"name": name[finding.view], "said": said, "true": true, "picture": picture}
+    return {"name": name[finding.view], "predicted": predicted, "observed": observed, "picture": picture}
 
 
 def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[str, object]:
@@ -150,8 +157,8 @@ def _row(ev: Evaluation, view: str, explanation: str, finding: Finding) -> dict[
         "name": view_name(view),
         "explanation": explanation,
         "count": f"{finding.count:,}",
-        "said": percent(finding.predicted, 1),
-        "true": percent(finding.observed, 1),
+        "predicted": percent(finding.predicted, 1),
+        "observed": percent(finding.observed, 1),
         "gap": signed_points(finding.gap),
         "kind": "" if not finding.count or abs(finding.gap) < 0.0005 else "over" if finding.gap < 0 else "under",
         "scores": [
@@ -233,46 +240,68 @@ def _bin_rows(panel: Panel) -> list[tuple[str, str, list[str]]]:
     """Return the view, the limits, and the numbers of each filled bin: count, predicted, observed and gap."""
     rows = []
     for k in panel.count[0].nonzero()[0].tolist():
-        said, true = float(panel.confidence[0, k]), float(panel.accuracy[0, k])
+        predicted, observed = float(panel.confidence[0, k]), float(panel.accuracy[0, k])
         limits = f"{panel.boundaries[k]:.3g} to {panel.boundaries[k + 1]:.3g}"
-        numbers = [f"{int(panel.count[0, k]):,}", number(said), number(true), signed_points(true - said)]
+        numbers = [
+            f"{int(panel.count[0, k]):,}",
+            number(predicted),
+            number(observed),
+            signed_points(observed - predicted),
+        ]
         rows.append((view_name(panel.view), limits, numbers))
     return rows
 
 
 def group_sections(ev: Evaluation) -> list[dict[str, object]]:
-    """Return the name, the remark and the tables of each grouping."""
+    """Return the name, the note, the charts and the tables of each grouping."""
     return [
         {
-            "name": groups.name.replace("_", " ") + ("" if groups.norm == "l1" else f", {ORDER_NOTE}"),
-            "on_outcome": groups.conditions_on_outcome,
-            "tables": [_group_table(groups, view) for view in GROUP_VIEWS if groups.shown(view)],
+            "name": groups.name.replace("_", " "),
+            "note": groups.note,
+            "views": [_group_view(groups, view) for view in GROUP_VIEWS if groups.nonempty(view)],
         }
         for groups in ev.groups.values()
     ]
 
 
-def _group_table(groups: Groups, view: GroupView) -> dict[str, object]:
-    shown = groups.shown(view)
+def _group_view(groups: Groups, view: GroupView) -> dict[str, object]:
+    """Return a chart of the worst groups of nodes or edges, and the numbers of all."""
+    nonempty = groups.nonempty(view)
+    shown, has_chance = nonempty[:MAX_GROUPS], groups.norm == "l1"
+    bars = [
+        GroupError(
+            scores.group,
+            f"{scores.count:,}",
+            scores.ece,
+            scores.intervals.get("ece"),
+            scores.chance_ece if has_chance else math.nan,
+            scores.gap < 0,
+            scores.is_small,
+        )
+        for scores in shown
+    ]
+    name, elements = view_name(view), "nodes" if view == "nodewise" else "edges"
     return {
-        "name": view_name(view),
-        "rows": [group_row(scores, groups.norm == "l1") for scores in shown[:MAX_GROUPS]],
-        "hidden": max(0, len(shown) - MAX_GROUPS),
+        "name": name,
+        "picture": group_chart(bars, f"calibration error of {elements} by {groups.name}"),
+        "remark": f"the {len(shown)} worst of {len(nonempty)} groups" if len(shown) < len(nonempty) else "",
+        "rows": [group_row(scores, has_chance) for scores in nonempty],
     }
 
 
 def group_row(scores: GroupScores, has_chance: bool) -> dict[str, object]:
     """Return the formatted numbers of a group."""
-    interval = scores.intervals.get("ece")
+    metrics = {metric: (number(scores[metric]), _interval_text(scores.intervals.get(metric))) for metric in METRICS}
     return {
         "group": scores.group,
         "count": f"{scores.count:,}",
-        "said": percent(scores.confidence, 1),
-        "true": percent(scores.accuracy, 1),
+        "predicted": percent(scores.confidence, 1),
+        "observed": percent(scores.accuracy, 1),
         "gap": signed_points(scores.gap),
         "kind": "" if abs(scores.gap) < 0.0005 else "over" if scores.gap < 0 else "under",
-        "ece": f"{scores.ece:.3f}",
-        "interval": f"{interval.low:.3f} to {interval.high:.3f}" if interval and math.isfinite(interval.low) else "",
-        "chance": f"{scores.chance_ece:.3f}" if has_chance else "–",
+        "ece": number(scores.ece),
+        "scores": [metrics[metric] for metric in ("accuracy", "ece", "nll", "brier")],
+        "chance": number(scores.chance_ece) if has_chance else "–",
+        "excess": number(scores.excess_ece) if has_chance else "–",
         "is_small": scores.is_small,
     }

@@ -85,17 +85,17 @@ def _detail_tables(ev: Evaluation) -> list[Markup]:
 def groups_html(groups: Groups, max_rows: int = MAX_ROWS) -> Markup:
     """Return the scores of the worst groups of nodes and of edges."""
     header = ["count", "predicted", "observed", "gap", f"ECE{'' if groups.norm == 'l1' else f' ({groups.norm})'}"]
-    columns = ["count", "said", "true", "gap", "ece"]
+    columns = ["count", "predicted", "observed", "gap", "ece"]
     if groups.norm == "l1":
         header, columns = [*header, "mean by chance"], [*columns, "chance"]
     tables = []
     for view in GROUP_VIEWS:
-        if shown := groups.shown(view):
-            rows = [group_row(scores, groups.norm == "l1") for scores in shown[:max_rows]]
+        if nonempty := groups.nonempty(view):
+            rows = [group_row(scores, groups.norm == "l1") for scores in nonempty[:max_rows]]
             cells = [[str(row["group"]), *(str(row[name]) for name in columns)] for row in rows]
             tables.append(_table((view_name(view), *header), cells))
-            if len(shown) > max_rows:
-                tables.append(_note(f"{len(shown) - max_rows:,} more groups"))
+            if len(nonempty) > max_rows:
+                tables.append(_note(f"{len(nonempty) - max_rows:,} more groups"))
     title = f"By {groups.name.replace('_', ' ')}, worst first{groups.note and f'; {groups.note}'}"
     return tag("div", tag("strong", title), *tables)
 

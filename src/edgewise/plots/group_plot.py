@@ -9,7 +9,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
-from edgewise.metrics.groups import ORDER_NOTE, Groups, GroupScores, GroupView
+from edgewise.metrics.groups import Groups, GroupScores, GroupView
 from edgewise.plots.style import GRAY, ORANGE, mean_color
 from edgewise.validation import check_whole_number
 
@@ -52,8 +52,8 @@ def plot_groups(
     ['1', '2 to 3']
     """
     check_whole_number("max_groups", max_groups, 1, 10_000)
-    every = groups.shown(view)
-    shown = every[:max_groups]
+    nonempty = groups.nonempty(view)
+    shown = nonempty[:max_groups]
     if ax is None:
         height = 1.5 + INCHES_PER_GROUP * max(1, len(shown))
         fig, ax = plt.subplots(figsize=(5.6, height), layout="constrained")
@@ -70,15 +70,14 @@ def plot_groups(
         face = "none" if scores.is_small else color
         ax.plot(scores.ece, y, "o", color=color, markerfacecolor=face, markersize=6, clip_on=False, zorder=3)
     _label_axes(ax, shown, groups, view)
-    hidden = f", the {len(shown)} worst of {len(every)}" if len(every) > len(shown) else ""
+    hidden = f", the {len(shown)} worst of {len(nonempty)}" if len(nonempty) > len(shown) else ""
     elements = "nodes" if view == "nodewise" else "edges"
     title = f"{elements.capitalize()} by {groups.name.replace('_', ' ')}{hidden}"
     ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
-    remarks = ["groups depend on the true labels: not zero even if calibrated"] if groups.conditions_on_outcome else []
-    remarks += [] if groups.norm == "l1" else [ORDER_NOTE]
-    if remarks:
-        remark = "; ".join(remarks)
-        ax.annotate(remark, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize="x-small")
+    if groups.note:
+        ax.annotate(
+            groups.note, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize="x-small"
+        )
         ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=16)
     _draw_legend(ax, colors, groups.norm == "l1", any(scores.intervals for scores in shown))
     return fig, ax
