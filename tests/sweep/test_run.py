@@ -163,7 +163,7 @@ def test_calibrators_only_add_predictions(
 def test_saved_model_is_not_trained_again(calibrated: tuple[Run, Runner], monkeypatch: pytest.MonkeyPatch) -> None:
     run, saving = calibrated
     assert len(list(Path(saving.fitted or "").iterdir())) == 1
-    monkeypatch.setattr(ew.GCN, "fit", None)
+    monkeypatch.setattr(ew.GCN, "fit_task", None)
     again = saving(run.key)
     assert numbers([again]) == numbers([run])
     with pytest.raises(TypeError):  # another initialization must be trained

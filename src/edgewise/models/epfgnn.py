@@ -241,8 +241,8 @@ class _ExpectationMaximization:
     def run(self, weights: Weights) -> Weights:
         """Alternate M and E steps until the validation accuracy stops rising, and return the best weights."""
         model = self._model
-        weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         optimizer = model._adam.optimizer(weights)
+        weights = optimizer.weights
         q = self._task.clamp(self.unary(weights).softmax(1))
         backbone = nll_and_accuracy(self.unary(weights)[self._task.val], self._labels)[1]
         best = 0.0 if model.schedule == "published" else backbone
