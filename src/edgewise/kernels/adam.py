@@ -1,6 +1,6 @@
 """Adam with weight decay (Kingma and Ba 2015).
 
-A step is one call of the operation behind ``torch.optim.Adam(fused=True)``. The class itself imports torch's compiler on
+A step is one call of the operation behind ``torch.optim.Adam(fused=True)``. That class imports torch's compiler on
 first use, which takes longer than training a GCN on Cora.
 """
 
@@ -37,7 +37,9 @@ class Optimizer:
     """Weights, which every step updates in place, and the running means of their gradients and squared gradients."""
 
     def __init__(self, adam: Adam, initial: Weights):
-        copies = {name: weight.detach().clone(memory_format=torch.contiguous_format) for name, weight in initial.items()}
+        copies = {
+            name: weight.detach().clone(memory_format=torch.contiguous_format) for name, weight in initial.items()
+        }
         self._adam, self._weights = adam, list(copies.values())
         self.weights = {name: copied.detach().requires_grad_() for name, copied in copies.items()}  # the same memory
         self._means, self._squares = ([torch.zeros_like(weight) for weight in self._weights] for _ in range(2))

@@ -102,7 +102,10 @@ class Model(ABC, Generic[F]):
             If training diverges.
         """
         task = prepare_task(data, split, directed=directed, num_classes=num_classes, device=device)
-        return self.fit_task(task, seed, on_epoch)
+        try:
+            return self.fit_task(task, seed, on_epoch)
+        finally:
+            task.training_loops.clear()  # they refer to the task, which would end its threads later
 
     def fit_task(self, task: Task, seed: int | Seeds = 0, on_epoch: OnEpoch | None = None) -> F:
         """Train on a graph and split that were validated before.

@@ -122,7 +122,8 @@ def run_sweep(
         runner = Runner(absolute, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
         check = EnvironmentCheck.of_this_machine(absolute, plan.splits, tasks)
         store.begin_command(f"{plan}; {sources}", str(workers))
-        with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # stops workers if writing fails
+        executed = workers.execute(runner, progress.missing, check, lambda key: key.group)
+        with closing(executed) as outcomes:  # stops workers if writing fails
             for outcome in outcomes:
                 if isinstance(outcome, Failure):
                     store.add_failure(outcome.job, outcome.error)
