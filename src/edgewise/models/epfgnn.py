@@ -243,8 +243,8 @@ class _ExpectationMaximization:
         model = self._model
         optimizer = model._adam.optimizer(weights)
         weights = optimizer.weights
-        q = self._task.clamp(self.unary(weights).softmax(1))
-        backbone = nll_and_accuracy(self.unary(weights)[self._task.val], self._labels)[1]
+        unary = self.unary(weights)
+        backbone, q = nll_and_accuracy(unary[self._task.val], self._labels)[1], self._task.clamp(unary.softmax(1))
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copy_weights(weights), 0
         for _ in range(model.rounds):

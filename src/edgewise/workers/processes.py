@@ -74,13 +74,15 @@ class LocalProcesses:
 
 
 def choose_job(groups: Sequence[Hashable], own: Hashable, others: Set[Hashable]) -> int:
-    """Return the index of a worker's next job: of its group, else of a group without other workers, else of any group.
+    """Return the index of a worker's next job: the first of its group, or of a group without workers, or the last job.
 
     >>> groups = ["a", "b", "b", "c"]
     >>> choose_job(groups, "b", {"a"}), choose_job(groups, "d", {"a"}), choose_job(groups, "d", {"a", "b", "c"})
-    (1, 1, 0)
+    (1, 1, 3)
     """
-    return min(range(len(groups)), key=lambda k: (groups[k] != own, groups[k] in others))
+    of_own = [k for k, group in enumerate(groups) if group == own]
+    without_workers = [k for k, group in enumerate(groups) if group not in others]
+    return [*of_own, *without_workers, len(groups) - 1][0]
 
 
 class _Worker(Generic[Job, Result]):
