@@ -166,10 +166,12 @@ class Classifier(Model[FittedClassifier]):
         limits = Phase(phase, self.max_epochs, self.patience)
         options = repr(replace(self, max_epochs=1, patience=1))  # everything but the limits
         key = type(self), options, seeds.initialization, seeds.dropout
-        loop: TrainingLoop | None = task.training_loops.get(key)
+        loop: TrainingLoop | None = task.training_loops.pop(key, None)
         if loop is None or not loop.can_continue_to(limits):
-            loop = task.training_loops[key] = self._training_loop(task, seeds)
-        return loop.run(limits, log)
+            loop = self._training_loop(task, seeds)
+        weights = loop.run(limits, log)
+        task.training_loops[key] = loop  # not if it was interrupted within an epoch
+        return weights
 
     def _training_loop(self, task: Task, seeds: Seeds) -> TrainingLoop:
         draw = Initializer(generator(seeds.initialization, self.name), task.dtype, task.device)
