@@ -5,21 +5,21 @@ from statistics import fmean, median
 
 from edgewise.sweep.runs import RunKey
 
-# Seconds per run on one core, used before any run has been measured: the lower quartile of the runs in
-# docs/reproduction.md. The lower quartile, because that machine was shared.
+# Seconds per run on one core of a quiet machine, used before any run has been measured. The first model of a group bears
+# the pretraining that others continue, see `Plan.runs`.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.3,
-    ("cora", "gat"): 5.8,
-    ("cora", "gmnn"): 1.8,
-    ("cora", "epfgnn"): 3.1,
-    ("citeseer", "gcn"): 2.2,
-    ("citeseer", "gat"): 4.6,
-    ("citeseer", "gmnn"): 2.2,
-    ("citeseer", "epfgnn"): 4.0,
-    ("pubmed", "gcn"): 22.5,
-    ("pubmed", "gat"): 45.5,
-    ("pubmed", "gmnn"): 10.9,
-    ("pubmed", "epfgnn"): 19.1,
+    ("cora", "gcn"): 1.5,
+    ("cora", "gat"): 5.4,
+    ("cora", "gmnn"): 1.6,
+    ("cora", "epfgnn"): 1.5,
+    ("citeseer", "gcn"): 1.2,
+    ("citeseer", "gat"): 4.4,
+    ("citeseer", "gmnn"): 2.0,
+    ("citeseer", "epfgnn"): 1.9,
+    ("pubmed", "gcn"): 14.3,
+    ("pubmed", "gat"): 38.5,
+    ("pubmed", "gmnn"): 10.2,
+    ("pubmed", "epfgnn"): 6.0,
 }
 
 # Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not
