@@ -5,8 +5,8 @@ from statistics import fmean, median
 
 from edgewise.sweep.runs import RunKey
 
-# Seconds per run on one core of a quiet machine, used before any run has been measured. The first model of a group bears
-# the pretraining that others continue, see `Plan.runs`.
+# Seconds per run on one core of a quiet machine, used before any run has been measured. The first model of a group
+# includes the pretraining that others continue, see `Plan.runs`.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("cora", "gcn"): 1.5,
     ("cora", "gat"): 5.4,
