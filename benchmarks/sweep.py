@@ -1,4 +1,4 @@
-"""Estimate the time of all runs of the paper from one run of each cell, one per core at a time.
+"""Estimate the time of all runs of the paper from one run of each cell, one per core at a time, as in a sweep.
 
 python benchmarks/sweep.py
 python benchmarks/sweep.py --page docs/speed.md
@@ -29,7 +29,8 @@ def main() -> None:
     print(f"One run of each cell, {workers} at a time; a cell of the paper is {each} runs.\n")
     print(f"{'':18}{'seconds':>10}{'epochs':>10}{'cell, one core':>18}")
     started, work = perf_counter(), 0.0
-    for outcome in LocalProcesses(workers).execute(Runner(Sources(), cells.splits, RECIPES), cells.runs()):
+    runner = Runner(Sources(), cells.splits, RECIPES)
+    for outcome in LocalProcesses(workers).execute(runner, cells.runs(), group=lambda key: key.group):
         if isinstance(outcome, Failure):
             raise SystemExit(f"{outcome.job} failed: {outcome.error}")
         run = outcome.result

@@ -47,7 +47,7 @@ def test_failed_run_is_reported_and_retried_by_the_next_command(
         def __init__(self, count: int):
             self.count = count
 
-        def execute(self, function: object, keys: Sequence[RunKey], check: object) -> Iterator[JobOutcome]:
+        def execute(self, function: object, keys: Sequence[RunKey], *_: object) -> Iterator[JobOutcome]:
             for key in keys:
                 fails = key.fold in failing_folds
                 yield Failure(key, "Traceback …\nValueError: no luck") if fails else attempt(function, key)

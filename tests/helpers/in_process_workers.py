@@ -17,7 +17,7 @@ class InProcessWorkers:
         return "1 on this machine"
 
     def execute(
-        self, function: Callable[[Any], Any], jobs: Sequence[Any], check: Any = None
+        self, function: Callable[[Any], Any], jobs: Sequence[Any], check: Any = None, group: Any = None
     ) -> Generator[JobOutcome[Any, Any], None, None]:
         for job in jobs:
             yield attempt(function, job)

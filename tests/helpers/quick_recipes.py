@@ -7,7 +7,7 @@ from edgewise.paper.recipes import RECIPES
 from edgewise.sweep.plan import Recipes, Training
 
 QUICK_RECIPES: Recipes = {
-    "gcn": (Training(ew.GCN(max_epochs=10)),),
+    "gcn": (Training(ew.GCN(max_epochs=15)),),
     "gat": (Training(ew.GAT(max_epochs=5)),),
     "gmnn": (Training(ew.GMNN(pretrain_epochs=10, round_epochs=5, samples=4)),),
     "epfgnn": tuple(

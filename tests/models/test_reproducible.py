@@ -327,6 +327,31 @@ def test_pretraining_equals_gcn(name, patience):
     assert pretraining(model.fit(DATA, SPLIT, seed=seeds)) == pretraining(alone)
 
 
+def test_interrupted_training_is_not_continued():
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+
+    def interrupt(epoch):
+        if epoch.epoch == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        SMALL_MODELS["gcn"].fit_task(task, on_epoch=interrupt)
+    assert task.training_loops == {}
+    assert_same_bits(SMALL_MODELS["gcn"].fit_task(task), SMALL_MODELS["gcn"].fit(DATA, SPLIT))
+
+
+@pytest.mark.parametrize(
+    "order", [("gmnn", "epfgnn", "gcn"), ("gcn", "epfgnn", "gmnn")], ids=["short first", "long first"]
+)
+def test_fits_on_one_task_equal_fits_on_their_own(order):
+    models = {name: SMALL_MODELS[name] for name in order} | {"gcn": replace(SMALL_MODELS["gcn"], max_epochs=25)}
+    task = prepare_task(DATA, SPLIT, directed="refuse", num_classes=None, device="cpu")
+    for name in order:
+        shared, alone = models[name].fit_task(task, seed=5), models[name].fit(DATA, SPLIT, seed=5)
+        assert_same_bits(shared, alone)
+        assert shared.history.phases == alone.history.phases and shared.history.kept == alone.history.kept
+
+
 # Permutations.
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgewise.kernels.adam import Adam
-from edgewise.models.training import EarlyStopping, Epoch, Log, Phase, copy_weights, nll_and_accuracy, train
+from edgewise.models.training import EarlyStopping, Epoch, Log, Phase, TrainingLoop, copy_weights, nll_and_accuracy
 
 ADAM = Adam(learning_rate=0.01, weight_decay=0.0)
 LABELS = torch.zeros(4, dtype=torch.long)
@@ -61,7 +61,7 @@ def run(script, patience, max_epochs=None, log=None):
     """Return the number of epochs, and the epoch whose weights were kept; 0 for the initial weights."""
     network, start = ScriptedNetwork(script), {"w": torch.ones(2, dtype=torch.float64)}
     phase = Phase("training", len(script) if max_epochs is None else max_epochs, patience)
-    kept = train(start, network, identity, LABELS, phase, ADAM, Log() if log is None else log)
+    kept = TrainingLoop(start, network, identity, LABELS, ADAM).run(phase, Log() if log is None else log)
     assert torch.equal(start["w"], torch.ones(2, dtype=torch.float64))  # not changed in place
     assert not kept["w"].requires_grad
     history = [start, *network.weights_after]
@@ -140,6 +140,26 @@ def test_random_scripts_equal_loop(script, patience):
     assert run(script, patience) == early_stopping_loop(script, patience)
 
 
+@given(
+    script=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([48.0, LOW, 90.0, HIGH])), min_size=12, max_size=12),
+    limits=st.tuples(st.integers(1, 12), st.integers(1, 4)),
+    longer=st.tuples(st.integers(1, 12), st.integers(1, 4)),
+)
+def test_continued_training_equals_training_from_the_start(script, limits, longer):
+    start = {"w": torch.ones(2, dtype=torch.float64)}
+    continued, fresh = (TrainingLoop(start, ScriptedNetwork(script), identity, LABELS, ADAM) for _ in range(2))
+    continued.run(Phase("pretraining", *limits), Log())
+    first_epochs, longer_epochs = (early_stopping_loop(script[:most], wait)[0] for most, wait in (limits, longer))
+    assert continued.can_continue_to(Phase("training", *longer)) == (first_epochs <= longer_epochs)
+    if first_epochs <= longer_epochs:
+        logs = Log(), Log()
+        kept = [loop.run(Phase("training", *longer), log) for loop, log in zip((continued, fresh), logs, strict=True)]
+        assert torch.equal(kept[0]["w"], kept[1]["w"])
+        assert [(log.loss, log.val_loss, log.phases, log.kept) for log in logs[:1]] == [
+            (log.loss, log.val_loss, log.phases, log.kept) for log in logs[1:]
+        ]
+
+
 def test_first_epoch_is_kept_with_zero_accuracy():
     stopping = EarlyStopping()
     assert stopping.update(0.0, math.inf) and stopping.waited == 0
@@ -163,9 +183,8 @@ def test_log_collects_all_epochs():
 def test_single_step_is_adam_with_weight_decay():
     """The first step of Adam is lr · g / (|g| + ε), g = 1 + decay · w."""
     start = {"w": torch.tensor([3.0, -4000.0], dtype=torch.float64)}
-    got = train(
-        start, ScriptedNetwork([(1, LOW)]), identity, LABELS, Phase("training", 1, None), Adam(0.5, 5e-4), Log()
-    )
+    training = TrainingLoop(start, ScriptedNetwork([(1, LOW)]), identity, LABELS, Adam(0.5, 5e-4))
+    got = training.run(Phase("training", 1, None), Log())
     torch.testing.assert_close(got["w"], torch.tensor([2.5, -3999.5], dtype=torch.float64), rtol=0, atol=1e-6)
 
 
@@ -174,11 +193,12 @@ def test_divergence_names_epoch_phase_and_learning_rate(value):
     log = Log()
     network = ScriptedNetwork([(1, LOW)] * 5, losses=[1.0, 1.0, value, 1.0, 1.0])
     with pytest.raises(FloatingPointError, match=r"epoch 3 of warming up.*learning rate \(0\.01\)"):
-        train({"w": torch.ones(2)}, network, identity, LABELS, Phase("warming up", 5, 3), ADAM, log)
+        TrainingLoop({"w": torch.ones(2)}, network, identity, LABELS, ADAM).run(Phase("warming up", 5, 3), log)
     assert len(log.loss) == 2
 
 
 def test_divergence_of_validation_raises():
     network = ScriptedNetwork([(1, LOW), (1, math.nan)])
     with pytest.raises(FloatingPointError, match=r"epoch 2 of training: .*nan"):
-        train({"w": torch.ones(2)}, network, identity, LABELS, Phase("training", 5, 3), Adam(0.25, 0.0), Log())
+        training = TrainingLoop({"w": torch.ones(2)}, network, identity, LABELS, Adam(0.25, 0.0))
+        training.run(Phase("training", 5, 3), Log())

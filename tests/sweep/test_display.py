@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from edgewise.sweep.estimates import TYPICAL_SECONDS, estimate_seconds
 from edgewise.sweep.progress import Progress, SweepDisplay, plan_text
 from edgewise.workers import Failure, Finished
 from helpers.fake_results import fake_results, fake_run
@@ -59,7 +60,7 @@ def test_plan_text_has_counts_and_time_left() -> None:
 def test_time_left_uses_measured_runs_and_ignores_failed_ones() -> None:
     progress, _ = sweep(done=11)
     (key,) = progress.missing
-    of_cell = [run.seconds for run in progress.runs if run.key.cell == key.cell]
-    assert progress.seconds_left == sum(of_cell) / len(of_cell) / 2
+    measured = {cell: [run.seconds for run in progress.runs if run.key.cell == cell] for cell in TYPICAL_SECONDS}
+    assert progress.seconds_left == estimate_seconds([key], measured, workers=2) > 0
     progress.failures[key] = "no luck"
     assert progress.seconds_left == 0

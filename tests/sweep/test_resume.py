@@ -46,7 +46,7 @@ class FinishedRunWorkers:
     def __init__(self, runs: Sequence[Run], failing: Sequence[RunKey] = ()):
         self.runs, self.failing, self.requested = {run.key: run for run in runs}, set(failing), []
 
-    def execute(self, function: object, keys: Sequence[RunKey], check: object = None) -> Generator[Outcome, None, None]:
+    def execute(self, function: object, keys: Sequence[RunKey], *_: object) -> Generator[Outcome, None, None]:
         for key in keys:
             self.requested.append(key)
             yield Failure(key, "Traceback\nOuch: no luck") if key in self.failing else Finished(key, self.runs[key])

@@ -9,12 +9,13 @@ import pytest
 
 import edgewise as ew
 from edgewise.metrics.sums import VIEWS
+from edgewise.models.training import TrainingLoop
 from edgewise.paper.readings import CALIBRATORS, KNOWN_MODELS, PREDICTIONS, READINGS
 from edgewise.paper.recipes import RECIPES, posterior_with_misplaced_evidence
 from edgewise.sweep.plan import Plan
 from edgewise.sweep.run import Runner
 from edgewise.sweep.runs import SAME_LABEL, Run, as_prediction
-from edgewise.sweep.sources import GraphWithSplits, load_once
+from edgewise.sweep.sources import GraphWithSplits, load_once, prepare_once
 from edgewise.version import versions
 from helpers.quick_recipes import QUICK_RECIPES
 from helpers.run_numbers import numbers
@@ -120,6 +121,25 @@ def test_key_determines_the_run(runner: Runner, runs: dict[str, Run]) -> None:
             assert other.predictions[name]["nodewise"].nll != prediction["nodewise"].nll
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["order of a sweep", "reverse order"])
+def test_numbers_do_not_depend_on_which_runs_are_done_together(
+    reverse: bool, runner: Runner, runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[TrainingLoop] = []
+    train_epoch = TrainingLoop._train_epoch
+    monkeypatch.setattr(TrainingLoop, "_train_epoch", lambda loop: (epochs.append(loop), train_epoch(loop))[1])
+    keys = sorted((run.key for run in runs.values()), reverse=reverse)
+    alone = []
+    for key in keys:
+        prepare_once.cache_clear()
+        alone.append(runner(key))
+    epochs_alone = len(epochs)
+    prepare_once.cache_clear()
+    together = [runner(key) for key in keys]
+    assert numbers(together) == numbers(alone)
+    assert epochs_alone < len(epochs) < 2 * epochs_alone  # some epochs are shared
+
+
 def test_run_records_versions_epochs_and_time(runs: dict[str, Run]) -> None:
     for model in KNOWN_MODELS:
         run = runs[model]
@@ -163,7 +183,7 @@ def test_calibrators_only_add_predictions(
 def test_saved_model_is_not_trained_again(calibrated: tuple[Run, Runner], monkeypatch: pytest.MonkeyPatch) -> None:
     run, saving = calibrated
     assert len(list(Path(saving.fitted or "").iterdir())) == 1
-    monkeypatch.setattr(ew.GCN, "fit", None)
+    monkeypatch.setattr(ew.GCN, "fit_task", None)
     again = saving(run.key)
     assert numbers([again]) == numbers([run])
     with pytest.raises(TypeError):  # another initialization must be trained

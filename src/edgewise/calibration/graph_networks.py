@@ -67,8 +67,8 @@ class Training:
         stopping = torch.zeros(len(labels), dtype=torch.bool)
         stopping[torch.randperm(len(labels), generator=draws)[::STOPPING_STRIDE]] = True
         training = ~stopping if len(labels) > 1 else stopping
-        learned = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-        optimizer = Adam(self.learning_rate, self.weight_decay).optimizer(learned)
+        optimizer = Adam(self.learning_rate, self.weight_decay).optimizer(weights)
+        learned = optimizer.weights
         best, kept, waited = math.inf, copy_weights(learned), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():

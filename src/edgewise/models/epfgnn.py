@@ -236,10 +236,10 @@ class _ExpectationMaximization:
     def run(self, weights: Weights) -> Weights:
         """Alternate M and E steps until the validation accuracy stops rising, and return the best weights."""
         model = self._model
-        weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
         optimizer = model._adam.optimizer(weights)
-        q = self._task.clamp(self.unary(weights).softmax(1))
-        backbone = nll_and_accuracy(self.unary(weights)[self._task.val], self._labels)[1]
+        weights = optimizer.weights
+        unary = self.unary(weights)
+        backbone, q = nll_and_accuracy(unary[self._task.val], self._labels)[1], self._task.clamp(unary.softmax(1))
         best = 0.0 if model.schedule == "published" else backbone
         kept, waited = copy_weights(weights), 0
         for _ in range(model.rounds):

@@ -18,7 +18,7 @@ from edgewise.models.graph_pass import Network, TrainingRows, all_logits
 from edgewise.models.model import Model
 from edgewise.models.seeds import Initializer, Seeds, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Log, Phase, check_logits, train
+from edgewise.models.training import Log, Phase, TrainingLoop, check_logits
 from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_option
@@ -136,7 +136,7 @@ class GMNN(Model[FittedGMNN]):
             dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {k}"))
             loss, phase = partial(cross_entropy, target=target), Phase(step, self.round_epochs, None)
             network = Network(gcn.forward, rows, dropout)
-            return train(weights, network, loss, task.labels[task.val], phase, self._adam, log)
+            return TrainingLoop(weights, network, loss, task.labels[task.val], self._adam).run(phase, log)
 
         for k in range(self.rounds):
             labels = draw_labels(task, all_logits(gcn.forward, task, task.x, q), draws)

@@ -1,7 +1,7 @@
 """Base classes of models. A model is a frozen dataclass of hyperparameters, and its ``fit`` returns a `Fitted`."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -18,7 +18,7 @@ from edgewise.models.fitted import Fitted, FittedClassifier
 from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, Seeds, as_seeds, dropout_key, generator
 from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
-from edgewise.models.training import Log, OnEpoch, Phase, check_logits, one_thread, train
+from edgewise.models.training import Log, OnEpoch, Phase, TrainingLoop, check_logits, one_thread
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_whole_number
 
@@ -101,8 +101,19 @@ class Model(ABC, Generic[F]):
         FloatingPointError
             If training diverges.
         """
-        seeds, log = as_seeds(seed), Log(on_epoch)
         task = prepare_task(data, split, directed=directed, num_classes=num_classes, device=device)
+        try:
+            return self.fit_task(task, seed, on_epoch)
+        finally:
+            task.training_loops.clear()  # they refer to the task, which would end its threads later
+
+    def fit_task(self, task: Task, seed: int | Seeds = 0, on_epoch: OnEpoch | None = None) -> F:
+        """Train on a graph and split that were validated before.
+
+        Fits on the same task share what they have in common, such as the pretraining of GMNN and EPFGNN. The result is
+        that of `fit`, to the last bit.
+        """
+        seeds, log = as_seeds(seed), Log(on_epoch)
         with (
             one_thread(),
             torch.inference_mode(False),
@@ -148,20 +159,28 @@ class Classifier(Model[FittedClassifier]):
         return FittedClassifier(self, weights, log.history(), check_logits(logits, self.learning_rate))
 
     def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
-        """Train on the labels of the training nodes, and return the weights of the best epoch."""
+        """Train on the labels of the training nodes, and return the weights of the best epoch.
+
+        A training with the same options and seeds that stopped earlier on this task is continued.
+        """
+        limits = Phase(phase, self.max_epochs, self.patience)
+        options = repr(replace(self, max_epochs=1, patience=1))  # everything but the limits
+        key = type(self), options, seeds.initialization, seeds.dropout
+        loop: TrainingLoop | None = task.training_loops.pop(key, None)
+        if loop is None or not loop.can_continue_to(limits):
+            loop = self._training_loop(task, seeds)
+        weights = loop.run(limits, log)
+        task.training_loops[key] = loop  # not if it was interrupted within an epoch
+        return weights
+
+    def _training_loop(self, task: Task, seeds: Seeds) -> TrainingLoop:
         draw = Initializer(generator(seeds.initialization, self.name), task.dtype, task.device)
         weights = self.initial_weights(task.num_features, task.num_classes, draw)
         rows = TrainingRows(task, task.x, task.train.cpu().numpy(), self.hops)
         network = Network(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
         labels = task.labels[task.train]
-        return train(
-            weights,
-            network,
-            lambda logits: cross_entropy(logits, labels),
-            task.labels[task.val],
-            Phase(phase, self.max_epochs, self.patience),
-            self._adam,
-            log,
+        return TrainingLoop(
+            weights, network, lambda logits: cross_entropy(logits, labels), task.labels[task.val], self._adam
         )
 
 

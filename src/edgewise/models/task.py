@@ -1,6 +1,7 @@
 """Validated training inputs: a graph, its features, and the labels of training and validation nodes."""
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -163,6 +164,7 @@ class Task(Graph):
     train: Int[Tensor, " train"]
     val: Int[Tensor, " val"]
     num_classes: int
+    training_loops: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)  # that fits can continue
 
     def clamp(self, rows: Float[Tensor, "nodes classes"]) -> Float[Tensor, "nodes classes"]:
         """Set the rows of training nodes to their one-hot labels, in place, and return all rows."""

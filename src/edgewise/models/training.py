@@ -186,31 +186,60 @@ class EarlyStopping:
         return accuracy_improved and nll_improved
 
 
-def train(
-    weights: Weights,
-    network: Network,
-    loss_function: Callable[[Tensor], Tensor],
-    labels: Int[Tensor, " val"],
-    phase: Phase,
-    adam: Adam,
-    log: Log,
-) -> Weights:
-    """Minimize a loss of the logits, and return the weights of the best epoch; without patience, of the last one."""
-    weights = {name: weight.detach().clone().requires_grad_() for name, weight in weights.items()}
-    optimizer, stopping, kept = adam.optimizer(weights), EarlyStopping(), copy_weights(weights)
-    logits = network.at(weights)
-    for epoch in range(phase.max_epochs):
-        loss = loss_function(logits.with_dropout())
-        optimizer.step(loss)
-        logits = network.at(weights)
+class TrainingLoop:
+    """Minimization of a loss of the logits, which can be continued.
+
+    The epochs depend on the limits of a phase only in their number. So a training that stopped at the limits of one
+    phase can continue to those of another, with the same result as from the start.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        network: Network,
+        loss_function: Callable[[Tensor], Tensor],
+        labels: Int[Tensor, " val"],
+        adam: Adam,
+    ):
+        self._network, self._loss_function, self._labels, self._adam = network, loss_function, labels, adam
+        self._optimizer, self._stopping, self._longest_wait = adam.optimizer(weights), EarlyStopping(), 0
+        self._logits = network.at(self._optimizer.weights)
+        self._epochs: list[tuple[float, float, float]] = []  # loss, validation NLL and accuracy
+        self._kept, self._kept_weights = 0, copy_weights(weights)
+
+    def can_continue_to(self, phase: Phase) -> bool:
+        """Return whether the epochs so far are within the limits of a phase."""
+        patient = phase.patience is None or self._longest_wait < phase.patience
+        return patient and len(self._epochs) <= phase.max_epochs
+
+    def run(self, phase: Phase, log: Log) -> Weights:
+        """Train up to the limits of a phase, and return the weights of the best epoch; without patience, the last one.
+
+        Epochs of an earlier phase are logged as epochs of this one.
+        """
+        before, num_done = log.epochs, len(self._epochs)
+        for epoch in range(phase.max_epochs):
+            if epoch >= num_done:
+                if phase.patience is not None and self._stopping.waited >= phase.patience:
+                    break
+                self._train_epoch()
+            log.add(Epoch(phase.name, epoch + 1, phase.max_epochs, *self._epochs[epoch]), self._adam.learning_rate)
+        if phase.patience is None:
+            log.kept = log.epochs
+            return copy_weights(self._optimizer.weights)
+        log.kept = before + self._kept
+        return copy_weights(self._kept_weights)
+
+    def _train_epoch(self) -> None:
+        self._longest_wait = max(self._longest_wait, self._stopping.waited)
+        loss = self._loss_function(self._logits.with_dropout())
+        self._optimizer.step(loss)
+        self._logits = self._network.at(self._optimizer.weights)
         with torch.no_grad():
-            nll, accuracy = nll_and_accuracy(logits.validation(), labels)
-        log.add(Epoch(phase.name, epoch + 1, phase.max_epochs, float(loss.detach()), nll, accuracy), adam.learning_rate)
-        if phase.patience is None or stopping.update(accuracy, nll):
-            kept, log.kept = weights if phase.patience is None else copy_weights(weights), log.epochs
-        if phase.patience is not None and stopping.waited >= phase.patience:
-            break
-    return copy_weights(kept)
+            nll, accuracy = nll_and_accuracy(self._logits.validation(), self._labels)
+        self._epochs.append((float(loss.detach()), nll, accuracy))
+        if self._stopping.update(accuracy, nll):
+            self._kept, self._kept_weights = len(self._epochs), copy_weights(self._optimizer.weights)
 
 
 def check_logits(

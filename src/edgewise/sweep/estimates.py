@@ -1,26 +1,25 @@
 """Estimated run times of a sweep."""
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from statistics import median
+from statistics import fmean, median
 
 from edgewise.sweep.runs import RunKey
 
-# Seconds per run on one core, used before any run has been measured: the lower quartile of the runs in
-# docs/reproduction.md. The lower quartile, because that machine was shared.
+# Seconds per run on one core of a quiet machine, used before any run has been measured. The first model of a group
+# includes the pretraining that others continue, see `Plan.runs`.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 2.3,
-    ("cora", "gat"): 5.8,
-    ("cora", "gmnn"): 1.8,
-    ("cora", "epfgnn"): 3.1,
-    ("citeseer", "gcn"): 2.2,
-    ("citeseer", "gat"): 4.6,
-    ("citeseer", "gmnn"): 2.2,
-    ("citeseer", "epfgnn"): 4.0,
-    ("pubmed", "gcn"): 22.5,
-    ("pubmed", "gat"): 45.5,
-    ("pubmed", "gmnn"): 10.9,
-    ("pubmed", "epfgnn"): 19.1,
+    ("cora", "gcn"): 1.5,
+    ("cora", "gat"): 5.4,
+    ("cora", "gmnn"): 1.6,
+    ("cora", "epfgnn"): 1.5,
+    ("citeseer", "gcn"): 1.2,
+    ("citeseer", "gat"): 4.4,
+    ("citeseer", "gmnn"): 2.0,
+    ("citeseer", "epfgnn"): 1.9,
+    ("pubmed", "gcn"): 14.3,
+    ("pubmed", "gat"): 38.5,
+    ("pubmed", "gmnn"): 10.2,
+    ("pubmed", "epfgnn"): 6.0,
 }
 
 # Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not
@@ -40,6 +39,9 @@ TIME_RELATIVE_TO_PUBMED: Mapping[str, float] = {
 }
 SYNTHETIC_TIME_RELATIVE_TO_PUBMED = 0.2
 
+PRIOR_RUNS = 3
+MAX_RATIO_TO_MEDIAN = 5.0  # of the longest run of a cell; above it, the run has compiled
+
 
 def typical_seconds(cell: tuple[str, str]) -> float:
     """Return the approximate seconds that a run of a (dataset, model) cell takes on one core."""
@@ -49,16 +51,35 @@ def typical_seconds(cell: tuple[str, str]) -> float:
     return TYPICAL_SECONDS.get((dataset, timed_model), factor * TYPICAL_SECONDS["pubmed", timed_model])
 
 
-def estimate_seconds(
-    missing: Iterable[RunKey], measured: Mapping[tuple[str, str], Collection[float]], workers: int
-) -> float:
-    """Estimate the seconds that the missing runs take, from the measured seconds of finished runs per cell.
+def expected_seconds(
+    cells: Iterable[tuple[str, str]], measured: Mapping[tuple[str, str], Collection[float]]
+) -> dict[tuple[str, str], float]:
+    """Return the seconds that a run of each cell is expected to take, given the seconds of finished runs per cell.
 
-    A cell with finished runs counts with their median, because the first run of a worker also imports and compiles.
-    Other cells count with their typical seconds, scaled by how fast this machine ran the measured cells.
+    The typical seconds, scaled by how fast this machine is, count as much as `PRIOR_RUNS` finished runs of the cell:
+    runs of a cell differ by a factor of two or three. The speed is a median, because first runs also compile.
     """
-    medians = {cell: median(seconds) for cell, seconds in measured.items() if seconds}
-    scale = sum(medians.values()) / sum(map(typical_seconds, medians)) if medians else 1.0
-    counts = Counter(key.cell for key in missing)
-    total = sum(count * medians.get(cell, scale * typical_seconds(cell)) for cell, count in counts.items())
-    return total / workers
+    ratios = [seconds / typical_seconds(cell) for cell, runs in measured.items() for seconds in runs]
+    scale = median(ratios) if ratios else 1.0
+    expected = {}
+    for cell in set(cells):
+        runs = [*measured.get(cell, ()), *([scale * typical_seconds(cell)] * PRIOR_RUNS)]
+        longest = max(runs)  # may have compiled
+        expected[cell] = fmean(sorted(runs)[:-1]) if longest > MAX_RATIO_TO_MEDIAN * median(runs) else fmean(runs)
+    return expected
+
+
+def estimate_seconds(
+    missing: Iterable[RunKey],
+    measured: Mapping[tuple[str, str], Collection[float]],
+    workers: int,
+    unfinished_seconds: float = 0.0,
+) -> float:
+    """Estimate the seconds that the missing runs take, see `expected_seconds`.
+
+    ``unfinished_seconds`` were spent on runs that are still running, by all workers together.
+    """
+    keys = list(missing)
+    expected = expected_seconds((key.cell for key in keys), measured)
+    seconds = sorted(expected[key.cell] for key in keys)
+    return (sum(seconds) - min(unfinished_seconds, sum(seconds[-workers:]))) / workers

@@ -9,7 +9,7 @@ from edgewise.calibration import known_calibrators
 from edgewise.data.datasets import DATASET_NAMES, canonical_name
 from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
-from edgewise.models.model import Model
+from edgewise.models.model import Classifier, Model
 from edgewise.posterior import Posterior
 from edgewise.suggestions import did_you_mean
 from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
@@ -96,21 +96,26 @@ class Plan:
         calibrated = f"; calibrators {' '.join(self.calibrators)}" if self.calibrators else ""
         return f"{' '.join(self.datasets)}; {' '.join(self.models)}; {each}{calibrated}"
 
-    @property
-    def cells(self) -> list[tuple[str, str]]:
-        """Pairs of dataset and model, slowest first, so that no slow run is left for a single worker at the end."""
-        cells = [(dataset, model) for dataset in self.datasets for model in self.models]
-        return sorted(cells, key=lambda cell: -typical_seconds(cell))
-
     def runs(self) -> list[RunKey]:
-        """Return all runs. Every cell gets its first run before any cell gets its second."""
+        """Return all runs, those that share work one after the other, see `RunKey.group`.
+
+        Every cell gets its first run before any cell gets its second. Large datasets come first, so that no long run
+        is left for a single worker at the end. In a group classifiers come last: a GCN continues the pretraining of
+        other models.
+        """
         hyperparameters_of = {model: hyperparameters(model, self.recipes, self.calibrators) for model in self.models}
+        datasets = sorted(
+            self.datasets, key=lambda dataset: -sum(typical_seconds((dataset, model)) for model in self.models)
+        )
+        kinds = known_models()
+        models = sorted(self.models, key=lambda model: issubclass(kinds[model], Classifier))
         return [
             RunKey(dataset, model, hyperparameters_of[model], split, fold, init)
             for init in range(self.inits)
             for split in range(self.splits)
             for fold in range(self.folds)
-            for dataset, model in self.cells
+            for dataset in datasets
+            for model in models
         ]
 
     @property

@@ -40,11 +40,20 @@ class Progress:
     @property
     def seconds_left(self) -> float:
         """Estimated seconds for the missing runs that have not failed; on one core if the workers are unknown."""
+        return self.seconds_left_after(0.0, 0.0)
+
+    def seconds_left_after(self, elapsed: float, finished_seconds: float) -> float:
+        """Estimate the seconds left of a sweep that has been running for ``elapsed`` seconds.
+
+        ``finished_seconds`` is the sum of the seconds of the runs that ended since then. The number of cores of a
+        cluster is taken to be the work done per elapsed second.
+        """
         measured: dict[tuple[str, str], list[float]] = defaultdict(list)
         for run in self.runs:
             measured[run.key.cell].append(run.seconds)
         left = [key for key in self.missing if key not in self.failures]
-        return estimate_seconds(left, measured, self.workers or 1)
+        workers = self.workers or max(1, round(finished_seconds / elapsed) if elapsed else 1)
+        return estimate_seconds(left, measured, workers, max(0.0, workers * elapsed - finished_seconds))
 
 
 def format_count(count: int, name: str) -> str:
@@ -140,10 +149,8 @@ class SweepDisplay:
 
     def _pace(self) -> str:
         elapsed = monotonic() - self._start_time
-        # Work is measured in core-seconds. The effective number of cores is the work done so far per elapsed second.
-        work_done = sum(run.seconds for run in self._progress.runs[self._num_runs_before :])
-        work_left = self._progress.seconds_left * (self._progress.workers or 1)
-        left = work_left * elapsed / work_done if work_done else self._progress.seconds_left
+        finished_seconds = sum(run.seconds for run in self._progress.runs[self._num_runs_before :])
+        left = self._progress.seconds_left_after(elapsed, finished_seconds)
         return f"{60 * self._num_outcomes / elapsed:.1f} runs/min, {format_duration(left)} left"
 
     def renderable(self) -> RenderableType:

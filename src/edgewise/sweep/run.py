@@ -17,7 +17,7 @@ from edgewise.models.model import Model
 from edgewise.sweep.plan import Plan, Recipes, calibrators_of, hyperparameters, trainings_of
 from edgewise.sweep.progress import Progress
 from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
-from edgewise.sweep.sources import EnvironmentCheck, GraphWithSplits, Sources, load_once
+from edgewise.sweep.sources import EnvironmentCheck, GraphWithSplits, Sources, load_once, prepare_once
 from edgewise.sweep.store import Store
 from edgewise.version import versions
 from edgewise.workers import Failure, JobOutcome, Workers
@@ -72,7 +72,8 @@ class Runner:
         path = None if self.fitted is None else fitted_path(Path(self.fitted), model, key, graph)
         if path is not None and path.exists():
             return Fitted.load(path)
-        fitted: Fitted = model.fit(graph.data, graph.splits[key.split, key.fold], seed=key.seed)
+        task = prepare_once(self.sources, key.dataset, self.n_splits, key.split, key.fold)
+        fitted: Fitted = model.fit_task(task, seed=key.seed)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             fitted.save(path)
@@ -121,7 +122,8 @@ def run_sweep(
         runner = Runner(absolute, plan.splits, plan.recipes, plan.calibrators, None if fitted is None else str(fitted))
         check = EnvironmentCheck.of_this_machine(absolute, plan.splits, tasks)
         store.begin_command(f"{plan}; {sources}", str(workers))
-        with closing(workers.execute(runner, progress.missing, check)) as outcomes:  # stops workers if writing fails
+        executed = workers.execute(runner, progress.missing, check, lambda key: key.group)
+        with closing(executed) as outcomes:  # stops workers if writing fails
             for outcome in outcomes:
                 if isinstance(outcome, Failure):
                     store.add_failure(outcome.job, outcome.error)

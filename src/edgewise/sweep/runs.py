@@ -37,6 +37,11 @@ class RunKey:
         """Dataset and model, which is a cell of the paper's tables."""
         return self.dataset, self.model
 
+    @property
+    def group(self) -> tuple[str, int, int, int]:
+        """Dataset, split, fold and initialization. The models of a group share their pretraining."""
+        return self.dataset, self.split, self.fold, self.init
+
     def __str__(self) -> str:
         return f"{self.dataset} {self.model} split {self.split} fold {self.fold} init {self.init}"
 

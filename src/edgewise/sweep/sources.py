@@ -3,7 +3,7 @@
 import platform
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
 from edgewise.data.datasets import DATASET_NAMES
 from edgewise.data.pyg_files import HETEROPHILOUS
+from edgewise.models.task import Task, prepare_task
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import TaskRow
 from edgewise.version import versions
@@ -90,6 +91,13 @@ class Sources:
 def load_once(sources: Sources, dataset: str, n_splits: int) -> "GraphWithSplits":
     """Load a graph with its splits, cached per process."""
     return sources.load(dataset, n_splits)
+
+
+@lru_cache(maxsize=1)
+def prepare_once(sources: Sources, dataset: str, n_splits: int, split: int, fold: int) -> Task:
+    """Prepare a graph and split for training, cached until another one is prepared in this process."""
+    graph = load_once(sources, dataset, n_splits)
+    return prepare_task(graph.data, graph.splits[split, fold], directed="refuse", num_classes=None, device="cpu")
 
 
 @dataclass(frozen=True, eq=False)

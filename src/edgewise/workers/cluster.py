@@ -4,7 +4,7 @@ import logging
 import os
 import pickle
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_hex
@@ -52,12 +52,17 @@ class RayCluster:
         return f"ray {self.address}"
 
     def execute(
-        self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
+        self,
+        function: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        check: NodeCheck[Job] | None = None,
+        group: Callable[[Job], Hashable] | None = None,
     ) -> Generator[JobOutcome[Job, Result], None, None]:
         """Call a function on each job and yield outcomes, see `Workers`.
 
         All jobs are submitted at once: they are small, and a cluster that scales on demand sees the demand. ``check``
-        is called on each node with all jobs before any runs, and again with each job, as nodes may join later.
+        is called on each node with all jobs before any runs, and again with each job, as nodes may join later. Ray
+        chooses the process of each job, so ``group`` is not used.
         """
         if not jobs:
             return

@@ -2,7 +2,7 @@
 
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -40,12 +40,17 @@ class Workers(Protocol):
         """The number of jobs that run at a time, or None if it is unknown, as on a cluster."""
 
     def execute(
-        self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
+        self,
+        function: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        check: NodeCheck[Job] | None = None,
+        group: Callable[[Job], Hashable] | None = None,
     ) -> Generator[JobOutcome[Job, Result], None, None]:
         """Call a function on each job, with one core per job, and yield outcomes in the order in which they end.
 
         Closing the generator stops the workers. An exception in the function becomes a `Failure`. The function, jobs
-        and results must be picklable. ``check`` is called on every other machine before it runs any of the jobs.
+        and results must be picklable. ``check`` is called on every other machine before it runs any of the jobs. Jobs
+        of one ``group`` share work, and run in one process where possible.
         """
 
 

@@ -3,7 +3,7 @@
 import os
 import signal
 import traceback
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
@@ -33,16 +33,30 @@ class LocalProcesses:
         return f"{self.count} on this machine"
 
     def execute(
-        self, function: Callable[[Job], Result], jobs: Sequence[Job], check: NodeCheck[Job] | None = None
+        self,
+        function: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        check: NodeCheck[Job] | None = None,
+        group: Callable[[Job], Hashable] | None = None,
     ) -> Generator[JobOutcome[Job, Result], None, None]:
-        """Call a function on each job and yield outcomes, see `Workers`. ``check`` is not called on this machine."""
-        waiting = list(reversed(jobs))
+        """Call a function on each job and yield outcomes, see `Workers`. ``check`` is not called on this machine.
+
+        `choose_job` keeps jobs of a group together.
+        """
+        waiting = list(jobs)
         workers: list[_Worker[Job, Result]] = []
+
+        def send_next_job(worker: _Worker[Job, Result]) -> None:
+            groups = [group(job) if group else None for job in waiting]
+            chosen = choose_job(groups, worker.group, {other.group for other in workers if other is not worker})
+            worker.group = groups[chosen]
+            worker.send(waiting.pop(chosen))
+
         deaths = 0  # of workers since one last finished a job
         try:
             for _ in range(min(self.count, len(jobs))):
                 workers.append(_Worker(function))
-                workers[-1].send(waiting.pop())
+                send_next_job(workers[-1])
             while busy := [worker for worker in workers if worker.is_busy]:
                 ready = wait([worker.connection for worker in busy])
                 for worker in (worker for worker in busy if worker.connection in ready):
@@ -51,12 +65,24 @@ class LocalProcesses:
                     if not worker.is_alive and deaths < MAX_CONSECUTIVE_DEATHS:
                         worker.start()
                     if waiting and worker.is_alive:
-                        worker.send(waiting.pop())
+                        send_next_job(worker)
                     yield outcome
                     _check_deaths(deaths, outcome)
         finally:
             for worker in workers:
                 worker.stop()
+
+
+def choose_job(groups: Sequence[Hashable], own: Hashable, others: Set[Hashable]) -> int:
+    """Return the index of a worker's next job: the first of its group, or of a group without workers, or the last job.
+
+    >>> groups = ["a", "b", "b", "c"]
+    >>> choose_job(groups, "b", {"a"}), choose_job(groups, "d", {"a"}), choose_job(groups, "d", {"a", "b", "c"})
+    (1, 1, 3)
+    """
+    of_own = [k for k, group in enumerate(groups) if group == own]
+    without_workers = [k for k, group in enumerate(groups) if group not in others]
+    return [*of_own, *without_workers, len(groups) - 1][0]
 
 
 class _Worker(Generic[Job, Result]):
@@ -65,6 +91,7 @@ class _Worker(Generic[Job, Result]):
     def __init__(self, function: Callable[[Job], Result]):
         self._function = function
         self._jobs: list[Job] = []  # the running job, if any
+        self.group: Hashable = None  # of the last job
         self._cache_folder = claim_cache_folder()
         self.start()
 
