@@ -2,11 +2,15 @@
 
 s_ij = leaky_relu(a_src · P_j + a_dst · P_i), α_ij = softmax over j, out_i = Σ_j α_ij P_j, where P are the projected
 features and j runs over i and its neighbors.
+
+The compiled loops compute exponentials of nodes only, not of pairs. With x = a_src · P_j, y = a_dst · P_i and the slope
+λ = 0.2 of leaky_relu, exp(s_ij) = max(exp(x) exp(y), exp(λx) exp(λy)), because leaky_relu(z) = max(z, λz). So
+nothing is stored per pair: the backward pass computes the attention weights again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +21,11 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
+from edgewise.kernels.simd import choose_greater, fill, load, repeat, scale_integers, store, sum_groups
 from edgewise.kernels.sparse import DropoutMask
 
 NEGATIVE_SLOPE = 0.2  # of leaky_relu
+MAX_SCORE_RANGE = 60.0  # of a_src · P_j over all j, so that no exp(a_src · P_j - maximum) underflows in float32
 
 Array = NDArray[Any]
 
@@ -42,14 +48,6 @@ class Neighborhoods:
         tensors = [torch.from_numpy(part.astype(np.int64)).to(device) for part in (first, source, own)]
         return cls(tensors[0], tensors[1], tensors[2], num_sources, threads)
 
-    @cached_property
-    def by_source(self) -> tuple[Int[Tensor, " sources_and_one"], Int[Tensor, " pairs"], Int[Tensor, " pairs"]]:
-        """The transpose: index of the first pair of each source, the pairs sorted by source, and their targets."""
-        pair = self.source.argsort(stable=True)
-        target = torch.repeat_interleave(self.first.diff())[pair]
-        counts = torch.bincount(self.source, minlength=self.num_sources)
-        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), pair, target
-
     @property
     def num_pairs(self) -> int:
         """Number of pairs of target and source."""
@@ -64,7 +62,7 @@ def attend(
     mask: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
     """Compute out_i for each target and head; ``mask`` drops attention weights, in the order (pairs, heads)."""
-    operation = choose_implementation(projected.device, _attend, attend_tensors)
+    operation = choose_implementation(projected.device, attend_compiled, attend_tensors)
     return operation(projected, att_src, att_dst, neighborhoods, mask)
 
 
@@ -89,90 +87,21 @@ def attend_tensors(
     return heads.new_zeros(num, *att_src.shape).index_add(0, target, messages).flatten(1)
 
 
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        projected: Tensor,
-        att_src: Tensor,
-        att_dst: Tensor,
-        neighborhoods: Neighborhoods,
-        mask: DropoutMask | None,
-    ) -> Tensor:
-        detached = projected.detach().contiguous(), att_src.detach(), att_dst.detach()
-        out, ctx.saved = _forward(*detached, neighborhoods, mask)
-        ctx.neighborhoods = neighborhoods
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        return (*_backward(grads[0].contiguous(), ctx.saved, ctx.neighborhoods), None, None)
-
-
-_attend: Callable[..., Tensor] = _Attend.apply
-
-
-class _Saved(NamedTuple):
-    """Results of the forward pass that the backward pass needs."""
-
-    heads: Array  # (sources, heads, units)
-    both: Tensor  # (heads · units, 2 heads) both attention vectors: P · both are the scores of sources and targets
-    alpha: Tensor  # (pairs, heads) attention weights before dropout
-    slope: Tensor  # (pairs, heads) derivative of leaky_relu
-    factor: Tensor | None  # (pairs, heads) factors of dropout
-    weight: Tensor  # (pairs, heads) attention weights after dropout
-
-
-def _forward(
-    projected: Tensor, att_src: Tensor, att_dst: Tensor, neighborhoods: Neighborhoods, mask: DropoutMask | None
-) -> tuple[Tensor, _Saved]:
-    first, source, own = _arrays(neighborhoods)
-    heads, both = projected.view(-1, *att_src.shape).numpy(), _stack_vectors(att_src, att_dst)
-    alpha, slope = projected.new_empty(2, neighborhoods.num_pairs, len(att_src))
-    end_scores, scores, slopes = (projected @ both).numpy(), alpha.numpy(), slope.numpy()
-    run, num, work = neighborhoods.threads.run, len(own), 4 * alpha.numel()  # 4 for memory access in random order
-    run(lambda lo, hi: _scores(lo, hi, end_scores, first, source, own, scores, slopes), num, 4 * work)
-    alpha.exp_()
-    run(lambda lo, hi: _normalize(lo, hi, scores, first), num, 2 * work)
-    factor = None if mask is None else mask.keep.view(alpha.shape).to(alpha.dtype).mul_(mask.scale)
-    weight = alpha if factor is None else alpha * factor
-    out = projected.new_empty(num, projected.shape[1])
-    weights, result = weight.numpy(), out.view(-1, *att_src.shape).numpy()
-    run(lambda lo, hi: _weighted_sum(lo, hi, weights, heads, first, source, result), num, work * att_src.shape[1])
-    return out, _Saved(heads, both, alpha, slope, factor, weight)
-
-
-def _backward(grad: Tensor, saved: _Saved, neighborhoods: Neighborhoods) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of the projected features and of both attention vectors."""
-    first, source, own = _arrays(neighborhoods)
-    num_sources, num_heads, units = saved.heads.shape
-    run, work = neighborhoods.threads.run, 8 * saved.alpha.numel() * units
-    factor = torch.ones_like(saved.alpha) if saved.factor is None else saved.factor
-    projected_grad = grad.new_empty(num_sources, num_heads * units)
-    score_grad, end_grad = torch.empty_like(saved.alpha), grad.new_zeros(num_sources, 2 * num_heads)
-    out_grads, projected_grads = (part.view(-1, num_heads, units).numpy() for part in (grad, projected_grad))
-    parts = saved.alpha.numpy(), saved.slope.numpy(), factor.numpy()
-    score_grads, end_grads = score_grad.numpy(), end_grad.numpy()
-    run(
-        lambda lo, hi: _scores_backward(
-            lo, hi, out_grads, saved.heads, *parts, first, source, own, score_grads, end_grads
-        ),
-        len(own),
-        work,
-    )
-    weights, (start, pair, target) = saved.weight.numpy(), (part.numpy() for part in neighborhoods.by_source)
-    run(
-        lambda lo, hi: _sources_backward(
-            lo, hi, out_grads, weights, score_grads, start, pair, target, projected_grads, end_grads
-        ),
-        num_sources,
-        work,
-    )
-    projected_grad.addmm_(end_grad, saved.both.T)
-    projected = torch.from_numpy(saved.heads).view(num_sources, -1)
-    both_grad = (projected.T @ end_grad).view(num_heads, units, 2, num_heads)
-    diagonal = torch.arange(num_heads)
-    return projected_grad, both_grad[diagonal, :, 0, diagonal], both_grad[diagonal, :, 1, diagonal]
+def attend_compiled(
+    projected: Float[Tensor, "sources width"],
+    att_src: Float[Tensor, "heads units"],
+    att_dst: Float[Tensor, "heads units"],
+    neighborhoods: Neighborhoods,
+    mask: DropoutMask | None = None,
+) -> Float[Tensor, "targets width"]:
+    """Compute `attend` with compiled loops, or with tensors if the scores of sources differ too much."""
+    both = _stack_vectors(att_src.detach(), att_dst.detach())
+    from_source, from_target = (projected.detach() @ both).split(len(att_src), dim=1)
+    lowest, highest = from_source.aminmax(dim=0)
+    if not bool((highest - lowest <= MAX_SCORE_RANGE).all()):  # also if a score is NaN
+        return attend_tensors(projected, att_src, att_dst, neighborhoods, mask)
+    factors = _Factors.from_scores(from_source, from_target[neighborhoods.own], highest)
+    return _attend(projected, att_src, att_dst, both, factors, neighborhoods, mask)
 
 
 def _stack_vectors(att_src: Tensor, att_dst: Tensor) -> Tensor:
@@ -183,138 +112,196 @@ def _stack_vectors(att_src: Tensor, att_dst: Tensor) -> Tensor:
     return both.view(num_heads * units, 2 * num_heads)
 
 
-def _arrays(neighborhoods: Neighborhoods) -> tuple[Array, Array, Array]:
-    return neighborhoods.first.numpy(), neighborhoods.source.numpy(), neighborhoods.own.numpy()
+class _Factors(NamedTuple):
+    """Factors of sources and targets: up to a factor of i, exp(s_ij) = max(A_j C_i, B_j D_i)."""
+
+    source: Float[Tensor, "sources two_heads"]  # A, B
+    target: Float[Tensor, "targets two_heads"]  # C, D
+
+    @classmethod
+    def from_scores(cls, from_source: Tensor, from_target: Tensor, highest: Tensor) -> "_Factors":
+        """Shift the scores of sources to a maximum of 0, and scale the factors of each target to a maximum of 1."""
+        shifted, scores = from_source - highest, (1.0 - NEGATIVE_SLOPE) * (from_target + highest)
+        source = torch.cat([shifted, NEGATIVE_SLOPE * shifted], dim=1).exp_()
+        return cls(source, torch.cat([scores, -scores], dim=1).clamp_(max=0.0).exp_())
 
 
-@vectorized
-def _scores(
-    lo: int, hi: int, end_scores: Array, first: Array, source: Array, own: Array, score: Array, slope: Array
-) -> None:
-    """Compute leaky_relu of the sum of source and target scores, minus the maximum over the neighborhood."""
-    num_heads, one, negative = score.shape[1], score.dtype.type(1), score.dtype.type(NEGATIVE_SLOPE)
-    highest = np.empty(num_heads, dtype=score.dtype)
-    for i in range(lo, hi):
-        for head in range(num_heads):
-            highest[head] = -np.inf
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                raw = end_scores[source[pair], head] + end_scores[own[i], num_heads + head]
-                derivative = one if raw > 0 else negative
-                slope[pair, head] = derivative
-                score[pair, head] = raw * derivative
-                highest[head] = max(highest[head], raw * derivative)
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                score[pair, head] -= highest[head]
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        projected: Tensor,
+        att_src: Tensor,
+        att_dst: Tensor,
+        both: Tensor,
+        factors: _Factors,
+        neighborhoods: Neighborhoods,
+        mask: DropoutMask | None,
+    ) -> Tensor:
+        projected, (num_heads, units) = projected.detach().contiguous(), att_src.shape
+        ctx.saved = projected, both, factors, neighborhoods, mask
+        out, ctx.normalizer = _forward(projected, num_heads, factors, neighborhoods, mask)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
+        projected, both, factors, neighborhoods, mask = ctx.saved
+        num_heads = both.shape[1] // 2
+        projected_grad, score_grad = _backward(
+            grads[0].contiguous(), projected, num_heads, factors, ctx.normalizer, neighborhoods, mask
+        )
+        projected_grad.addmm_(score_grad, both.T)
+        both_grad, diagonal = (projected.T @ score_grad).view(num_heads, -1, 2, num_heads), torch.arange(num_heads)
+        return projected_grad, both_grad[diagonal, :, 0, diagonal], both_grad[diagonal, :, 1, diagonal], *[None] * 4
 
 
-@vectorized
-def _normalize(lo: int, hi: int, alpha: Array, first: Array) -> None:
-    """Divide by the sum over each neighborhood."""
-    num_heads = alpha.shape[1]
-    normalizer = np.empty(num_heads, dtype=alpha.dtype)
-    for i in range(lo, hi):
-        for head in range(num_heads):
-            normalizer[head] = 0.0
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                normalizer[head] += alpha[pair, head]
-        for head in range(num_heads):
-            normalizer[head] = 1.0 / normalizer[head]
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                alpha[pair, head] *= normalizer[head]
+_attend: Callable[..., Tensor] = _Attend.apply
 
 
-@vectorized
-def _weighted_sum(lo: int, hi: int, weight: Array, heads: Array, first: Array, source: Array, out: Array) -> None:
-    """Compute Σ_j α_ij P_j."""
-    num_heads, units = heads.shape[1], heads.shape[2]
-    out[lo:hi] = 0.0
-    for i in range(lo, hi):
-        for pair in range(first[i], first[i + 1]):
-            j = source[pair]
-            for head in range(num_heads):
-                factor = weight[pair, head]
-                for chunk in range(units // 8):
-                    for lane in range(8):
-                        out[i, head, chunk * 8 + lane] += factor * heads[j, head, chunk * 8 + lane]
-                for unit in range(units // 8 * 8, units):
-                    out[i, head, unit] += factor * heads[j, head, unit]
+def _forward(
+    projected: Tensor, num_heads: int, factors: _Factors, neighborhoods: Neighborhoods, mask: DropoutMask | None
+) -> tuple[Tensor, Tensor]:
+    """Return the output, and for each target the sum of max(A_j C_i, B_j D_i) over its sources."""
+    num_targets, width = len(neighborhoods.own), projected.shape[1]
+    out, normalizer = projected.new_empty(num_targets, width), projected.new_empty(num_targets, num_heads)
+    arrays = [part.numpy() for part in (*factors, projected, neighborhoods.first, neighborhoods.source, normalizer, out)]
+    keep, scale = _keep_and_scale(mask, neighborhoods.num_pairs, arrays[2].dtype, num_heads)
+    loop, _, _ = _loops(*_vector_shape(num_heads, width // num_heads))
+    work = 4 * neighborhoods.num_pairs * width  # 4 for memory access in random order
+    neighborhoods.threads.run(lambda lo, hi: loop(lo, hi, num_heads, keep, scale, *arrays), num_targets, work)
+    return out, normalizer
 
 
-@vectorized
-def _scores_backward(
-    lo: int,
-    hi: int,
-    grad: Array,
-    heads: Array,
-    alpha: Array,
-    slope: Array,
-    factor: Array,
-    first: Array,
-    source: Array,
-    own: Array,
-    score_grad: Array,
-    end_grad: Array,
-) -> None:
-    """Compute the gradients of the scores before leaky_relu, and of the scores of targets."""
-    num_heads, units = heads.shape[1], heads.shape[2]
-    mean = np.empty(num_heads, dtype=alpha.dtype)
-    for i in range(lo, hi):
-        for head in range(num_heads):
-            mean[head] = 0.0
-        for pair in range(first[i], first[i + 1]):
-            j = source[pair]
-            for head in range(num_heads):
-                total = grad.dtype.type(0)
-                for chunk in range(units // 8):
-                    for lane in range(8):
-                        total += grad[i, head, chunk * 8 + lane] * heads[j, head, chunk * 8 + lane]
-                for unit in range(units // 8 * 8, units):
-                    total += grad[i, head, unit] * heads[j, head, unit]
-                score_grad[pair, head] = total
-            for head in range(num_heads):
-                score_grad[pair, head] *= factor[pair, head]
-                mean[head] += alpha[pair, head] * score_grad[pair, head]
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                score_grad[pair, head] = alpha[pair, head] * (score_grad[pair, head] - mean[head]) * slope[pair, head]
-        for head in range(num_heads):
-            mean[head] = 0.0
-        for pair in range(first[i], first[i + 1]):
-            for head in range(num_heads):
-                mean[head] += score_grad[pair, head]
-        for head in range(num_heads):
-            end_grad[own[i], num_heads + head] = mean[head]
+def _backward(
+    grad: Tensor,
+    projected: Tensor,
+    num_heads: int,
+    factors: _Factors,
+    normalizer: Tensor,
+    neighborhoods: Neighborhoods,
+    mask: DropoutMask | None,
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the projected features in Σ_j α_ij P_j for fixed α, and of the scores of nodes."""
+    width = projected.shape[1]
+    projected_grad, score_grad = torch.zeros_like(projected), projected.new_zeros(len(projected), 2 * num_heads)
+    graph = neighborhoods.first, neighborhoods.source, neighborhoods.own
+    parts = *factors, projected, *graph, normalizer, grad, projected_grad, score_grad
+    arrays = [part.numpy() for part in parts]
+    keep, scale = _keep_and_scale(mask, neighborhoods.num_pairs, arrays[2].dtype, num_heads)
+    _, loop, heads_per_vector = _loops(*_vector_shape(num_heads, width // num_heads))
+    slope, work = arrays[2].dtype.type(NEGATIVE_SLOPE), 8 * neighborhoods.num_pairs * width
+    # Gradients are added to sources in random order, so threads share the heads and not the targets.
+    neighborhoods.threads.run(
+        lambda lo, hi: loop(lo * heads_per_vector, hi * heads_per_vector, num_heads, slope, keep, scale, *arrays),
+        num_heads // heads_per_vector,
+        work,
+    )
+    return projected_grad, score_grad
 
 
-@vectorized
-def _sources_backward(
-    lo: int,
-    hi: int,
-    grad: Array,
-    weight: Array,
-    score_grad: Array,
-    first: Array,
-    pairs: Array,
-    target: Array,
-    heads_grad: Array,
-    end_grad: Array,
-) -> None:
-    """Compute the gradients of the projected features and of the scores of sources, summed over their targets."""
-    num_heads, units = heads_grad.shape[1], heads_grad.shape[2]
-    heads_grad[lo:hi] = 0.0
-    for j in range(lo, hi):
-        for k in range(first[j], first[j + 1]):
-            pair, i = pairs[k], target[k]
-            for head in range(num_heads):
-                factor = weight[pair, head]
-                for chunk in range(units // 8):
-                    for lane in range(8):
-                        heads_grad[j, head, chunk * 8 + lane] += factor * grad[i, head, chunk * 8 + lane]
-                for unit in range(units // 8 * 8, units):
-                    heads_grad[j, head, unit] += factor * grad[i, head, unit]
-            for head in range(num_heads):
-                end_grad[j, head] += score_grad[pair, head]
+def _keep_and_scale(mask: DropoutMask | None, num_pairs: int, dtype: Any, num_heads: int) -> tuple[Array, Any]:
+    """Return the mask as an array, and the factor of kept attention weights."""
+    if mask is None:
+        return np.ones((num_pairs, num_heads), dtype=np.uint8), dtype.type(1)
+    return mask.keep.view(num_pairs, num_heads).numpy(), dtype.type(mask.scale)
+
+
+def _vector_shape(num_heads: int, units: int) -> tuple[int, int]:
+    """Return how many heads and how many units of each head a vector holds."""
+    if units == 8 and num_heads % 8 == 0:
+        return 8, 8
+    return 1, 8 if units % 8 == 0 else 1
+
+
+@cache
+def _loops(heads: int, units: int) -> tuple[Callable[..., None], Callable[..., None], int]:
+    """Compile both loops for vectors of some heads and some units of each, and return them and the number of heads."""
+    size = heads * units
+
+    @vectorized
+    def forward(
+        lo: int,
+        hi: int,
+        num_heads: int,
+        keep: Array,
+        scale: float,
+        sources: Array,
+        targets: Array,
+        projected: Array,
+        first: Array,
+        source: Array,
+        normalizer: Array,
+        out: Array,
+    ) -> None:
+        """Compute Σ_j α_ij P_j and the normalizers of α for the targets lo … hi."""
+        num_units, zero = projected.shape[1] // num_heads, projected.dtype.type(0)
+        for i in range(lo, hi):
+            for head in range(0, num_heads, heads):
+                c, d = load(targets, i, head, heads), load(targets, i, num_heads + head, heads)
+                total = fill(zero, heads)
+                for pair in range(first[i], first[i + 1]):
+                    j = source[pair]
+                    a, b = load(sources, j, head, heads) * c, load(sources, j, num_heads + head, heads) * d
+                    total = total + choose_greater(a, b, a, b)
+                store(normalizer, i, head, total)
+                for k in range(head * num_units, (head + heads) * num_units, size):
+                    mean = fill(zero, size)
+                    for pair in range(first[i], first[i + 1]):
+                        j = source[pair]
+                        a, b = load(sources, j, head, heads) * c, load(sources, j, num_heads + head, heads) * d
+                        alpha = choose_greater(a, b, a, b) / total
+                        weight = alpha * scale_integers(load(keep, pair, head, heads), scale)
+                        mean = mean + repeat(weight, units) * load(projected, j, k, size)
+                    store(out, i, k, mean)
+
+    @vectorized
+    def backward(
+        lo: int,
+        hi: int,
+        num_heads: int,
+        slope: float,
+        keep: Array,
+        scale: float,
+        sources: Array,
+        targets: Array,
+        projected: Array,
+        first: Array,
+        source: Array,
+        own: Array,
+        normalizer: Array,
+        grad: Array,
+        projected_grad: Array,
+        score_grad: Array,
+    ) -> None:
+        """Add the gradients of the heads lo … hi."""
+        num_units, zero = projected.shape[1] // num_heads, projected.dtype.type(0)
+        slopes, ones, longest = fill(slope, heads), fill(projected.dtype.type(1), heads), 0
+        for i in range(len(own)):
+            longest = max(longest, first[i + 1] - first[i])
+        alpha_grad, factor = np.empty((longest, heads), grad.dtype), np.empty((longest, heads), grad.dtype)
+        for i in range(len(own)):
+            for head in range(lo, hi, heads):
+                c, d = load(targets, i, head, heads), load(targets, i, num_heads + head, heads)
+                total, mean = load(normalizer, i, head, heads), fill(zero, heads)
+                for pair in range(first[i], first[i + 1]):
+                    j = source[pair]
+                    a, b = load(sources, j, head, heads) * c, load(sources, j, num_heads + head, heads) * d
+                    alpha = choose_greater(a, b, a, b) / total
+                    kept = scale_integers(load(keep, pair, head, heads), scale)
+                    weight, product = repeat(alpha * kept, units), fill(zero, heads)
+                    for k in range(head * num_units, (head + heads) * num_units, size):
+                        g = load(grad, i, k, size)
+                        product = product + sum_groups(g * load(projected, j, k, size), heads)
+                        store(projected_grad, j, k, load(projected_grad, j, k, size) + weight * g)
+                    mean = mean + alpha * (product * kept)
+                    store(alpha_grad, pair - first[i], 0, product * kept)
+                    store(factor, pair - first[i], 0, alpha * choose_greater(a, b, ones, slopes))
+                total = fill(zero, heads)
+                for pair in range(first[i], first[i + 1]):
+                    j, n = source[pair], pair - first[i]
+                    g = load(factor, n, 0, heads) * (load(alpha_grad, n, 0, heads) - mean)
+                    store(score_grad, j, head, load(score_grad, j, head, heads) + g)
+                    total = total + g
+                store(score_grad, own[i], num_heads + head, total)
+
+    return forward, backward, heads
