@@ -25,7 +25,8 @@ from edgewise.kernels.simd import choose_greater, fill, load, repeat, scale_inte
 from edgewise.kernels.sparse import DropoutMask
 
 NEGATIVE_SLOPE = 0.2  # of leaky_relu
-MAX_SCORE_RANGE = 60.0  # of a_src · P_j over all j, so that no exp(a_src · P_j - maximum) underflows in float32
+MAX_SCORE_RANGE = 60.0  # of a_src · P_j over j and heads, so that no exp(a_src · P_j - maximum) underflows in float32
+ROWS_PER_BLOCK = 1024  # the gradients of attention vectors are summed per block, then over blocks
 
 Array = NDArray[Any]
 
@@ -95,21 +96,13 @@ def attend_compiled(
     mask: DropoutMask | None = None,
 ) -> Float[Tensor, "targets width"]:
     """Compute `attend` with compiled loops, or with tensors if the scores of sources differ too much."""
-    both = _stack_vectors(att_src.detach(), att_dst.detach())
-    from_source, from_target = (projected.detach() @ both).split(len(att_src), dim=1)
-    lowest, highest = from_source.aminmax(dim=0)
-    if not bool((highest - lowest <= MAX_SCORE_RANGE).all()):  # also if a score is NaN
+    layer = _Layer(projected.detach().contiguous(), torch.stack([att_src.detach(), att_dst.detach()]), neighborhoods)
+    from_source, from_target = layer.scores()
+    lowest, highest = from_source.aminmax()
+    if not float(highest - lowest) <= MAX_SCORE_RANGE:  # also if a score is NaN
         return attend_tensors(projected, att_src, att_dst, neighborhoods, mask)
     factors = _Factors.from_scores(from_source, from_target[neighborhoods.own], highest)
-    return _attend(projected, att_src, att_dst, both, factors, neighborhoods, mask)
-
-
-def _stack_vectors(att_src: Tensor, att_dst: Tensor) -> Tensor:
-    """Arrange both attention vectors so that one matrix product computes a_src · P and a_dst · P of all heads."""
-    num_heads, units = att_src.shape
-    both, diagonal = att_src.new_zeros(num_heads, units, 2, num_heads), torch.arange(num_heads)
-    both[diagonal, :, 0, diagonal], both[diagonal, :, 1, diagonal] = att_src, att_dst
-    return both.view(num_heads * units, 2 * num_heads)
+    return _attend(projected, att_src, att_dst, layer, factors, mask)
 
 
 class _Factors(NamedTuple):
@@ -133,108 +126,167 @@ class _Attend(torch.autograd.Function):
         projected: Tensor,
         att_src: Tensor,
         att_dst: Tensor,
-        both: Tensor,
+        layer: "_Layer",
         factors: _Factors,
-        neighborhoods: Neighborhoods,
         mask: DropoutMask | None,
     ) -> Tensor:
-        projected, (num_heads, units) = projected.detach().contiguous(), att_src.shape
-        ctx.saved = projected, both, factors, neighborhoods, mask
-        out, ctx.normalizer = _forward(projected, num_heads, factors, neighborhoods, mask)
+        ctx.layer, ctx.factors, ctx.mask = layer, factors, mask
+        out, ctx.normalizer = layer.forward(factors, mask)
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None, None]:
-        projected, both, factors, neighborhoods, mask = ctx.saved
-        num_heads = both.shape[1] // 2
-        projected_grad, score_grad = _backward(
-            grads[0].contiguous(), projected, num_heads, factors, ctx.normalizer, neighborhoods, mask
-        )
-        projected_grad.addmm_(score_grad, both.T)
-        both_grad, diagonal = (projected.T @ score_grad).view(num_heads, -1, 2, num_heads), torch.arange(num_heads)
-        return projected_grad, both_grad[diagonal, :, 0, diagonal], both_grad[diagonal, :, 1, diagonal], *[None] * 4
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
+        projected_grad, score_grads = ctx.layer.backward(grads[0].contiguous(), ctx.factors, ctx.normalizer, ctx.mask)
+        src_grad, dst_grad = ctx.layer.scores_backward(score_grads, projected_grad)
+        return projected_grad, src_grad, dst_grad, None, None, None
 
 
 _attend: Callable[..., Tensor] = _Attend.apply
 
 
-def _forward(
-    projected: Tensor, num_heads: int, factors: _Factors, neighborhoods: Neighborhoods, mask: DropoutMask | None
-) -> tuple[Tensor, Tensor]:
-    """Return the output, and for each target the sum of max(A_j C_i, B_j D_i) over its sources."""
-    num_targets, width = len(neighborhoods.own), projected.shape[1]
-    out, normalizer = projected.new_empty(num_targets, width), projected.new_empty(num_targets, num_heads)
-    arrays = [part.numpy() for part in (*factors, projected, neighborhoods.first, neighborhoods.source, normalizer, out)]
-    keep, scale = _keep_and_scale(mask, neighborhoods.num_pairs, arrays[2].dtype, num_heads)
-    loop, _, _ = _loops(*_vector_shape(num_heads, width // num_heads))
-    work = 4 * neighborhoods.num_pairs * width  # 4 for memory access in random order
-    neighborhoods.threads.run(lambda lo, hi: loop(lo, hi, num_heads, keep, scale, *arrays), num_targets, work)
-    return out, normalizer
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """The compiled loops of one attention layer."""
+
+    projected: Float[Tensor, "sources width"]
+    vectors: Float[Tensor, "2 heads units"]  # a_src, a_dst
+    neighborhoods: Neighborhoods
+
+    def scores(self) -> tuple[Float[Tensor, "sources heads"], Float[Tensor, "sources heads"]]:
+        """Compute a_src · P and a_dst · P of all heads."""
+        num_sources = len(self.projected)
+        scores = self.projected.new_empty(2, num_sources, self._num_heads)
+        vectors, projected, (src, dst) = self._rows.numpy(), self.projected.numpy(), scores.numpy()
+        loop = self._loops.scores
+        self._threads.run(
+            lambda lo, hi: loop(lo, hi, vectors, projected, src, dst), num_sources, 2 * self.projected.numel()
+        )
+        return scores[0], scores[1]
+
+    def forward(
+        self, factors: _Factors, mask: DropoutMask | None
+    ) -> tuple[Float[Tensor, "targets width"], Float[Tensor, "targets heads"]]:
+        """Return the output, and for each target the sum of max(A_j C_i, B_j D_i) over its sources."""
+        num_targets, (first, source, _) = len(self.neighborhoods.own), self._graph
+        normalizer = self.projected.new_empty(num_targets, self._num_heads)
+        out = self.projected.new_empty(num_targets, self.projected.shape[1])
+        keep, scale = self._keep_and_scale(mask)
+        arrays = [part.numpy() for part in (*factors, self.projected, normalizer, out)]
+        loop, work = self._loops.forward, 4 * self._num_products  # 4 for memory access in random order
+        self._threads.run(lambda lo, hi: loop(lo, hi, keep, scale, first, source, *arrays), num_targets, work)
+        return out, normalizer
+
+    def backward(
+        self, grad: Tensor, factors: _Factors, normalizer: Tensor, mask: DropoutMask | None
+    ) -> tuple[Float[Tensor, "sources width"], Float[Tensor, "2 sources heads"]]:
+        """Return the gradients of the projected features for fixed scores, and of the scores a_src · P and a_dst · P.
+
+        Gradients are added to sources in random order, so threads share the heads and not the targets.
+        """
+        projected_grad = torch.zeros_like(self.projected)
+        score_grads = self.projected.new_zeros(2, len(self.projected), self._num_heads)
+        keep, scale = self._keep_and_scale(mask)
+        slope = self.projected.numpy().dtype.type(NEGATIVE_SLOPE)
+        arrays = [part.numpy() for part in (*factors, self.projected, normalizer, grad, projected_grad, *score_grads)]
+        loop, work, graph = self._loops.backward, 8 * self._num_products, self._graph
+        num_steps = self._num_heads // self._loops.heads
+        self._threads.run(lambda lo, hi: loop(lo, hi, slope, keep, scale, *graph, *arrays), num_steps, work)
+        return projected_grad, score_grads
+
+    def scores_backward(
+        self, score_grads: Float[Tensor, "2 sources heads"], projected_grad: Float[Tensor, "sources width"]
+    ) -> Float[Tensor, "2 heads units"]:
+        """Add the gradient of the scores to that of the projected features, and return that of both vectors."""
+        num_blocks = -(-len(self.projected) // ROWS_PER_BLOCK)
+        grads = self.projected.new_zeros(2, num_blocks, self.projected.shape[1])
+        arrays = [part.numpy() for part in (self._rows, self.projected, *score_grads, projected_grad, *grads)]
+        loop, work = self._loops.scores_backward, 4 * self.projected.numel()
+        self._threads.run(lambda lo, hi: loop(lo, hi, *arrays), num_blocks, work)
+        return grads.sum(1).view(self.vectors.shape)
+
+    def _keep_and_scale(self, mask: DropoutMask | None) -> tuple[Array, Any]:
+        """Return the mask as an array, and the factor of kept attention weights."""
+        shape, scalar = (self.neighborhoods.num_pairs, self._num_heads), self.projected.numpy().dtype.type
+        if mask is None:
+            return np.ones(shape, dtype=np.uint8), scalar(1)
+        return mask.keep.view(shape).numpy(), scalar(mask.scale)
+
+    @property
+    def _num_heads(self) -> int:
+        return self.vectors.shape[1]
+
+    @property
+    def _num_products(self) -> int:
+        return self.neighborhoods.num_pairs * self.projected.shape[1]
+
+    @property
+    def _rows(self) -> Float[Tensor, "2 width"]:
+        """Both vectors, with all heads in one row."""
+        return self.vectors.view(2, -1)
+
+    @property
+    def _graph(self) -> tuple[Array, Array, Array]:
+        return self.neighborhoods.first.numpy(), self.neighborhoods.source.numpy(), self.neighborhoods.own.numpy()
+
+    @property
+    def _threads(self) -> Threads:
+        return self.neighborhoods.threads
+
+    @property
+    def _loops(self) -> "_Loops":
+        """The loops for vectors of 8 heads with 8 units, of 8 units of one head, or of a single unit."""
+        _, num_heads, num_units = self.vectors.shape
+        if num_units == 8 and num_heads % 8 == 0:
+            return _compile_loops(8, 8)
+        return _compile_loops(1, 8 if num_units % 8 == 0 else 1)
 
 
-def _backward(
-    grad: Tensor,
-    projected: Tensor,
-    num_heads: int,
-    factors: _Factors,
-    normalizer: Tensor,
-    neighborhoods: Neighborhoods,
-    mask: DropoutMask | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the projected features in Σ_j α_ij P_j for fixed α, and of the scores of nodes."""
-    width = projected.shape[1]
-    projected_grad, score_grad = torch.zeros_like(projected), projected.new_zeros(len(projected), 2 * num_heads)
-    graph = neighborhoods.first, neighborhoods.source, neighborhoods.own
-    parts = *factors, projected, *graph, normalizer, grad, projected_grad, score_grad
-    arrays = [part.numpy() for part in parts]
-    keep, scale = _keep_and_scale(mask, neighborhoods.num_pairs, arrays[2].dtype, num_heads)
-    _, loop, heads_per_vector = _loops(*_vector_shape(num_heads, width // num_heads))
-    slope, work = arrays[2].dtype.type(NEGATIVE_SLOPE), 8 * neighborhoods.num_pairs * width
-    # Gradients are added to sources in random order, so threads share the heads and not the targets.
-    neighborhoods.threads.run(
-        lambda lo, hi: loop(lo * heads_per_vector, hi * heads_per_vector, num_heads, slope, keep, scale, *arrays),
-        num_heads // heads_per_vector,
-        work,
-    )
-    return projected_grad, score_grad
+class _Loops(NamedTuple):
+    """Loops for vectors of some heads and some units of each of them."""
 
-
-def _keep_and_scale(mask: DropoutMask | None, num_pairs: int, dtype: Any, num_heads: int) -> tuple[Array, Any]:
-    """Return the mask as an array, and the factor of kept attention weights."""
-    if mask is None:
-        return np.ones((num_pairs, num_heads), dtype=np.uint8), dtype.type(1)
-    return mask.keep.view(num_pairs, num_heads).numpy(), dtype.type(mask.scale)
-
-
-def _vector_shape(num_heads: int, units: int) -> tuple[int, int]:
-    """Return how many heads and how many units of each head a vector holds."""
-    if units == 8 and num_heads % 8 == 0:
-        return 8, 8
-    return 1, 8 if units % 8 == 0 else 1
+    heads: int
+    scores: Callable[..., None]
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+    scores_backward: Callable[..., None]
 
 
 @cache
-def _loops(heads: int, units: int) -> tuple[Callable[..., None], Callable[..., None], int]:
-    """Compile both loops for vectors of some heads and some units of each, and return them and the number of heads."""
+def _compile_loops(heads: int, units: int) -> _Loops:
+    """Compile all loops for vectors of some heads and some units of each of them."""
     size = heads * units
+
+    @vectorized
+    def scores(lo: int, hi: int, vectors: Array, projected: Array, src: Array, dst: Array) -> None:
+        """Compute a_src · P and a_dst · P for the nodes lo … hi."""
+        num_units, zeros = projected.shape[1] // src.shape[1], fill(projected.dtype.type(0), heads)
+        for j in range(lo, hi):
+            for head in range(0, src.shape[1], heads):
+                from_source, from_target = zeros, zeros
+                for k in range(head * num_units, (head + heads) * num_units, size):
+                    p = load(projected, j, k, size)
+                    from_source = from_source + sum_groups(p * load(vectors, 0, k, size), heads)
+                    from_target = from_target + sum_groups(p * load(vectors, 1, k, size), heads)
+                store(src, j, head, from_source)
+                store(dst, j, head, from_target)
 
     @vectorized
     def forward(
         lo: int,
         hi: int,
-        num_heads: int,
         keep: Array,
         scale: float,
+        first: Array,
+        source: Array,
         sources: Array,
         targets: Array,
         projected: Array,
-        first: Array,
-        source: Array,
         normalizer: Array,
         out: Array,
     ) -> None:
         """Compute Σ_j α_ij P_j and the normalizers of α for the targets lo … hi."""
-        num_units, zero = projected.shape[1] // num_heads, projected.dtype.type(0)
+        num_heads, zero = keep.shape[1], projected.dtype.type(0)
+        num_units = projected.shape[1] // num_heads
         for i in range(lo, hi):
             for head in range(0, num_heads, heads):
                 c, d = load(targets, i, head, heads), load(targets, i, num_heads + head, heads)
@@ -258,33 +310,34 @@ def _loops(heads: int, units: int) -> tuple[Callable[..., None], Callable[..., N
     def backward(
         lo: int,
         hi: int,
-        num_heads: int,
         slope: float,
         keep: Array,
         scale: float,
-        sources: Array,
-        targets: Array,
-        projected: Array,
         first: Array,
         source: Array,
         own: Array,
+        sources: Array,
+        targets: Array,
+        projected: Array,
         normalizer: Array,
         grad: Array,
         projected_grad: Array,
-        score_grad: Array,
+        src_grad: Array,
+        dst_grad: Array,
     ) -> None:
-        """Add the gradients of the heads lo … hi."""
-        num_units, zero = projected.shape[1] // num_heads, projected.dtype.type(0)
-        slopes, ones, longest = fill(slope, heads), fill(projected.dtype.type(1), heads), 0
+        """Add the gradients of vectors of heads lo … hi."""
+        num_heads, zero = keep.shape[1], projected.dtype.type(0)
+        num_units, longest = projected.shape[1] // num_heads, 0
         for i in range(len(own)):
             longest = max(longest, first[i + 1] - first[i])
         alpha_grad, factor = np.empty((longest, heads), grad.dtype), np.empty((longest, heads), grad.dtype)
+        slopes, ones = fill(slope, heads), fill(projected.dtype.type(1), heads)
         for i in range(len(own)):
-            for head in range(lo, hi, heads):
+            for head in range(lo * heads, hi * heads, heads):
                 c, d = load(targets, i, head, heads), load(targets, i, num_heads + head, heads)
                 total, mean = load(normalizer, i, head, heads), fill(zero, heads)
                 for pair in range(first[i], first[i + 1]):
-                    j = source[pair]
+                    j, n = source[pair], pair - first[i]
                     a, b = load(sources, j, head, heads) * c, load(sources, j, num_heads + head, heads) * d
                     alpha = choose_greater(a, b, a, b) / total
                     kept = scale_integers(load(keep, pair, head, heads), scale)
@@ -293,15 +346,43 @@ def _loops(heads: int, units: int) -> tuple[Callable[..., None], Callable[..., N
                         g = load(grad, i, k, size)
                         product = product + sum_groups(g * load(projected, j, k, size), heads)
                         store(projected_grad, j, k, load(projected_grad, j, k, size) + weight * g)
-                    mean = mean + alpha * (product * kept)
-                    store(alpha_grad, pair - first[i], 0, product * kept)
-                    store(factor, pair - first[i], 0, alpha * choose_greater(a, b, ones, slopes))
+                    product = product * kept
+                    mean = mean + alpha * product
+                    store(alpha_grad, n, 0, product)
+                    store(factor, n, 0, alpha * choose_greater(a, b, ones, slopes))
                 total = fill(zero, heads)
                 for pair in range(first[i], first[i + 1]):
                     j, n = source[pair], pair - first[i]
                     g = load(factor, n, 0, heads) * (load(alpha_grad, n, 0, heads) - mean)
-                    store(score_grad, j, head, load(score_grad, j, head, heads) + g)
+                    store(src_grad, j, head, load(src_grad, j, head, heads) + g)
                     total = total + g
-                store(score_grad, own[i], num_heads + head, total)
+                store(dst_grad, own[i], head, total)
 
-    return forward, backward, heads
+    @vectorized
+    def scores_backward(
+        lo: int,
+        hi: int,
+        vectors: Array,
+        projected: Array,
+        src_grad: Array,
+        dst_grad: Array,
+        projected_grad: Array,
+        vector_src_grad: Array,
+        vector_dst_grad: Array,
+    ) -> None:
+        """Add the gradients of a_src · P and a_dst · P for blocks of nodes."""
+        num_heads = src_grad.shape[1]
+        num_units = projected.shape[1] // num_heads
+        for block in range(lo, hi):
+            for j in range(block * ROWS_PER_BLOCK, min(len(projected), (block + 1) * ROWS_PER_BLOCK)):
+                for head in range(0, num_heads, heads):
+                    from_source = repeat(load(src_grad, j, head, heads), units)
+                    from_target = repeat(load(dst_grad, j, head, heads), units)
+                    for k in range(head * num_units, (head + heads) * num_units, size):
+                        g = from_source * load(vectors, 0, k, size) + from_target * load(vectors, 1, k, size)
+                        store(projected_grad, j, k, load(projected_grad, j, k, size) + g)
+                        p = load(projected, j, k, size)
+                        store(vector_src_grad, block, k, load(vector_src_grad, block, k, size) + from_source * p)
+                        store(vector_dst_grad, block, k, load(vector_dst_grad, block, k, size) + from_target * p)
+
+    return _Loops(heads, scores, forward, backward, scores_backward)
