@@ -1,6 +1,5 @@
 """Products with sparse matrices against dense matrices."""
 
-import numpy as np
 import pytest
 import scipy.sparse
 import torch

@@ -18,7 +18,7 @@ from numba.extending import intrinsic, models, overload, register_model
 INT32 = ir.IntType(32)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):
     """The type of vectors with ``num`` entries."""
 
     def __init__(self, dtype: Any, num: int):
@@ -27,7 +27,7 @@ class Vector(types.Type):  # type: ignore[misc]
 
 
 @register_model(Vector)  # type: ignore[untyped-decorator]
-class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+class _VectorModel(models.PrimitiveModel):
     """Represents a vector as a vector of LLVM."""
 
     def __init__(self, manager: Any, vector: Vector):

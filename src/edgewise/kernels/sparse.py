@@ -213,9 +213,7 @@ def _multiply_rows(size: int) -> Callable[..., None]:
 
 
 @vectorized
-def _multiply_narrow_rows(
-    lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array
-) -> None:
+def _multiply_narrow_rows(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
     """Add rows of ``dense`` four at a time, so that each sum is loaded and stored once per four rows."""
     width = dense.shape[1]
     out[lo:hi] = 0.0
