@@ -26,8 +26,8 @@ class Vector(types.Type):
         super().__init__(f"Vector({dtype}, {num})")
 
 
-@register_model(Vector)  # type: ignore[untyped-decorator]
-class _VectorModel(models.PrimitiveModel):
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     """Represents a vector as a vector of LLVM."""
 
     def __init__(self, manager: Any, vector: Vector):
