@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from edgewise.kernels import dispatch as compiled
-from edgewise.kernels.attention import Neighborhoods, attend, attend_tensors
+from edgewise.kernels.attention import MAX_SCORE_RANGE, Neighborhoods, attend, attend_tensors
 from edgewise.kernels.dispatch import Threads
 from edgewise.kernels.sparse import DropoutMask
 from edgewise.models.graph_pass import ReceptiveField
@@ -112,6 +112,25 @@ def test_large_scores_have_finite_results_and_gradients(dtype, magnitude):
     # Scores of 1e4 and their differences have rounding errors of 1e-3 in float32.
     expected = reference_attention((projected, att_src, att_dst), neighborhoods, None)
     torch.testing.assert_close(out.detach(), expected, rtol=0, atol={torch.float32: 1e-2, torch.float64: 1e-9}[dtype])
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("score_range", [1.0, MAX_SCORE_RANGE - 1.0, MAX_SCORE_RANGE + 1.0, 1e3])
+@pytest.mark.parametrize("target_score", [-1e3, -0.7, 0.0, 0.7, 1e3])
+def test_scores_below_and_above_the_maximum_range(dtype, score_range, target_score):
+    """Within the range, factors of nodes replace the exponentials of pairs."""
+    neighborhoods, num = make_neighborhoods(12, None)
+    projected = torch.linspace(-0.55, 0.45, num, dtype=dtype).unsqueeze(1).requires_grad_()  # no score of a pair is 0
+    vectors = [torch.full((1, 1), value, dtype=dtype).requires_grad_() for value in (score_range, target_score)]
+    parts = projected, *vectors
+    out = attend(*parts, neighborhoods)
+    rounding = TOLERANCE[dtype] * (score_range + abs(target_score))
+    torch.testing.assert_close(out.detach(), reference_attention(parts, neighborhoods, None), rtol=0, atol=rounding)
+    grads, expected = (
+        torch.autograd.grad(result.sum(), parts) for result in (out, attend_tensors(*parts, neighborhoods))
+    )
+    for got, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(got, other, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from edgewise.kernels import dispatch
 from edgewise.kernels.dispatch import Threads, choose_implementation, vectorized
+from edgewise.kernels.simd import fill, load, store
 
 Matrix = Any  # a scipy sparse matrix; scipy has no type hints
 
 ROWS_PER_BLOCK = 1024  # rows of a dense matrix that fit into the cache
 MIN_ENTRIES_PER_ROW = 16  # mean number of entries per row of a block; with fewer, blocks are slower
+MIN_VECTOR_SIZE, MAX_VECTOR_SIZE = 8, 64  # columns of a dense matrix that are processed at a time
 
 
 class RowEntries(NamedTuple):
@@ -173,24 +176,44 @@ def matmul_compiled(
     """Multiply with compiled loops over slices of rows."""
     if num_rows == 0 or len(rows.column) == 0:
         return dense.new_zeros(num_rows, dense.shape[1])
-    out = dense.new_empty(num_rows, dense.shape[1])
-    first, column, value, entry = (part.numpy() for part in rows)
-    right, result = dense.numpy(), out.numpy()
-    work = len(column) * dense.shape[1]
-    if mask is None:
-        threads.run(lambda lo, hi: _multiply_rows(lo, hi, first, column, value, right, result), num_rows, work)
-        return out
-    keep, scale = mask.keep.numpy(), right.dtype.type(mask.scale)
-    threads.run(
-        lambda lo, hi: _multiply_rows_with_dropout(lo, hi, first, column, value, entry, keep, scale, right, result),
-        num_rows,
-        work,
-    )
+    out, value = dense.new_empty(num_rows, dense.shape[1]), rows.value
+    if mask is not None:
+        value = torch.empty_like(value)
+        entries = mask.keep.numpy(), rows.entry.numpy(), rows.value.numpy(), value.numpy()
+        _apply_mask(entries[2].dtype.type(mask.scale), *entries)
+    arrays = [part.numpy() for part in (rows.first, rows.column, value, dense, out)]
+    size = gcd(dense.shape[1], MAX_VECTOR_SIZE)
+    multiply = _multiply_narrow_rows if size < MIN_VECTOR_SIZE else _multiply_rows(size)
+    threads.run(lambda lo, hi: multiply(lo, hi, *arrays), num_rows, len(rows.column) * dense.shape[1])
     return out
 
 
 @vectorized
-def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
+def _apply_mask(scale: float, keep: Array, entry: Array, value: Array, masked: Array) -> None:
+    for e in range(len(value)):
+        masked[e] = value[e] * (scale * keep[entry[e]])
+
+
+@cache
+def _multiply_rows(size: int) -> Callable[..., None]:
+    """Compile the product with a dense matrix whose width is a multiple of ``size``."""
+
+    @vectorized
+    def multiply(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
+        zeros = fill(dense.dtype.type(0), size)
+        for block in range(0, len(first) - 1, len(out)):
+            for row in range(lo, hi):
+                for k in range(0, out.shape[1], size):
+                    total = zeros if block == 0 else load(out, row, k, size)
+                    for e in range(first[block + row], first[block + row + 1]):
+                        total = total + fill(value[e], size) * load(dense, index[e], k, size)
+                    store(out, row, k, total)
+
+    return multiply
+
+
+@vectorized
+def _multiply_narrow_rows(lo: int, hi: int, first: Array, index: Array, value: Array, dense: Array, out: Array) -> None:
     """Add rows of ``dense`` four at a time, so that each sum is loaded and stored once per four rows."""
     width = dense.shape[1]
     out[lo:hi] = 0.0
@@ -205,46 +228,6 @@ def _multiply_rows(lo: int, hi: int, first: Array, index: Array, value: Array, d
                 e += 4
             while e < end:
                 a, u = index[e], value[e]
-                for k in range(width):
-                    out[row, k] += u * dense[a, k]
-                e += 1
-
-
-@vectorized
-def _multiply_rows_with_dropout(
-    lo: int,
-    hi: int,
-    first: Array,
-    index: Array,
-    value: Array,
-    entry: Array,
-    keep: Array,
-    scale: float,
-    dense: Array,
-    out: Array,
-) -> None:
-    """Collect the entries of a row that dropout keeps, then add as `_multiply_rows` does."""
-    width, longest = dense.shape[1], 0
-    for segment in range(len(first) - 1):
-        longest = max(longest, first[segment + 1] - first[segment])
-    chosen, weight = np.empty(longest + 1, dtype=index.dtype), np.empty(longest + 1, dtype=dense.dtype)
-    out[lo:hi] = 0.0
-    for block in range(0, len(first) - 1, len(out)):
-        for row in range(lo, hi):
-            num = 0
-            for e in range(first[block + row], first[block + row + 1]):
-                chosen[num] = index[e]
-                weight[num] = value[e] * scale
-                num += keep[entry[e]]  # no branch, because it would often be mispredicted
-            e = 0
-            while e + 3 < num:
-                a, b, c, d = chosen[e], chosen[e + 1], chosen[e + 2], chosen[e + 3]
-                u, v, w, x = weight[e], weight[e + 1], weight[e + 2], weight[e + 3]
-                for k in range(width):
-                    out[row, k] += (u * dense[a, k] + v * dense[b, k]) + (w * dense[c, k] + x * dense[d, k])
-                e += 4
-            while e < num:
-                a, u = chosen[e], weight[e]
                 for k in range(width):
                     out[row, k] += u * dense[a, k]
                 e += 1
