@@ -125,19 +125,18 @@ def sum_covariances(
     _count_ends(start, end, kept, offsets)
     neighbors = np.empty(offsets[-1], dtype=np.int32)
     _list_neighbors(start, end, kept, offsets[:-1].copy(), neighbors)
-    # Small types, so that more of the random reads hit the cache.
-    nodes = level.to(torch.int16).numpy(), weight.to(torch.int32).numpy(), term.to(torch.int16).numpy()
+    # One short row per node, so that a neighbor is one random read, which often hits the cache.
+    records = torch.stack([level, term, *(group for group, _, _ in groupings)], dim=1)
+    nodes = records.to(torch.int16 if int(records.max()) < 1 << 15 else torch.int32).numpy(), weight.numpy()
     bins = bin_table.to(torch.int16 if n_bins < 1 << 15 else torch.int32).numpy()
-    groups = torch.stack([group for group, _, _ in groupings], dim=1)
-    index = groups.to(torch.int8 if int(groups.max()) < 128 else torch.int32).numpy()
     is_ordered, limits = np.array([ordered for _, ordered, _ in groupings]), np.cumsum([num for *_, num in groupings])
     longest = int(np.diff(offsets).max(initial=0))
 
     def sum_slice(lo: int, hi: int) -> Array:
         # Slices of edge ends, so that threads have equal work. Each covers the nodes whose neighbors begin in it.
         first, last = (int(node) for node in np.searchsorted(offsets[:-1], (lo, hi)))
-        sums, scratch = np.zeros(limits[-1], dtype=np.int64), np.empty((2, longest), dtype=np.int32)
-        _sum_pairs(first, last, offsets, neighbors, *nodes, bins, index, is_ordered, limits, n_bins, scratch, sums)
+        sums, scratch = np.zeros(limits[-1], dtype=np.int64), np.empty((records.shape[1], longest), dtype=np.int32)
+        _sum_pairs(first, last, offsets, neighbors, *nodes, bins, is_ordered, limits, n_bins, scratch, sums)
         return sums
 
     sums = np.stack(map_slices(sum_slice, len(neighbors))).sum(0)
@@ -170,11 +169,9 @@ def _sum_pairs(
     last: int,
     offsets: Array,
     neighbors: Array,
-    level: Array,
+    records: Array,
     weight: Array,
-    term: Array,
     bin_table: Array,
-    index: Array,
     is_ordered: Array,
     limits: Array,
     n_bins: int,
@@ -183,28 +180,32 @@ def _sum_pairs(
 ) -> None:
     """Add the pairs at nodes ``first``, …, ``last`` - 1 to the sums of all groupings, which end at ``limits``.
 
+    ``records`` has the level, the term and the groups of each node. ``scratch`` has room for those of its neighbors.
     Each neighbor adds its products with the neighbors before it in the same slot, a group and a bin. Sums of slots need
     not be cleared: ``visit`` is the last visit of a node and a grouping to a slot, and older sums count as zero.
     """
-    num_slots = (np.int64(index.max()) + 1) * n_bins if len(index) else 0
+    num_slots = (np.int64(records[:, 2:].max()) + 1) * n_bins if len(records) else 0
     sums, visit = np.zeros(num_slots, dtype=np.int64), np.zeros(num_slots, dtype=np.int64)
-    bins, terms = scratch
+    bins, terms, others = scratch[0], scratch[1], scratch[2:]
     number = 0
     for i in range(first, last):
         begin, num = offsets[i], offsets[i + 1] - offsets[i]
         if num < 2:
             continue
-        near, bin_row = neighbors[begin : begin + num], bin_table[level[i]]
+        bin_row = bin_table[records[i, 0]]
         for n in range(num):
-            bins[n], terms[n] = bin_row[level[near[n]]], term[near[n]]
+            near = neighbors[begin + n]
+            bins[n], terms[n] = bin_row[records[near, 0]], records[near, 1]
+            for q in range(len(others)):
+                others[q, n] = records[near, 2 + q]
         twice = 2 * np.int64(weight[i])
-        for q in range(index.shape[1]):
-            group, number, ordered = np.int64(index[i, q]), number + 1, is_ordered[q]
+        for q in range(len(others)):
+            group, number, ordered = np.int64(records[i, 2 + q]), number + 1, is_ordered[q]
             base = limits[q - 1] if q else 0
             if group < 0:
                 continue
             for n in range(num):
-                other = np.int64(index[near[n], q])
+                other = np.int64(others[q, n])
                 if other < 0:
                     continue
                 low, high = min(group, other), max(group, other)
