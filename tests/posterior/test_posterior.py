@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import edgewise as ew
-from edgewise.posterior import belief, independent
+from edgewise.posterior import belief, diagnostics, independent
 from edgewise.posterior.independent import draw_labels
 from helpers.small_posteriors import EDGES, KINDS, consistent_joints, pairwise, random_probs
 
@@ -304,7 +304,7 @@ def test_labels_of_independent_nodes_are_drawn_by_their_probabilities():
     probs = random_probs(3, 3)
     probs[1] = torch.tensor([0.0, 1.0, 0.0])
     labels, sampling = ew.IndependentPosterior(probs).sample(20_000, seed=1)
-    assert labels.dtype == torch.long and sampling == belief.Sampling("independent", is_exact=True)
+    assert labels.dtype == torch.long and sampling == diagnostics.Sampling("independent", is_exact=True)
     assert_frequencies(labels, lambda labeling: float(np.prod([probs[i, label] for i, label in enumerate(labeling)])))
 
 
@@ -312,7 +312,7 @@ def test_each_labeling_of_a_mixture_comes_from_one_component():
     samples, weights = random_probs(4, 3, 3), torch.tensor([0.1, 0.0, 0.3, 0.6], dtype=torch.float64)
     samples[1] = torch.tensor([0.0, 0.0, 1.0])
     labels, sampling = ew.MixturePosterior(samples, weights).sample(20_000, seed=2)
-    assert sampling == belief.Sampling("mixture", is_exact=True)
+    assert sampling == diagnostics.Sampling("mixture", is_exact=True)
 
     def probability(labeling):
         return float(
@@ -361,8 +361,8 @@ def test_batches_are_sampled_one_by_one():
 
 
 def test_representation_of_a_sampling_is_short():
-    assert repr(belief.Sampling("forest", True)) == "Sampling(method='forest', is_exact=True)"
-    long = repr(belief.Sampling("gibbs", False, 1.2345678, 99.9, "long advice " * 50))
+    assert repr(diagnostics.Sampling("forest", True)) == "Sampling(method='forest', is_exact=True)"
+    long = repr(diagnostics.Sampling("gibbs", False, 1.2345678, 99.9, "long advice " * 50))
     assert "r_hat=1.235, effective_size=99.9, advice='long" in long and len(long) < 200
 
 
