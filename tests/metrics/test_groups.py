@@ -523,3 +523,16 @@ def test_too_many_groups_and_the_way_out(as_text):
     names, g, counts = np.unique(groups, return_inverse=True, return_counts=True)
     kept = np.where(np.isin(g, counts.argsort()[-100:]), names[g].astype(str), "")
     assert len(ew.evaluate(probs, y, edge_index, groups={"place": kept}).groups["place"].nodewise) == 100
+
+
+@pytest.mark.parametrize("argument", ["groups", "train"])
+def test_pandas_rows_in_another_order_are_refused(argument):
+    pd = pytest.importorskip("pandas")
+    probs = pd.DataFrame({"a": [0.9, 0.2, 0.6], "b": [0.1, 0.8, 0.4]}, index=["x", "y", "z"])
+    column = pd.Series([1, 0, 0], index=["z", "x", "y"])
+    options = {"groups": {"place": column}} if argument == "groups" else {"by": "train_distance", "train": column}
+    with pytest.raises(ValueError, match=r"\.loc\[probs\.index\]"):
+        ew.evaluate(probs, [0, 1, 0], [[0, 1], [1, 2]], **options)
+    ordered = column.loc[probs.index]
+    options = {"groups": {"place": ordered}} if argument == "groups" else {"by": "train_distance", "train": ordered}
+    ew.evaluate(probs, [0, 1, 0], [[0, 1], [1, 2]], **options)

@@ -7,7 +7,15 @@ from typing import get_args
 from jaxtyping import Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, GraphLike, NameLike, as_name_array, as_node_sets, column_names
+from edgewise.conversion import (
+    EdgesLike,
+    GraphLike,
+    NameLike,
+    as_name_array,
+    as_node_sets,
+    check_row_order,
+    column_names,
+)
 from edgewise.data.edges import EdgeChoice
 from edgewise.metrics.chance import compare_with_chance, posterior_of
 from edgewise.metrics.collect import (
@@ -193,6 +201,8 @@ def evaluate(
     for name, flag in {**flags, "classwise": classwise}.items():
         check_flag(name, flag)
     traits = check_grouping_names(groups, by, train)
+    named_groups = {f"groups[{name!r}]": values for name, values in (groups or {}).items()}
+    check_row_order(probs=probs, y=y, train=train, **named_groups)
     inputs = check_scoring_input(
         probs, y, edge_index, mask, edge_probs, class_names, normalize, predictions, edge_choice
     )
