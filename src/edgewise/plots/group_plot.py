@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -15,6 +16,7 @@ from edgewise.validation import check_whole_number
 
 MAX_GROUPS = 20
 INCHES_PER_GROUP = 0.25
+MAX_LABEL, INCHES_PER_CHARACTER = 36, 0.08  # of the name of a group
 
 
 def plot_groups(
@@ -55,8 +57,9 @@ def plot_groups(
     nonempty = groups.nonempty(view)
     shown = nonempty[:max_groups]
     if ax is None:
-        height = 1.5 + INCHES_PER_GROUP * max(1, len(shown))
-        fig, ax = plt.subplots(figsize=(5.6, height), layout="constrained")
+        longest = max((len(_cut(scores.group)) for scores in shown), default=0)
+        size = 4.8 + INCHES_PER_CHARACTER * max(10, longest), 1.7 + INCHES_PER_GROUP * max(1, len(shown))
+        fig, ax = plt.subplots(figsize=size, layout="constrained")
     else:
         fig = ax.figure.figure if isinstance(ax.figure, SubFigure) else ax.figure
     colors = {"overconfident": ORANGE, "underconfident": mean_color(ax)}
@@ -75,16 +78,19 @@ def plot_groups(
     title = f"{elements.capitalize()} by {groups.name.replace('_', ' ')}{hidden}"
     ax.set_title(title, loc="left", fontsize="medium", fontweight="bold")
     if groups.note:
-        ax.annotate(
-            groups.note, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize="x-small"
-        )
-        ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=16)
+        note = fill(groups.note, 60)
+        ax.annotate(note, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize="x-small")
+        ax.set_title(title, loc="left", fontsize="medium", fontweight="bold", pad=6 + 10 * (1 + note.count("\n")))
     _draw_legend(ax, colors, groups.norm == "l1", any(scores.intervals for scores in shown))
     return fig, ax
 
 
+def _cut(name: str) -> str:
+    return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
+
+
 def _label_axes(ax: Axes, shown: Sequence[GroupScores], groups: Groups, view: GroupView) -> None:
-    ax.set_yticks(range(len(shown)), [scores.group for scores in shown])
+    ax.set_yticks(range(len(shown)), [_cut(scores.group) for scores in shown])
     ax.set_ylim(max(1, len(shown)) - 0.5, -0.5)  # the worst at the top
     bounds = [scores.intervals["ece"].high for scores in shown if "ece" in scores.intervals]
     values = [scores.ece for scores in shown]
@@ -123,7 +129,7 @@ def _draw_legend(ax: Axes, colors: dict[str, str], has_chance: bool, has_interva
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=below,
-        ncols=len(marks),
+        ncols=2,
         fontsize="x-small",
         frameon=False,
         handletextpad=0.3,
