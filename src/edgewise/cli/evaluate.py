@@ -130,10 +130,10 @@ def evaluate(
         bool, typer.Option("--classwise", help="Also compute the calibration error of each class.")
     ] = False,
     resamples: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Bootstrap resamples of nodes, for intervals.")
+        int, typer.Option(metavar="N", min=0, help="Bootstrap resamples of nodes, for intervals, such as 200.")
     ] = 0,
     chance: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Labelings drawn from the predictions, for p-values.")
+        int, typer.Option(metavar="N", min=0, help="Labelings drawn from the predictions, for p-values, such as 200.")
     ] = 0,
     confidence_level: Annotated[
         float, typer.Option(metavar="FRACTION", min=0, max=1, help="Confidence level of intervals.")
