@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,7 +12,7 @@ from edgewise.files.tables import data_frame
 from edgewise.metrics.node_groups import GroupKey
 from edgewise.metrics.scores import METRICS, Norm, ViewScores
 from edgewise.metrics.sums import carry_tables
-from edgewise.suggestions import did_you_mean
+from edgewise.suggestions import NamedResults
 from edgewise.validation import check_option
 
 if TYPE_CHECKING:
@@ -169,15 +169,15 @@ class GroupScores(ViewScores):
         return {"group": self.group, **super().to_dict(), **extra, "intervals": intervals}
 
 
-class Groupings(dict[str, "Groups"]):
-    """Groups by the name of the grouping. An unknown name is explained."""
+class Groupings(NamedResults["Groups"]):
+    """Groups by the name of the grouping. If none was scored, the KeyError says how to score them."""
 
-    def __missing__(self, name: object) -> NoReturn:
+    def __missing__(self, name: str) -> "Groups":
         if not self:
             raise KeyError(
                 f"Expected a grouping, but none was scored, and got {name!r}. Pass by= or groups= to evaluate."
             )
-        raise KeyError(f"Expected one of {', '.join(self)}, but got {name!r}.{did_you_mean(name, self)}")
+        return super().__missing__(name)
 
 
 class Groups:
