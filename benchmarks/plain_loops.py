@@ -17,8 +17,7 @@ from torch_geometric.nn import GATConv, GCNConv
 from torch_geometric.utils import degree
 
 import edgewise as ew
-from edgewise.kernels.adam import Weights
-from edgewise.models.seeds import generator
+from edgewise.models.seeds import Weights, generator
 
 
 class TwoConvolutions(torch.nn.Module):

@@ -1,16 +1,25 @@
 """Early stopping and kept weights, for scripted validation scores."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgewise.kernels.adam import Adam
-from edgewise.models.training import EarlyStopping, Epoch, Log, Phase, TrainingLoop, copy_weights, nll_and_accuracy
+from edgewise.models.training import (
+    EarlyStopping,
+    Epoch,
+    Log,
+    Phase,
+    TrainingLoop,
+    adam,
+    copy_weights,
+    nll_and_accuracy,
+)
 
-ADAM = Adam(learning_rate=0.01, weight_decay=0.0)
+ADAM = partial(adam, learning_rate=0.01, weight_decay=0.0)
 LABELS = torch.zeros(4, dtype=torch.long)
 HIGH, LOW = 120.0, 60.0  # NLL
 
@@ -183,7 +192,9 @@ def test_log_collects_all_epochs():
 def test_single_step_is_adam_with_weight_decay():
     """The first step of Adam is lr · g / (|g| + ε), g = 1 + decay · w."""
     start = {"w": torch.tensor([3.0, -4000.0], dtype=torch.float64)}
-    training = TrainingLoop(start, ScriptedNetwork([(1, LOW)]), identity, LABELS, Adam(0.5, 5e-4))
+    training = TrainingLoop(
+        start, ScriptedNetwork([(1, LOW)]), identity, LABELS, partial(adam, learning_rate=0.5, weight_decay=5e-4)
+    )
     got = training.run(Phase("training", 1, None), Log())
     torch.testing.assert_close(got["w"], torch.tensor([2.5, -3999.5], dtype=torch.float64), rtol=0, atol=1e-6)
 
@@ -200,5 +211,7 @@ def test_divergence_names_epoch_phase_and_learning_rate(value):
 def test_divergence_of_validation_raises():
     network = ScriptedNetwork([(1, LOW), (1, math.nan)])
     with pytest.raises(FloatingPointError, match=r"epoch 2 of training: .*nan"):
-        training = TrainingLoop({"w": torch.ones(2)}, network, identity, LABELS, Adam(0.25, 0.0))
+        training = TrainingLoop(
+            {"w": torch.ones(2)}, network, identity, LABELS, partial(adam, learning_rate=0.25, weight_decay=0.0)
+        )
         training.run(Phase("training", 5, 3), Log())

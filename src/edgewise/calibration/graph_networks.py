@@ -13,11 +13,10 @@ from torch.nn.functional import cross_entropy, leaky_relu, softplus
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
 from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
 from edgewise.calibration.scaling import fit_temperature
-from edgewise.kernels.adam import Adam, Weights
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.sparse import SparseMatrix, sparse_matmul
-from edgewise.models.seeds import dropout_key, generator, glorot
-from edgewise.models.training import copy_weights
+from edgewise.models.seeds import Weights, dropout_key, generator, glorot
+from edgewise.models.training import adam, copy_weights, trainable_copies, update_weights
 from edgewise.small_samples import MIN_SAMPLE
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_seed, check_whole_number
@@ -67,8 +66,8 @@ class Training:
         stopping = torch.zeros(len(labels), dtype=torch.bool)
         stopping[torch.randperm(len(labels), generator=draws)[::STOPPING_STRIDE]] = True
         training = ~stopping if len(labels) > 1 else stopping
-        optimizer = Adam(self.learning_rate, self.weight_decay).optimizer(weights)
-        learned = optimizer.weights
+        learned = trainable_copies(weights)
+        optimizer = adam(learned, self.learning_rate, self.weight_decay)
         best, kept, waited = math.inf, copy_weights(learned), 0
         for epoch in range(self.epochs + 1):
             with torch.no_grad():
@@ -80,7 +79,7 @@ class Training:
             if waited >= self.patience or epoch == self.epochs:
                 break
             logits = train_logits(learned, epoch)[training]
-            optimizer.step(add_pseudo_labels(loss(logits, labels[training]), logits))
+            update_weights(optimizer, add_pseudo_labels(loss(logits, labels[training]), logits))
         return kept
 
 

@@ -3,10 +3,9 @@
 Each model has its own file. There is no registry: `known_models` imports the files and collects the classes.
 """
 
-from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
 from edgewise.models.graph_pass import GraphPass
 from edgewise.models.model import Classifier, Model, known_models
-from edgewise.models.seeds import Initializer
+from edgewise.models.seeds import Initializer, Weights
 
 __all__ = ["Classifier", "Fitted", "GraphPass", "Initializer", "Model", "Weights", "known_models"]

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -11,16 +12,23 @@ from torch import Tensor
 
 from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
 from edgewise.inference.mrf import MAX_POTENTIAL
-from edgewise.kernels.adam import Optimizer, Weights
 from edgewise.kernels.dropout import Dropout
 from edgewise.kernels.stars import Stars, piecewise_loss
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
 from edgewise.models.graph_pass import Network, TrainingRows
 from edgewise.models.model import Model
-from edgewise.models.seeds import Seeds, dropout_key, generator
+from edgewise.models.seeds import Seeds, Weights, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Epoch, Log, check_logits, copy_weights, nll_and_accuracy
+from edgewise.models.training import (
+    Epoch,
+    Log,
+    check_logits,
+    copy_weights,
+    nll_and_accuracy,
+    trainable_copies,
+    update_weights,
+)
 from edgewise.posterior import Posterior
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_flag, check_option
@@ -236,8 +244,8 @@ class _ExpectationMaximization:
     def run(self, weights: Weights) -> Weights:
         """Alternate M and E steps until the validation accuracy stops rising, and return the best weights."""
         model = self._model
-        optimizer = model._adam.optimizer(weights)
-        weights = optimizer.weights
+        weights = trainable_copies(weights)
+        optimizer = model._adam(weights)
         unary = self.unary(weights)
         backbone, q = nll_and_accuracy(unary[self._task.val], self._labels)[1], self._task.clamp(unary.softmax(1))
         best = 0.0 if model.schedule == "published" else backbone
@@ -252,15 +260,15 @@ class _ExpectationMaximization:
                 break
         return kept
 
-    def _maximize(self, weights: Weights, optimizer: Optimizer, q: Tensor) -> int:
+    def _maximize(self, weights: Weights, optimizer: torch.optim.Adam, q: Tensor) -> int:
         """M step: raise the piecewise likelihood, then restore the step with the highest E-step validation accuracy."""
         # Deviation: the published code carries the best step over between rounds. On Cora this makes no difference.
-        best, best_step, waited, snapshot = -1.0, 0, 0, optimizer.snapshot()
+        best, best_step, waited, snapshot = -1.0, 0, 0, _copy_state(weights, optimizer)
         logits = self._network.at(weights)
         for step in range(self._model.steps):
             unary, coupling = logits.with_dropout(), _symmetric(weights["coupling"])
             loss = piecewise_loss(unary, weights["edge_scale"], coupling, q, self._stars)
-            optimizer.step(loss)
+            update_weights(optimizer, loss)
             logits = self._network.at(weights)
             with torch.no_grad():
                 val_logits = logits.validation() + self._val_neighbor_terms(weights, q)
@@ -269,10 +277,10 @@ class _ExpectationMaximization:
             self._log.add(epoch, self._model.learning_rate)
             waited = 0 if accuracy > best else waited + 1
             if accuracy > best:
-                best, best_step, snapshot = accuracy, self._log.epochs, optimizer.snapshot()
+                best, best_step, snapshot = accuracy, self._log.epochs, _copy_state(weights, optimizer)
             if waited >= self._model.step_patience:
                 break
-        optimizer.restore(snapshot)
+        _restore_state(weights, optimizer, snapshot)
         return best_step
 
     def _expect(self, weights: Weights, q: Tensor) -> tuple[Tensor, float]:
@@ -293,6 +301,18 @@ class _ExpectationMaximization:
         messages = weights["edge_scale"].detach()[edge].unsqueeze(1) * q[source]
         sums = q.new_zeros(len(self._labels), q.shape[1]).index_add(0, target, messages)
         return sums @ _symmetric(weights["coupling"].detach())
+
+
+def _copy_state(weights: Weights, optimizer: torch.optim.Adam) -> tuple[Weights, dict[str, Any]]:
+    """Copy the weights, and the running means of Adam."""
+    return copy_weights(weights), deepcopy(optimizer.state_dict())
+
+
+def _restore_state(weights: Weights, optimizer: torch.optim.Adam, state: tuple[Weights, dict[str, Any]]) -> None:
+    with torch.no_grad():
+        for name, copied in state[0].items():
+            weights[name].copy_(copied)
+    optimizer.load_state_dict(state[1])
 
 
 def _incident_edges(

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
-from edgewise.kernels.adam import Weights
 from edgewise.models.graph_pass import all_logits
+from edgewise.models.seeds import Weights
 from edgewise.models.task import Directed, prepare_graph
 from edgewise.models.training import History, one_thread
 from edgewise.posterior import IndependentPosterior, Posterior

@@ -6,10 +6,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import elu
 
-from edgewise.kernels.adam import Weights
 from edgewise.models.graph_pass import GraphPass
 from edgewise.models.model import Classifier
-from edgewise.models.seeds import Initializer
+from edgewise.models.seeds import Initializer, Weights
 from edgewise.suggestions import suggest_keywords
 
 

@@ -10,13 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from edgewise.kernels.adam import Weights
 from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import GCN, backbone
 from edgewise.models.graph_pass import Network, TrainingRows, all_logits
 from edgewise.models.model import Model
-from edgewise.models.seeds import Initializer, Seeds, dropout_key, generator
+from edgewise.models.seeds import Initializer, Seeds, Weights, dropout_key, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, Phase, TrainingLoop, check_logits
 from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.kernels.adam import Weights
 from edgewise.kernels.attention import Neighborhoods, attend
 from edgewise.kernels.dropout import NO_DROPOUT, Dropout, apply_dropout
 from edgewise.kernels.projection import relu_dropout_matmul
 from edgewise.kernels.sparse import DropoutMask, SparseMatrix, sparse_matmul
+from edgewise.models.seeds import Weights
 from edgewise.models.task import Features, Graph, Nodes, Task
 
 Forward = Callable[[Weights, "GraphPass"], Tensor]
@@ -328,10 +328,11 @@ class _FirstLayer(torch.autograd.Function):
         ctx.layer = layer
         rows = layer.product.forward(weight.detach())
         ctx.mark_non_differentiable(rows)
+        ctx.set_materialize_grads(False)  # the gradient of `rows` is None, not zeros
         return rows, rows[: layer.num_grad_rows]
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor, None]:
         return ctx.layer.product.backward(grads[1]), None
 
 

@@ -12,12 +12,11 @@ from edgewise.data.edges import connected_components
 from edgewise.inference import PairwiseMRF
 from edgewise.inference.coupled_marginals import bethe_log_likelihood, sinkhorn_messages, unary_potentials
 from edgewise.inference.mrf import MAX_POTENTIAL
-from edgewise.kernels.adam import Weights
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
 from edgewise.models.graph_pass import all_logits
 from edgewise.models.model import Model
-from edgewise.models.seeds import Seeds, generator
+from edgewise.models.seeds import Seeds, Weights, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, check_logits, minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior

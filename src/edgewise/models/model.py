@@ -12,13 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from edgewise.kernels.adam import Adam, Weights
 from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted, FittedClassifier
 from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_logits
-from edgewise.models.seeds import Initializer, Seeds, as_seeds, dropout_key, generator
+from edgewise.models.seeds import Initializer, Seeds, Weights, as_seeds, dropout_key, generator
 from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
-from edgewise.models.training import Log, OnEpoch, Phase, TrainingLoop, check_logits, one_thread
+from edgewise.models.training import Log, OnEpoch, Phase, TrainingLoop, adam, check_logits, one_thread
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_whole_number
 
@@ -122,9 +121,8 @@ class Model(ABC, Generic[F]):
         ):
             return self._train(task, seeds, log)
 
-    @property
-    def _adam(self) -> Adam:
-        return Adam(self.learning_rate, self.weight_decay)
+    def _adam(self, weights: Weights) -> torch.optim.Adam:
+        return adam(weights, self.learning_rate, self.weight_decay)
 
     @abstractmethod
     def _train(self, task: Task, seeds: Seeds, log: Log) -> F:

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from edgewise.validation import check_seed
 
+Weights = dict[str, Tensor]
+
 
 class Seeds(NamedTuple):
     """Independent seeds, so that for example the initialization can change while the dropout masks stay the same.

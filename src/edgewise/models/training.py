@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgewise.files.tables import data_frame
-from edgewise.kernels.adam import Adam, Weights
 from edgewise.models.graph_pass import Network
+from edgewise.models.seeds import Weights
 from edgewise.representation import shorten
 
 if TYPE_CHECKING:
@@ -199,11 +199,11 @@ class TrainingLoop:
         network: Network,
         loss_function: Callable[[Tensor], Tensor],
         labels: Int[Tensor, " val"],
-        adam: Adam,
+        make_optimizer: Callable[[Weights], torch.optim.Adam],
     ):
-        self._network, self._loss_function, self._labels, self._adam = network, loss_function, labels, adam
-        self._optimizer, self._stopping, self._longest_wait = adam.optimizer(weights), EarlyStopping(), 0
-        self._logits = network.at(self._optimizer.weights)
+        self._network, self._loss_function, self._labels = network, loss_function, labels
+        self._weights, self._stopping, self._longest_wait = trainable_copies(weights), EarlyStopping(), 0
+        self._optimizer, self._logits = make_optimizer(self._weights), network.at(self._weights)
         self._epochs: list[tuple[float, float, float]] = []  # loss, validation NLL and accuracy
         self._kept, self._kept_weights = 0, copy_weights(weights)
 
@@ -223,23 +223,25 @@ class TrainingLoop:
                 if phase.patience is not None and self._stopping.waited >= phase.patience:
                     break
                 self._train_epoch()
-            log.add(Epoch(phase.name, epoch + 1, phase.max_epochs, *self._epochs[epoch]), self._adam.learning_rate)
+            log.add(
+                Epoch(phase.name, epoch + 1, phase.max_epochs, *self._epochs[epoch]), self._optimizer.defaults["lr"]
+            )
         if phase.patience is None:
             log.kept = log.epochs
-            return copy_weights(self._optimizer.weights)
+            return copy_weights(self._weights)
         log.kept = before + self._kept
         return copy_weights(self._kept_weights)
 
     def _train_epoch(self) -> None:
         self._longest_wait = max(self._longest_wait, self._stopping.waited)
         loss = self._loss_function(self._logits.with_dropout())
-        self._optimizer.step(loss)
-        self._logits = self._network.at(self._optimizer.weights)
+        update_weights(self._optimizer, loss)
+        self._logits = self._network.at(self._weights)
         with torch.no_grad():
             nll, accuracy = nll_and_accuracy(self._logits.validation(), self._labels)
         self._epochs.append((float(loss.detach()), nll, accuracy))
         if self._stopping.update(accuracy, nll):
-            self._kept, self._kept_weights = len(self._epochs), copy_weights(self._optimizer.weights)
+            self._kept, self._kept_weights = len(self._epochs), copy_weights(self._weights)
 
 
 def check_logits(
@@ -263,6 +265,24 @@ def nll_and_accuracy(logits: Float[Tensor, "nodes classes"], labels: Int[Tensor,
     """Return mean NLL and accuracy."""
     nll, correct = cross_entropy(logits, labels), (logits.argmax(1) == labels).sum()
     return float(nll), int(correct) / len(labels)
+
+
+def adam(weights: Weights, learning_rate: float, weight_decay: float) -> torch.optim.Adam:
+    """Return Adam, which updates these weights in place, all of them in one operation."""
+    return torch.optim.Adam(weights.values(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+
+def update_weights(optimizer: torch.optim.Adam, loss: Tensor) -> None:
+    """Take one step along the gradient of a loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def trainable_copies(weights: Weights) -> Weights:
+    """Return contiguous copies of the weights, with gradients."""
+    copies = {name: weight.detach().clone(memory_format=torch.contiguous_format) for name, weight in weights.items()}
+    return {name: copied.requires_grad_() for name, copied in copies.items()}
 
 
 def copy_weights(weights: Weights) -> Weights:
