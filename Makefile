@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
-.PHONY: help install demo test test-slow check docs bench bench-uai data clean
+.PHONY: help install demo test test-slow check docs bench bench-quick bench-uai data clean
 help:
 	@echo "make install    create the virtual environment .venv with the command .venv/bin/edgewise"
 	@echo "make demo       train the paper's four models on Cora; print their scores, draw reliability diagrams in out/demo"
@@ -13,7 +13,8 @@ help:
 	@echo "make test-slow  run the tests that take minutes or need large packages (Ray, netcal, pgmpy, DGL, Playwright)"
 	@echo "make check      run ruff, mypy and import-linter"
 	@echo "make docs       build the documentation in out/site (start at out/site/index.html)"
-	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md"
+	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md; BENCHTIME"
+	@echo "make bench-quick  show all ratios on smaller inputs, in about three minutes"
 	@echo "make bench-uai  measure the errors of inference on the instances in the folder UAI=..., and update docs/inference-errors.md"
 	@echo "make data       rebuild the bundled datasets from their source archive"
 
@@ -66,8 +67,15 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/metrics.py --page docs/speed.md
 	$(BIN)/python benchmarks/inference.py --page docs/speed.md
 	$(BIN)/python benchmarks/models.py --page docs/speed.md
+	$(BIN)/python benchmarks/kernels.py --page docs/speed.md
+	$(BIN)/python benchmarks/limits.py --page docs/speed.md
+	$(BIN)/python benchmarks/growth.py --page docs/speed.md
 	$(BIN)/python benchmarks/sweep.py --page docs/speed.md
 	$(BIN)/python benchmarks/report.py --page docs/speed.md
+
+bench-quick: $(VENV)/.bench
+	@for name in metrics inference models kernels growth sweep report; do \
+		$(BIN)/python benchmarks/$$name.py --quick || exit 1; done
 
 # The instances are not part of the project: docs/inference-errors.md says where to find them.
 bench-uai: $(VENV)/.bench

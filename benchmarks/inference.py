@@ -2,6 +2,7 @@
 
     python benchmarks/inference.py               # part of `make bench`: some minutes, 12 GiB
     python benchmarks/inference.py --only a      # one of a (Pubmed), b (10^6 edges, C = 10), c (10^7 edges, C = 5)
+    python benchmarks/inference.py --quick       # a, and b without PGMax
     python benchmarks/inference.py --page docs/speed.md
 
 All times are measured in one process and are the best of a few repeats, without compilation. The time of one sweep is
@@ -143,7 +144,7 @@ def run_sweeps(mrf: ew.PairwiseMRF, sweeps: int) -> ew.PairwisePosterior:
     return ew.sum_product(mrf, max_sweeps=sweeps, damping=0.0, tolerance=0.0)[0]
 
 
-def compare(case: Case) -> CaseResult:
+def compare(case: Case, with_pgmax: bool) -> CaseResult:
     unary, pairwise, scale = case.potentials()
     edges = case.edge_index
     print(f"\n{case.name}: {case.num_nodes:,} nodes, largest degree {int(edges.flatten().bincount().max()):,}")
@@ -176,7 +177,7 @@ def compare(case: Case) -> CaseResult:
         print(f"  {'once per call':34}{1e3 * setup:10.2f}{setup / ours:11.2f}", flush=True)
         rival = partial(direct, unary, edges, coupling, factor)
         row(f"direct, {name}", split_call(rival, 1, 11 if small else 2 if huge else 3, 1 if huge else 3)[0])
-        if name == "shared coupling" and pgmax_rival.is_installed() and not huge:
+        if name == "shared coupling" and with_pgmax and not huge:
             run, seconds = pgmax_rival.pgmax_runner(unary, edges, pairwise)
             row(f"PGMax, shared (built in {seconds:.0f} s)", split_call(run, 2, 42 if small else 12, 3)[0])
     row("copy of the messages", copy)
@@ -198,14 +199,17 @@ def compare(case: Case) -> CaseResult:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list("abc"), help="run only this case")
-    speed_page.add_option(parser)
+    speed_page.add_options(parser)
     options = parser.parse_args()
     packages = ["edgewise", "torch", "numba", *(["pgmax", "jax"] if pgmax_rival.is_installed() else [])]
     where = environment(*packages)
     print(where, f"{torch.get_num_threads()} threads", sep=", ")
     if not pgmax_rival.is_installed():
         print("PGMax is not installed and is skipped. To include it: pip install -r benchmarks/requirements.txt")
-    results = [compare(make_case(letter)) for letter in options.only or "abc"]
+    results = []
+    for letter in options.only or ("ab" if options.quick else "abc"):
+        with_pgmax = pgmax_rival.is_installed() and not (options.quick and letter == "b")
+        results.append(compare(make_case(letter), with_pgmax))
     speed_page.replace_section(options.page, "inference", f"{as_table(results)}\n\n{where}.")
 
 

@@ -1,7 +1,7 @@
 """Benchmark the time and memory of `ew.evaluate` against the definitions and torchmetrics.
 
     python benchmarks/metrics.py                 # part of `make bench`: some minutes, 16 GiB
-    python benchmarks/metrics.py --edges 1e7     # a smaller large graph
+    python benchmarks/metrics.py --quick         # part of `make bench-quick`
     python benchmarks/metrics.py --page docs/speed.md
 
 All times are measured in one process and are the best of a few repeats, without compilation. Only the first calls are
@@ -119,9 +119,9 @@ def with_torchmetrics(probs: Tensor, y: Tensor, edge_index: Tensor) -> list[floa
     return [float(binary_calibration_error(*both, n_bins=15)) for both in sets]
 
 
-def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
-    """Score 10^6 edges, each listed once, with edgewise, with the definitions, and with torchmetrics."""
-    probs, y, edge_index = make_case(200_000, 1_000_000, num_classes)
+def compare_with_direct(num_edges: int, num_classes: int) -> tuple[Cost, Cost, Cost]:
+    """Score edges, each listed once, with edgewise, with the definitions, and with torchmetrics."""
+    probs, y, edge_index = make_case(200_000, num_edges, num_classes)
     edge_index = edge_index.sort(0).values.unique(dim=1)
     case = probs, y, edge_index[:, edge_index[0] != edge_index[1]]
     ev = ew.evaluate(*case)
@@ -132,7 +132,7 @@ def compare_with_direct(num_classes: int) -> tuple[Cost, Cost, Cost]:
     fast = measure(lambda: ew.evaluate(*case, same_label=False), repeats=20)
     slow = measure(lambda: direct(*case), repeats=3)
     theirs = measure(lambda: with_torchmetrics(*case), repeats=5)
-    print(f"\n10^6 edges, C = {num_classes}")
+    print(f"\n{num_edges:,} edges, C = {num_classes}")
     print(f"  {'':38}{'seconds':>9}{'ratio':>8}{'peak MiB':>10}{'ratio':>8}")
     for name, cost in (("edgewise, 16 scores", fast), ("direct, 16 scores", slow), ("torchmetrics, 4 ECEs", theirs)):
         print(
@@ -182,9 +182,9 @@ def torch_dots(probs: Tensor, edge_index: Tensor, chunk: int = 1 << 15) -> None:
         (probs[start] * probs[end]).sum(1)
 
 
-def compare_same_label(num_classes: int) -> tuple[Cost, Cost, Cost, Cost]:
-    """Time P(same label) of 10^7 edges, all of which are scored, the sixteen scores, and bare dot products."""
-    probs, y, edge_index = make_case(200_000, 10_000_000, num_classes)
+def compare_same_label(num_edges: int, num_classes: int) -> tuple[Cost, Cost, Cost, Cost]:
+    """Time P(same label) of edges, all of which are scored, the sixteen scores, and bare dot products."""
+    probs, y, edge_index = make_case(200_000, num_edges, num_classes)
     task = prepare(check_scoring_input(probs, y, edge_index.sort(0).values), "both")
     p, (start, end) = probs.numpy(), task.inputs.edge_index.numpy()
     out = np.empty(len(start), dtype=p.dtype)
@@ -200,15 +200,15 @@ def compare_same_label(num_classes: int) -> tuple[Cost, Cost, Cost, Cost]:
     )
     costs = event_cost, views_cost, compiled_cost, torch_cost
     event, views, compiled, torchs = (cost.seconds for cost in costs)
-    print(f"\n10^7 edges, C = {num_classes}")
+    print(f"\n{num_edges:,} edges, C = {num_classes}")
     print(f"  P(same label) {event:.2f} s, sixteen scores {views:.2f} s")
     print(f"  {event / compiled:.2f} times a compiled gather-and-dot, {event / torchs:.2f} times torch's")
     return costs
 
 
-def compare_groups(two_way: bool) -> tuple[Cost, Cost, Cost]:
-    """Score 10^7 edges without groups, with one grouping, and with four."""
-    probs, y, edge_index = make_case(200_000, 10_000_000, 7, two_way)
+def compare_groups(num_edges: int, two_way: bool) -> tuple[Cost, Cost, Cost]:
+    """Score edges without groups, with one grouping, and with four."""
+    probs, y, edge_index = make_case(200_000, num_edges, 7, two_way)
     case = probs, y, edge_index if two_way else edge_index.sort(0).values
     train = torch.rand(len(y), generator=torch.Generator().manual_seed(1)) < 0.05
     functions: tuple[Callable[[], object], ...] = (
@@ -218,7 +218,7 @@ def compare_groups(two_way: bool) -> tuple[Cost, Cost, Cost]:
     )
     rounds = [[measure(function, repeats=1) for function in functions] for _ in range(3)]  # a busy machine slows all
     plain, one, four = (min(costs, key=lambda cost: cost.seconds) for costs in zip(*rounds, strict=True))
-    print(f"\n10^7 edges, {'both directions' if two_way else 'each once'}: plain {plain.seconds:.2f} s")
+    print(f"\n{num_edges:,} edges, {'both directions' if two_way else 'each once'}: plain {plain.seconds:.2f} s")
     print(f"  one grouping {one.seconds / plain.seconds:.2f} times, four {four.seconds / plain.seconds:.2f} times")
     return plain, one, four
 
@@ -230,12 +230,12 @@ def cpu_seconds(function: Callable[[], object]) -> float:
     return process_time() - start
 
 
-def compare_decomposition() -> tuple[Cost, Cost, Cost, Cost]:
-    """Time what a decomposition of 10^7 edges takes in addition to an evaluation, and sorts of their confidences.
+def compare_decomposition(num_edges: int) -> tuple[Cost, Cost, Cost, Cost]:
+    """Time what a decomposition of edges takes in addition to an evaluation, and sorts of their confidences.
 
     Decompositions are those of the views, and of the views and of "same label". Memory is that of the whole evaluation.
     """
-    probs, y, edge_index = make_case(200_000, 10_000_000, 7)
+    probs, y, edge_index = make_case(200_000, num_edges, 7)
     edge_index = edge_index.sort(0).values
     confidence = probs.amax(1).double()[edge_index].prod(0)
     functions: list[Callable[[], object]] = [
@@ -251,9 +251,9 @@ def compare_decomposition() -> tuple[Cost, Cost, Cost, Cost]:
     )
     of_views = Cost(views.seconds - plain.seconds, views.peak_bytes)
     of_both = Cost(both.seconds - event.seconds, both.peak_bytes)
-    print("\n10^7 edges, C = 7")
+    print(f"\n{num_edges:,} edges, C = 7")
     for name, cost in (("views", of_views), ("views and same label", of_both)):
-        print(f"  decomposition of {name}: {cost.seconds:.2f} s, {cost.peak_bytes / 1e7:.0f} bytes per edge")
+        print(f"  decomposition of {name}: {cost.seconds:.2f} s, {cost.peak_bytes / num_edges:.0f} bytes per edge")
         sorts = cost.seconds / numpy_sort.seconds, cost.seconds / torch_sort.seconds
         print(f"    {sorts[0]:.1f} times np.sort, {sorts[1]:.2f} times torch.sort")
     return of_views, of_both, numpy_sort, torch_sort
@@ -415,17 +415,17 @@ def table_first_calls(compiling: float, first: float, later: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--edges", type=float, default=1e8, help="number of edges of the large graph (default 1e8)")
-    speed_page.add_option(parser)
+    speed_page.add_options(parser)
     options = parser.parse_args()
-    large, where = int(options.edges), environment("edgewise", "torch", "numba", "torchmetrics")
+    few, many, large = (200_000, 1_000_000, 10_000_000) if options.quick else (1_000_000, 10_000_000, 100_000_000)
+    where = environment("edgewise", "torch", "numba", "torchmetrics")
     print(where, f"{torch.get_num_threads()} threads", sep=", ")
     ew.evaluate(*make_case(1000, 1 << 20, 7))  # compiles
     tables = (
-        table_million_edges(compare_with_direct(num_classes=7), compare_with_direct(num_classes=40)),
-        table_same_label(compare_same_label(num_classes=7), compare_same_label(num_classes=40)),
-        table_groups(compare_groups(two_way=False), compare_groups(two_way=True)),
-        table_decomposition(*compare_decomposition()),
+        table_million_edges(compare_with_direct(few, num_classes=7), compare_with_direct(few, num_classes=40)),
+        table_same_label(compare_same_label(many, num_classes=7), compare_same_label(many, num_classes=40)),
+        table_groups(compare_groups(many, two_way=False), compare_groups(many, two_way=True)),
+        table_decomposition(*compare_decomposition(many)),
         table_first_calls(*time_first_calls()),
         table_large_graph(large, compare_with_gathers(large, two_way=False), compare_with_gathers(large, two_way=True)),
     )

@@ -41,17 +41,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, metavar="DIR", help="another checkout of edgewise")
     parser.add_argument("--repeats", type=int, default=3, metavar="N")
-    speed_page.add_option(parser)
+    speed_page.add_options(parser)
     options = parser.parse_args()
     results = Results.read(RUNS)
     trees = [HERE, *([options.old] if options.old else [])]
-    commands = [[run_command(tree) for tree in trees] for _ in range(options.repeats)]
+    repeats = 1 if options.quick else options.repeats
+    commands = [[run_command(tree) for tree in trees] for _ in range(repeats)]
     whole, *old = (min(seconds) for seconds in zip(*commands, strict=True))
     for seconds in old:
         print(f"edgewise report: {whole:.1f} s, in {options.old} {seconds:.1f} s; ratio {whole / seconds:.2f}")
     drawings = (lambda: draw_reliability_grid(results, READING, DATASET), lambda: draw_plain_grid(results))
     with TemporaryDirectory() as folder:
-        figures = [[save_seconds(draw, Path(folder)) for draw in drawings] for _ in range(options.repeats)]
+        figures = [[save_seconds(draw, Path(folder)) for draw in drawings] for _ in range(repeats)]
     one, plain = (min(seconds) for seconds in zip(*figures, strict=True))
     text = as_table(whole, one, plain)
     print(text)

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option --page."""
-    parser.add_argument("--page", type=Path, metavar="FILE", help="also write the tables to this page, docs/speed.md")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options --page and --quick, of which only one can be given."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--page", type=Path, metavar="FILE", help="also write the tables to this page, docs/speed.md")
+    either.add_argument("--quick", action="store_true", help="show all ratios, on smaller inputs and with few repeats")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
