@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import speed_page
@@ -66,7 +66,7 @@ def trainings(data: Data, split: ew.Split) -> dict[str, tuple[int, Train, Train]
     """Return the number of phases of each model, and functions that train it with edgewise and with the plain loop."""
     task = prepare_task(data, split, directed="refuse", num_classes=None, device="cpu")
 
-    def ours(make: Callable[[int], Model]) -> Train:
+    def ours(make: Callable[[int], Model[Any]]) -> Train:
         return lambda epochs: make(epochs).fit(data, split, seed=0)
 
     return {

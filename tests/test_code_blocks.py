@@ -29,13 +29,16 @@ EXECUTED, SHOWN = {"python", "bash"}, {"text", "bibtex"}
 NOT_RUN = {
     r"make (install|check|docs|test|test-slow)": "continuous integration",
     r"make demo": "tests/test_examples.py runs its script",
-    r"make (bench|bench-uai UAI=folder|data)": "takes many minutes, or files from a network",
+    r"make (bench|bench-quick|bench-uai UAI=folder|data)": "takes many minutes, or files from a network",
     r"(python -m )?pip install .*": "tests/test_wheel.py installs the wheel",
     r"ray (start|stop).*": "tests/sweep/test_ray.py starts and kills nodes of a cluster",
     r"edgewise study --out docs/study": "takes minutes; tests/paper/test_study.py runs a small one",
     r"python scripts/compare_joint_nll.py": "takes minutes; tests/test_joint_nll_page.py computes a part of its table",
     r"python scripts/compare_labelings.py": "takes minutes; tests/test_labelings_page.py computes its table",
     r"python scripts/difference_coverage.py": "takes minutes; tests/metrics/test_compare.py runs a small one",
+    r"git clone .*": "needs a network",
+    r"edgewise reproduce .*--splits-dir .*": "needs files that are not part of the project",
+    r"python scripts/gmnn_pretraining.py .*": "needs such files; test_reproduction.py runs it on other splits",
     r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py compute these tables",
 }
 SMALLEST_SWEEP = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"

@@ -9,7 +9,7 @@ from helpers.page_numbers import has_numbers
 
 HOME = Path(__file__).parents[1]
 BENCHMARKS, PAGE = HOME / "benchmarks", HOME / "docs" / "speed.md"
-SECTIONS = ("metrics", "inference", "models", "sweep", "report")
+SECTIONS = ("metrics", "inference", "models", "kernels", "limits", "growth", "sweep", "report")
 MODELS = ("GCN", "GAT", "GMNN", "EPFGNN")
 
 
@@ -58,6 +58,23 @@ def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchm
     for model in MODELS:
         for edgewise, plain, ratio in cells("models", f"{model} "):
             assert plain / edgewise == pytest.approx(ratio, rel=0.02)
+
+
+def test_kernels_of_the_table_are_those_of_the_benchmark_and_pay(load_benchmark):
+    replacements = load_benchmark("kernels").REPLACEMENTS
+    assert [label for label in labels(section("kernels"))[2:] if label != "---"] == list(replacements)
+    for title in replacements:
+        *_, (of_sweep,) = cells("kernels", title)
+        assert of_sweep >= 1.1  # a kernel that changes a sweep by less than a tenth goes
+
+
+def test_growth_table_has_three_sizes_of_each_model(load_benchmark):
+    sizes = "10,000", "100,000", "1,000,000"
+    rows = [label for label in labels(section("growth")) if label.startswith(MODELS)]
+    assert rows == [f"{model}, {num}" for model in MODELS for num in sizes]
+    for row in rows:
+        (ours, plain), (ratio,), _ = cells("growth", f"{row} ")
+        assert plain / ours == pytest.approx(ratio, rel=0.05)
 
 
 def test_labels_of_the_report_table_are_those_of_the_benchmark(load_benchmark):

@@ -5,21 +5,21 @@ from statistics import fmean, median
 
 from edgewise.sweep.runs import RunKey
 
-# Seconds per run on one core of a quiet machine, used before any run has been measured. The first model of a group
-# includes the pretraining that others continue, see `Plan.runs`.
+# Mean seconds per run of docs/reproduction/runs.parquet, used before any run has been measured. The first model of a
+# group includes the pretraining that others continue, see `Plan.runs`.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
-    ("cora", "gcn"): 1.5,
-    ("cora", "gat"): 5.4,
-    ("cora", "gmnn"): 1.6,
-    ("cora", "epfgnn"): 1.5,
-    ("citeseer", "gcn"): 1.2,
-    ("citeseer", "gat"): 4.4,
-    ("citeseer", "gmnn"): 2.0,
-    ("citeseer", "epfgnn"): 1.9,
-    ("pubmed", "gcn"): 14.3,
-    ("pubmed", "gat"): 38.5,
-    ("pubmed", "gmnn"): 10.2,
-    ("pubmed", "epfgnn"): 6.0,
+    ("cora", "gcn"): 0.58,
+    ("cora", "gat"): 1.7,
+    ("cora", "gmnn"): 0.62,
+    ("cora", "epfgnn"): 0.79,
+    ("citeseer", "gcn"): 0.61,
+    ("citeseer", "gat"): 1.6,
+    ("citeseer", "gmnn"): 0.74,
+    ("citeseer", "epfgnn"): 0.78,
+    ("pubmed", "gcn"): 4.9,
+    ("pubmed", "gat"): 10.9,
+    ("pubmed", "gmnn"): 3.8,
+    ("pubmed", "epfgnn"): 2.9,
 }
 
 # Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not
