@@ -10,6 +10,7 @@ import torch
 import edgewise as ew
 from edgewise.inference import sum_product
 from edgewise.models import epfgnn
+from edgewise.models.training import adam, trainable_copies, update_weights
 from helpers.block_graph import SMALL_MODELS, accuracy, make_block_graph, make_split
 
 DATA = make_block_graph()
@@ -302,3 +303,24 @@ def test_is_coupled():
     alone = replace(fitted, edge_scale=torch.zeros_like(fitted.edge_scale))
     assert not alone.is_coupled
     assert "is_coupled=False" in repr(alone)
+
+
+@pytest.mark.parametrize("steps_before", [0, 3])
+def test_steps_of_adam_after_restoring_a_state_are_repeated(steps_before):
+    weights = trainable_copies({"a": torch.linspace(-1, 1, 15).view(3, 5), "b": torch.linspace(0, 2, 5)})
+    optimizer = adam(weights, 0.01, 5e-4)
+
+    def loss():
+        return (weights["a"] ** 4).sum() / 4 + (weights["a"][0] * weights["b"]).sum() + weights["b"].sin().sum()
+
+    for _ in range(steps_before):
+        update_weights(optimizer, loss())
+    state, curves = epfgnn._copy_state(weights, optimizer), []
+    for _ in range(2):
+        epfgnn._restore_state(weights, optimizer, state)
+        curves.append([])
+        for _ in range(4):
+            curves[-1].append(float(loss().detach()))
+            update_weights(optimizer, loss())
+    assert curves[0] == curves[1]
+    assert len(set(curves[0])) == 4

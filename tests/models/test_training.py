@@ -17,6 +17,8 @@ from edgewise.models.training import (
     adam,
     copy_weights,
     nll_and_accuracy,
+    trainable_copies,
+    update_weights,
 )
 
 ADAM = partial(adam, learning_rate=0.01, weight_decay=0.0)
@@ -215,3 +217,12 @@ def test_divergence_of_validation_raises():
             {"w": torch.ones(2)}, network, identity, LABELS, partial(adam, learning_rate=0.25, weight_decay=0.0)
         )
         training.run(Phase("training", 5, 3), Log())
+
+
+def test_trained_weights_are_contiguous_copies():
+    initial = {"a": torch.arange(6.0).view(2, 3).T}
+    learned = trainable_copies(initial)
+    update_weights(adam(learned, 0.01, 0.0), (learned["a"] * torch.tensor([1.0, -1.0])).sum())
+    assert learned["a"].is_contiguous()
+    torch.testing.assert_close(learned["a"].detach(), initial["a"] - 0.01 * torch.tensor([1.0, -1.0]))
+    assert torch.equal(initial["a"], torch.arange(6.0).view(2, 3).T)

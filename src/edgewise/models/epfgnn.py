@@ -312,7 +312,7 @@ def _restore_state(weights: Weights, optimizer: torch.optim.Adam, state: tuple[W
     with torch.no_grad():
         for name, copied in state[0].items():
             weights[name].copy_(copied)
-    optimizer.load_state_dict(state[1])
+    optimizer.load_state_dict(deepcopy(state[1]))  # the optimizer would change the tensors of the state
 
 
 def _incident_edges(
