@@ -74,7 +74,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/report.py --page docs/speed.md
 
 bench-quick: $(VENV)/.bench
-	@for name in metrics inference models kernels growth sweep report; do \
+	@for name in metrics inference models kernels growth report; do \
 		$(BIN)/python benchmarks/$$name.py --quick || exit 1; done
 
 # The instances are not part of the project: docs/inference-errors.md says where to find them.

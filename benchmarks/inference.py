@@ -11,7 +11,7 @@ call is its setup.
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -20,7 +20,7 @@ import numpy as np
 import pgmax_rival
 import speed_page
 import torch
-from measure import GIB, environment, measure
+from measure import GIB, environment, measure, split_call
 from torch import Tensor
 
 import edgewise as ew
@@ -122,22 +122,6 @@ def direct(unary: Tensor, edge_index: Tensor, pairwise: Tensor, scale: Tensor | 
         into_start = (at_end[:, None, :] + coupling).logsumexp(2)
         into_start, into_end = into_start.log_softmax(-1), into_end.log_softmax(-1)
     return unary.index_add(0, start, into_start).index_add(0, end, into_end).softmax(-1)
-
-
-def split_call(run: Callable[[int], object], few: int, many: int, repeats: int) -> tuple[float, float]:
-    """Return the seconds of one sweep and of the rest of a call, from calls with few and with many sweeps.
-
-    The calls alternate, so that a change of the machine's speed affects both.
-    """
-    seconds: dict[int, list[float]] = {few: [], many: []}
-    run(few)
-    for _ in range(repeats):
-        for num, measured in seconds.items():
-            begin = perf_counter()
-            run(num)
-            measured.append(perf_counter() - begin)
-    sweep = (min(seconds[many]) - min(seconds[few])) / (many - few)
-    return sweep, min(seconds[few]) - few * sweep
 
 
 def run_sweeps(mrf: ew.PairwiseMRF, sweeps: int) -> ew.PairwisePosterior:

@@ -27,7 +27,7 @@ from kernels import DATASETS, MODELS
 PARTS = {
     "sparse": "sparse products",
     "attention": "attention",
-    "projection": "hidden units",
+    "projection": "ReLU, dropout and projection",
     "dropout": "dropout masks",
     "stars": "piecewise loss",
 }
@@ -72,13 +72,13 @@ def rates(task: Task) -> tuple[float, float]:
 def main() -> None:
     """Print and write the table of shares."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    speed_page.add_options(parser)
-    options = parser.parse_args()
+    speed_page.add_options(parser, quick=False)
+    page = parser.parse_args().page
     torch.set_num_threads(1)
     where = environment("edgewise", "torch", "numba")
     print(where)
     rows: dict[str, list[str]] = {}
-    for name in DATASETS[:1] if options.quick else DATASETS:
+    for name in DATASETS:
         data = ew.load_dataset(name)
         task = prepare_task(data, ew.make_splits(data.y)[0], directed="refuse", num_classes=None, device="cpu")
         for model in MODELS:
@@ -94,7 +94,7 @@ def main() -> None:
     print(summary)
     head = ["Share of the time of a fit", *(name.title() for name in DATASETS)]
     table = speed_page.table(head, [[model, *cells] for model, cells in rows.items()])
-    speed_page.replace_section(options.page, "limits", f"{table}\n\n{summary} {where}.")
+    speed_page.replace_section(page, "limits", f"{table}\n\n{summary} {where}.")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,22 @@ def measure(function: Callable[[], object], repeats: int = 3) -> Cost:
     return Cost(min(seconds, default=float("inf")), peak_bytes)
 
 
+def split_call(run: Callable[[int], object], few: int, many: int, repeats: int) -> tuple[float, float]:
+    """Return the seconds of one step and of the rest of a call, from calls with few and with many steps.
+
+    The calls alternate, so that a change of the machine's speed affects both.
+    """
+    seconds: dict[int, list[float]] = {few: [], many: []}
+    run(few)
+    for _ in range(repeats):
+        for num, measured in seconds.items():
+            begin = perf_counter()
+            run(num)
+            measured.append(perf_counter() - begin)
+    step = (min(seconds[many]) - min(seconds[few])) / (many - few)
+    return step, min(seconds[few]) - few * step
+
+
 def _status(field: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field + ":"):

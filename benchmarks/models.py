@@ -130,13 +130,12 @@ def seconds_of_runs(data: Data, split: ew.Split, timed: Mapping[str, Cell], mode
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--datasets", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     speed_page.add_options(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    epochs, num_compared, num_repeats = (48, 24, 1) if options.quick else (options.epochs, 50, 2)
+    epochs, num_compared, num_repeats = (48, 24, 1) if options.quick else (200, 50, 2)
     where = environment("edgewise", "torch", "torch_geometric", "numba")
     print(where)
     difference_head = f"largest difference of losses in {num_compared} epochs"

@@ -40,12 +40,11 @@ def main() -> None:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", type=Path, metavar="DIR", help="another checkout of edgewise")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N")
     speed_page.add_options(parser)
     options = parser.parse_args()
     results = Results.read(RUNS)
     trees = [HERE, *([options.old] if options.old else [])]
-    repeats = 1 if options.quick else options.repeats
+    repeats = 1 if options.quick else 3
     commands = [[run_command(tree) for tree in trees] for _ in range(repeats)]
     whole, *old = (min(seconds) for seconds in zip(*commands, strict=True))
     for seconds in old:

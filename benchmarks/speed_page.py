@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options --page and --quick, of which only one can be given."""
+def add_options(parser: argparse.ArgumentParser, quick: bool = True) -> None:
+    """Add the option --page, and as an alternative --quick."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("--page", type=Path, metavar="FILE", help="also write the tables to this page, docs/speed.md")
-    either.add_argument("--quick", action="store_true", help="show all ratios, on smaller inputs and with few repeats")
+    if quick:
+        either.add_argument("--quick", action="store_true", help="show all ratios, on smaller inputs, with few repeats")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

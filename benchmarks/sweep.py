@@ -21,7 +21,7 @@ PAPER = paper_plan()
 def main() -> None:
     """Run each cell once and print the estimate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    speed_page.add_options(parser)
+    speed_page.add_options(parser, quick=False)
     page = parser.parse_args().page
     workers = available_cores()
     cells = paper_plan(splits=1, folds=1, inits=1)

@@ -42,7 +42,7 @@ EDGE_ECE, SAME_LABEL_ECE = Column("edgewise", "ece", 100, 1), Column("same_label
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return read_sources([DOCS / "calibration" / "runs.parquet", DOCS / "reproduction" / "runs.parquet"])
+    return read_sources([DOCS / "calibration" / "runs.parquet", DOCS / "reproduction" / "own" / "runs.parquet"])
 
 
 def calibrated_runs(results: Results, dataset: str, model: str, name: str) -> list[Mapping[str, Any]]:

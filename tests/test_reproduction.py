@@ -94,12 +94,14 @@ def test_page_lists_every_score_that_is_far_from_the_published_one(results: Resu
         assert any(line.startswith(row) and shown in line for line in lines), score
 
 
-def test_page_has_the_tables_of_epfgnn_and_gmnn(on_published_splits: Results) -> None:
+def test_page_has_the_tables_and_counts_of_epfgnn_and_gmnn(on_published_splits: Results) -> None:
     page = PAGE.read_text(encoding="utf-8")
     with load_script("reproduction_numbers") as script:
         tables = script.tables(on_published_splits).split("\n\n")
-    assert len(tables) == 2
+        counts = script.epfgnn_counts(on_published_splits) + script.gmnn_counts(on_published_splits)
+    assert len(tables) == 2 and len(counts) == 10
     assert all(table in page for table in tables)
+    assert all(f"- {line}" in " ".join(page.split()) for line in counts)
 
 
 @pytest.mark.slow
@@ -109,7 +111,7 @@ def test_gmnn_is_worse_where_few_drawn_labels_are_correct(on_own_splits: Results
         found = [script.pretrain(run, graph) for run in on_own_splits.of("citeseer", "gmnn")[::3]]
         table = script.as_table(found).splitlines()
     correlation = np.corrcoef([one.drawn_correct for one in found], [one.accuracy for one in found])[0, 1]
-    assert correlation > 0.4
+    assert correlation > 0.5
     assert sum(int(line.split(" | ")[1]) for line in table[2:]) == len(found) == 25
 
 

@@ -60,21 +60,25 @@ def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchm
             assert plain / edgewise == pytest.approx(ratio, rel=0.02)
 
 
-def test_kernels_of_the_table_are_those_of_the_benchmark_and_pay(load_benchmark):
-    replacements = load_benchmark("kernels").REPLACEMENTS
-    assert [label for label in labels(section("kernels"))[2:] if label != "---"] == list(replacements)
-    for title in replacements:
-        *_, (of_sweep,) = cells("kernels", title)
-        assert of_sweep >= 1.1  # a kernel that changes a sweep by less than a tenth goes
+def test_kernels_of_the_table_are_those_of_the_benchmark(load_benchmark):
+    titles = load_benchmark("kernels").REPLACEMENTS
+    assert [label for label in labels(section("kernels"))[2:] if label != "---"] == list(titles)
+    assert all(len(cells("kernels", title)) == 4 for title in titles)  # three graphs, and all
 
 
-def test_growth_table_has_three_sizes_of_each_model(load_benchmark):
-    sizes = "10,000", "100,000", "1,000,000"
-    rows = [label for label in labels(section("growth")) if label.startswith(MODELS)]
-    assert rows == [f"{model}, {num}" for model in MODELS for num in sizes]
-    for row in rows:
+def test_growth_table_has_all_sizes_of_each_model(load_benchmark):
+    growth = load_benchmark("growth")
+    head, *rows = (line for line in section("growth").splitlines() if line.startswith("|") and "---" not in line)
+    assert head == speed_page_row(growth.COLUMNS)
+    expected = [f"{model}, {num:,}" for model in growth.MODELS for num in growth.SIZES]
+    assert [row.split("|")[1].strip() for row in rows] == expected
+    for row in expected:
         (ours, plain), (ratio,), _ = cells("growth", f"{row} ")
         assert plain / ours == pytest.approx(ratio, rel=0.05)
+
+
+def speed_page_row(texts):
+    return f"| {' | '.join(texts)} |"
 
 
 def test_labels_of_the_report_table_are_those_of_the_benchmark(load_benchmark):

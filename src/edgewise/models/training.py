@@ -273,7 +273,7 @@ def adam(weights: Weights, learning_rate: float, weight_decay: float) -> torch.o
 
 
 def update_weights(optimizer: torch.optim.Adam, loss: Tensor) -> None:
-    """Take one step along the gradient of a loss."""
+    """Take one step of Adam to reduce a loss."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
