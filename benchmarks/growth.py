@@ -34,7 +34,7 @@ with warnings.catch_warnings():
 
 NUM_NEIGHBORS, NUM_FEATURES, NUM_CLASSES, RATE = 10, 128, 10, 0.5
 COLUMNS = ("model, nodes", "ms per epoch: edgewise, plain", "ratio", "peak memory: edgewise, plain")
-SIZES, REPEATS = (10_000, 100_000, 1_000_000), 2
+SIZES = (10_000, 100_000, 1_000_000)
 MODELS = ("GCN", "GAT", "GMNN", "EPFGNN")
 
 Train = Callable[[int], object]  # trains for a number of epochs of each phase
@@ -99,19 +99,19 @@ def trainings(data: Data, split: ew.Split) -> dict[str, tuple[int, Train, Train]
     }
 
 
-def epoch(train: Train, phases: int, extra: int) -> Epoch:
+def epoch(train: Train, phases: int, extra: int, repeats: int) -> Epoch:
     """Measure trainings of one epoch, and of some more epochs of each phase."""
     peak_bytes = measure(partial(train, 1), repeats=0).peak_bytes
-    return Epoch(split_call(train, 1, 1 + extra, REPEATS)[0] / phases, peak_bytes)
+    return Epoch(split_call(train, 1, 1 + extra, repeats)[0] / phases, peak_bytes)
 
 
 def compare(num_nodes: int) -> dict[str, Comparison]:
     """Measure all models on a graph."""
     data, split = make_graph(num_nodes)
-    extra, found = 10 if num_nodes < 1_000_000 else 4, {}
+    sizes, found = ((2, 1) if num_nodes == SIZES[-1] else (10, 2)), {}  # more epochs, and repeats
     for name, (phases, ours, plain) in trainings(data, split).items():
         ours(1)  # compiles
-        found[name] = result = Comparison(epoch(ours, phases, extra), epoch(plain, phases, extra))
+        found[name] = result = Comparison(epoch(ours, phases, *sizes), epoch(plain, phases, *sizes))
         print(
             f"{num_nodes:10,} {name:8}{1e3 * result.ours.seconds:10.1f} ms{1e3 * result.plain.seconds:10.1f} ms"
             f"{result.plain.seconds / result.ours.seconds:8.1f} ×"
