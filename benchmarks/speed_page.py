@@ -32,5 +32,5 @@ def replace_section(page: Path | None, name: str, text: str) -> None:
 
 
 def short(number: float) -> str:
-    """Format a number with two or three significant digits."""
-    return f"{number:.2f}" if number < 1 else f"{number:.1f}" if number < 100 else f"{number:,.0f}"
+    """Format a number with about three significant digits."""
+    return f"{number:.2f}" if number < 10 else f"{number:.1f}" if number < 100 else f"{number:,.0f}"
