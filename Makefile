@@ -14,7 +14,7 @@ help:
 	@echo "make check      run ruff, mypy and import-linter"
 	@echo "make docs       build the documentation in out/site (start at out/site/index.html)"
 	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md; about an hour"
-	@echo "make bench-quick  show all ratios on smaller inputs, in about three minutes"
+	@echo "make bench-quick  show all ratios on smaller inputs, in a few minutes"
 	@echo "make bench-uai  measure the errors of inference on the instances in the folder UAI=..., and update docs/inference-errors.md"
 	@echo "make data       rebuild the bundled datasets from their source archive"
 

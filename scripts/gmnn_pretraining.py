@@ -64,6 +64,23 @@ def as_table(found: list[Pretraining]) -> str:
     return "\n".join(lines)
 
 
+def summary(runs: Sequence[Run], found: Sequence[Pretraining]) -> list[str]:
+    """Return sentences on the first group of kept epochs, and on all runs."""
+    folds = Counter(
+        (run.key.split, run.key.fold) for run, one in zip(runs, found, strict=True) if one.kept <= BOUNDS[1]
+    )
+    accuracies = [100 * one.accuracy for one in found]
+    others = [100 * one.accuracy for one in found if one.kept > BOUNDS[1]]
+    correlation = np.corrcoef([one.drawn_correct for one in found], accuracies)[0, 1]
+    return [
+        f"The {folds.total()} runs that kept one of the first {BOUNDS[1]} epochs are on {len(folds)} of "
+        f"{len({(run.key.split, run.key.fold) for run in runs})} folds, up to {max(folds.values())} on one.",
+        f"The accuracy is {np.mean(accuracies):.2f} ± {np.std(accuracies):.2f}, and without them "
+        f"{np.mean(others):.2f} ± {np.std(others):.2f}.",
+        f"Over all runs, it has a correlation of {correlation:.2f} with the probability that a drawn label is correct.",
+    ]
+
+
 def main() -> None:
     """Print the table and the summary."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
@@ -84,23 +101,6 @@ def main() -> None:
     runs = results.of(DATASET, "gmnn")
     found = [pretrain(run, graph) for run in runs]
     print(as_table(found), "", *summary(runs, found), sep="\n")
-
-
-def summary(runs: Sequence[Run], found: Sequence[Pretraining]) -> list[str]:
-    """Return sentences on the first group of kept epochs, and on all runs."""
-    folds = Counter(
-        (run.key.split, run.key.fold) for run, one in zip(runs, found, strict=True) if one.kept <= BOUNDS[1]
-    )
-    accuracies = [100 * one.accuracy for one in found]
-    others = [100 * one.accuracy for one in found if one.kept > BOUNDS[1]]
-    correlation = np.corrcoef([one.drawn_correct for one in found], accuracies)[0, 1]
-    return [
-        f"The {folds.total()} runs that kept one of the first {BOUNDS[1]} epochs are on {len(folds)} of "
-        f"{len({(run.key.split, run.key.fold) for run in runs})} folds, up to {max(folds.values())} on one.",
-        f"The accuracy is {np.mean(accuracies):.2f} ± {np.std(accuracies):.2f}, and without them "
-        f"{np.mean(others):.2f} ± {np.std(others):.2f}.",
-        f"Over all runs, it has a correlation of {correlation:.2f} with the probability that a drawn label is correct.",
-    ]
 
 
 if __name__ == "__main__":
