@@ -170,7 +170,7 @@ def main() -> None:
     print(f"{'nodes':>10}{'':9}{'edgewise':>12}{'plain':>12}{'ratio':>10}{'peak memory: edgewise, plain':>30}")
     found = {num: compare(num) for num in (SIZES[:1] if options.quick else SIZES)}
     if options.page is not None:
-        draw(found, options.page.parent / "pictures" / "growth.png")
+        draw(found, options.page.parent / "growth.png")
         speed_page.replace_section(options.page, "growth", f"{as_table(found)}\n\n{where}.")
 
 
