@@ -50,9 +50,10 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help="Default: cora, citeseer, pubmed. With --data-root also texas, wisconsin, cornell, "
-            "actor, chameleon, squirrel, roman-empire, amazon-ratings, minesweeper, tolokers, questions. "
-            "synthetic-H has homophily H, such as synthetic-0.3.",
+            help="Default: cora, citeseer, pubmed. With --data-root also computers, photo, cs, physics, dblp, cora-ml, "
+            "cora-full, citeseer-full, pubmed-full, texas, wisconsin, cornell, actor, chameleon, squirrel, "
+            "roman-empire, amazon-ratings, minesweeper, tolokers, questions. synthetic-H has homophily H, such as "
+            "synthetic-0.3.",
             autocompletion=complete_from(_known_datasets),
         ),
     ] = None,
@@ -89,8 +90,8 @@ def reproduce(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of raw files in the layout of PyG (Cora/raw/ind.cora.*, texas/raw/*, …). Missing files are "
-            "downloaded. Default: bundled data.",
+            help="Folder of raw files in the layout of PyG (Cora/raw/ind.cora.*, texas/raw/*, …; or, with the class "
+            "of PyG, Amazon/Photo/raw/*). Missing files are downloaded. Default: bundled data.",
         ),
     ] = None,
     splits_dir: Annotated[

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from edgewise.data.pyg_files import HETEROPHILOUS, PLANETOID_NAMES, RawGraph, read_heterophilous, read_planetoid
+from edgewise.data.pyg_files import LOADERS, PLANETOID_NAMES, RawGraph, read_planetoid, read_with_pyg
 from edgewise.suggestions import did_you_mean, suggest_keywords
 
 if TYPE_CHECKING:
     import torch_geometric.data
 
 
-DATASET_NAMES = (*PLANETOID_NAMES, *HETEROPHILOUS)
+DATASET_NAMES = (*PLANETOID_NAMES, *LOADERS)
 
 
 @suggest_keywords
@@ -33,15 +33,21 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
     loaded, and no code in them is executed. Both sources hold the same data, but the nodes of Cora have a different
     order (see DATA.md): published splits need Planetoid's.
 
-    Heterophilous graphs need ``root``. PyG's loaders read them from these files, and download them first if they are
+    The other graphs need ``root``. PyG's loaders read them from these files, and download them first if they are
     missing. No code in them is executed:
 
+    - computers, photo (Amazon): ``ROOT/Photo/raw/amazon_electronics_photo.npz``
+    - cs, physics (Coauthor): ``ROOT/CS/raw/ms_academic_cs.npz``
+    - dblp, cora-ml, cora-full, citeseer-full, pubmed-full (CitationFull): ``ROOT/dblp/raw/dblp.npz``
     - texas, wisconsin, cornell (WebKB) and actor: ``ROOT/texas/raw/*``
     - chameleon, squirrel (WikipediaNetwork, with the five classes of Geom-GCN): ``ROOT/chameleon/geom_gcn/raw/*``. Many
       of their nodes are duplicates, so test nodes leak into the training set (Platonov et al. 2023). PyG has no version
       without duplicates.
     - roman-empire, amazon-ratings, minesweeper, tolokers, questions (HeterophilousGraphDataset):
       ``ROOT/roman_empire/raw/roman_empire.npz``
+
+    A folder with the name of the class in between is found too, such as ``ROOT/Amazon/Photo/raw``, so one ``root`` can
+    hold all datasets.
 
     The rows of ``x`` are normalized if they are bags of words, that is in all but the last five datasets. The features
     of the last five are unchanged: word embeddings, whose negative entries may cancel in the sum, one-hot vectors, or
@@ -74,8 +80,9 @@ def load_dataset(name: str, root: str | Path | None = None) -> "torch_geometric.
         graph = _read(key, None if root is None else Path(root).expanduser())
         edge_index, _ = remove_self_loops(graph.edge_index)
         edge_index = to_undirected(edge_index, num_nodes=graph.x.shape[0])
-    x = row_normalize(graph.x) if graph.is_bag_of_words else graph.x
-    return Data(x=x, edge_index=edge_index, y=graph.y)
+    if graph.is_bag_of_words:
+        graph.x.div_(_row_divisors(graph.x))  # in place: the features of physics take more than 1 GB
+    return Data(x=graph.x, edge_index=edge_index, y=graph.y)
 
 
 def canonical_name(name: object) -> str:
@@ -88,12 +95,12 @@ def canonical_name(name: object) -> str:
 
 
 def _read(key: str, root: Path | None) -> RawGraph:
-    if key in HETEROPHILOUS:
+    if key in LOADERS:
         if root is None:
             raise ValueError(
                 f"Expected root=DIR for {key}, which is not bundled, but got none. Pass a folder to download to."
             )
-        return read_heterophilous(key, root)
+        return read_with_pyg(key, root)
     return read_bundled(key) if root is None else read_planetoid(key, root)
 
 
@@ -106,8 +113,12 @@ def row_normalize(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes fe
     >>> row_normalize(torch.tensor([[1.0, 3.0], [0.0, 0.0]])).tolist()
     [[0.25, 0.75], [0.0, 0.0]]
     """
+    return x / _row_divisors(x)
+
+
+def _row_divisors(x: Float[Tensor, "nodes features"]) -> Float[Tensor, "nodes 1"]:
     total = x.sum(dim=1, keepdim=True)
-    return x / torch.where(total == 0, 1, total)
+    return torch.where(total == 0, 1, total)
 
 
 @contextmanager

@@ -11,8 +11,10 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from zipfile import is_zipfile
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from edgewise.files.arrays import check_memory, one_line_message
@@ -34,7 +36,8 @@ PLANETOID_NAMES = {"cora": "Cora", "citeseer": "CiteSeer", "pubmed": "PubMed"}
 
 def read_planetoid(key: str, root: Path) -> RawGraph:
     """Read the raw files. Missing files are downloaded, and no other file is written because root may be read-only."""
-    loader = _deferred_loader("Planetoid", str(root), PLANETOID_NAMES[key])
+    folders = (root, root / "Planetoid")
+    loader = _first_with_files([_deferred_loader("Planetoid", str(one), PLANETOID_NAMES[key]) for one in folders])
     raw = Path(loader.raw_dir)
     _download_missing(loader, "Planetoid files", "leave root out to use the bundled copy")
     try:
@@ -76,45 +79,69 @@ def _scatter_rows(rows: Float[Tensor, "rows columns"], index: Int[Tensor, " rows
     return out
 
 
-# Name of the dataset -> class of torch_geometric.datasets.
-HETEROPHILOUS: Mapping[str, str] = MappingProxyType(
+class LoaderOf(NamedTuple):
+    """A class of torch_geometric.datasets, and its name of the dataset."""
+
+    class_name: str
+    pyg_name: str
+
+
+# Datasets that are not bundled. Bags of words come first.
+BAG_OF_WORDS_CLASSES = ("WebKB", "Actor", "WikipediaNetwork", "Amazon", "Coauthor", "CitationFull")
+LOADERS: Mapping[str, LoaderOf] = MappingProxyType(
     {
-        "texas": "WebKB",
-        "wisconsin": "WebKB",
-        "cornell": "WebKB",
-        "actor": "Actor",
-        "chameleon": "WikipediaNetwork",
-        "squirrel": "WikipediaNetwork",
-        "roman-empire": "HeterophilousGraphDataset",
-        "amazon-ratings": "HeterophilousGraphDataset",
-        "minesweeper": "HeterophilousGraphDataset",
-        "tolokers": "HeterophilousGraphDataset",
-        "questions": "HeterophilousGraphDataset",
+        "texas": LoaderOf("WebKB", "texas"),
+        "wisconsin": LoaderOf("WebKB", "wisconsin"),
+        "cornell": LoaderOf("WebKB", "cornell"),
+        "actor": LoaderOf("Actor", ""),
+        "chameleon": LoaderOf("WikipediaNetwork", "chameleon"),
+        "squirrel": LoaderOf("WikipediaNetwork", "squirrel"),
+        "computers": LoaderOf("Amazon", "computers"),
+        "photo": LoaderOf("Amazon", "photo"),
+        "cs": LoaderOf("Coauthor", "cs"),
+        "physics": LoaderOf("Coauthor", "physics"),
+        "dblp": LoaderOf("CitationFull", "dblp"),
+        "cora-ml": LoaderOf("CitationFull", "cora_ml"),
+        "cora-full": LoaderOf("CitationFull", "cora"),
+        "citeseer-full": LoaderOf("CitationFull", "citeseer"),
+        "pubmed-full": LoaderOf("CitationFull", "pubmed"),
+        "roman-empire": LoaderOf("HeterophilousGraphDataset", "roman-empire"),
+        "amazon-ratings": LoaderOf("HeterophilousGraphDataset", "amazon-ratings"),
+        "minesweeper": LoaderOf("HeterophilousGraphDataset", "minesweeper"),
+        "tolokers": LoaderOf("HeterophilousGraphDataset", "tolokers"),
+        "questions": LoaderOf("HeterophilousGraphDataset", "questions"),
     }
 )
-BAG_OF_WORDS_CLASSES = ("WebKB", "Actor", "WikipediaNetwork")
 MAX_LISTED_FILES = 3  # in the message about missing files
 
 
-def read_heterophilous(key: str, root: Path) -> RawGraph:
+def read_with_pyg(key: str, root: Path) -> RawGraph:
     """Read the raw files with PyG's loader. Missing files are downloaded, and no other file is written.
 
     Chameleon and Squirrel are read in Geom-GCN's preprocessing, PyG's default. Otherwise their label would be a real
-    number, the traffic of a page, instead of a class. Actor's loader has no subfolder of its own, so it gets one.
+    number, the traffic of a page, instead of a class.
     """
-    name = HETEROPHILOUS[key]
-    loader = _deferred_loader(name, *((str(root / key),) if name == "Actor" else (str(root), key)))
+    class_name, pyg_name = LOADERS[key]
+    # Actor's loader has no subfolder of its own, so it gets one.
+    roots = [root / key, root / class_name, root] if class_name == "Actor" else [root, root / class_name]
+    names = (pyg_name,) if pyg_name else ()
+    loader = _first_with_files([_deferred_loader(class_name, str(folder), *names) for folder in roots])
     _download_missing(loader, "files", "try again with a network connection")
     paths = [Path(path) for path in loader.raw_paths]
     try:
         _check_archives(paths)
         loader.process()
-        return _check_graph(loader.graph, name in BAG_OF_WORDS_CLASSES)
+        return _check_graph(loader.graph, class_name in BAG_OF_WORDS_CLASSES)
     except Exception as error:  # damaged files raise many kinds of exceptions
         raise ValueError(
             f"Expected the files of {key} in {paths[0].parent}, but they cannot be read "
             f"({type(error).__name__}: {one_line_message(error)}). Delete them to have them downloaded again."
         ) from error
+
+
+def _first_with_files(loaders: Sequence[Any]) -> Any:
+    """Return the first loader that has any of its files, or the first one."""
+    return next((loader for loader in loaders if any(Path(path).exists() for path in loader.raw_paths)), loaders[0])
 
 
 def _deferred_loader(name: str, *arguments: str) -> Any:
@@ -149,10 +176,27 @@ def _download_missing(loader: Any, files: str, hint: str) -> None:
 
 
 def _check_archives(paths: Sequence[Path]) -> None:
-    """Raise ValueError for a truncated archive. NumPy would raise too, but leave the file open."""
+    """Raise ValueError for a truncated archive, where NumPy would leave the file open, and for bad sparse matrices."""
     for path in paths:
-        if path.suffix == ".npz" and not is_zipfile(path):
+        if path.suffix != ".npz":
+            continue
+        if not is_zipfile(path):
             raise ValueError(f"{path.name} is not a complete archive of arrays")
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in ("adj", "attr"):
+                if f"{name}_indptr" in arrays:
+                    _check_sparse_matrix(name, arrays, path)
+
+
+def _check_sparse_matrix(name: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Raise ValueError for indices out of range. Without this check, SciPy would write outside of the dense matrix."""
+    from scipy.sparse import csr_matrix
+
+    shape = tuple(arrays[f"{name}_shape"].tolist())
+    data, indices, indptr = (arrays[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
+    csr_matrix((data, indices, indptr), shape=shape).check_format(full_check=True)
+    if name == "attr":  # made dense
+        check_memory(4 * prod(shape), path)
 
 
 def _check_graph(graph: Any, is_bag_of_words: bool) -> RawGraph:
@@ -160,7 +204,7 @@ def _check_graph(graph: Any, is_bag_of_words: bool) -> RawGraph:
     x, y = graph.x.float(), graph.y.long()
     if x.ndim != 2 or 0 in x.shape or y.shape != x.shape[:1]:
         raise ValueError(f"features of shape {tuple(x.shape)} and labels of shape {tuple(y.shape)} do not match")
-    if not bool(torch.isfinite(x).all()):
+    if not bool(x.sum().isfinite()) and not bool(x.isfinite().all()):  # the sum needs no copy of x
         raise ValueError("some features are not finite")
     if not 0 <= int(y.min()) <= int(y.max()) < len(y):
         raise ValueError(f"labels range from {int(y.min())} to {int(y.max())}")

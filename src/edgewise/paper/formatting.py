@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from edgewise.data.pyg_files import HETEROPHILOUS
+from edgewise.data.pyg_files import LOADERS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.plots.style import BLUE, GRAY, GREEN, OCHRE, PURPLE, VERMILION
 from edgewise.sweep.runs import SAME_LABEL
@@ -79,7 +79,10 @@ LABELS = {
     "cora": "Cora",
     "citeseer": "Citeseer",
     "pubmed": "Pubmed",
-    **{name: name.capitalize() for name in HETEROPHILOUS},
+    **{name: name.capitalize() for name in LOADERS},
+    "cs": "CS",
+    "dblp": "DBLP",
+    "cora-ml": "Cora-ML",
     **{row: style.label for row, style in ROW_STYLES.items()},
     "mlp": "MLP",
     "cagcn": "CaGCN",

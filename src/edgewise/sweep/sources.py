@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
 from edgewise.data.datasets import DATASET_NAMES
-from edgewise.data.pyg_files import HETEROPHILOUS
+from edgewise.data.pyg_files import LOADERS
 from edgewise.models.task import Task, prepare_task
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import TaskRow
@@ -57,7 +57,7 @@ class Sources:
         homophily = homophily_of_name(dataset)
         if homophily is not None:
             return draw_graph(homophily)
-        if dataset in HETEROPHILOUS and not self.data_root:
+        if dataset in LOADERS and not self.data_root:
             raise ValueError(
                 f"Expected --data-root with {dataset}, but got none: this dataset is not bundled. Pass a folder; "
                 "missing files are downloaded to it."
@@ -112,7 +112,7 @@ class GraphWithSplits:
     def graph_fingerprint(self) -> str:
         """First 16 hex digits of the SHA-256 of features, edges and labels."""
         data = self.data
-        return _hash(*(tensor.contiguous().numpy().tobytes() for tensor in (data.x, data.edge_index, data.y)))
+        return _hash(*(tensor.reshape(-1).numpy().data for tensor in (data.x, data.edge_index, data.y)))
 
     def fingerprint(self, split: int) -> str:
         """Return the first 16 hex digits of the SHA-256 of the graph and the masks of a split."""
@@ -174,7 +174,7 @@ class EnvironmentCheck:
         return ""
 
 
-def _hash(*parts: bytes) -> str:
+def _hash(*parts: bytes | memoryview) -> str:
     digest = sha256()
     for part in parts:
         digest.update(part)

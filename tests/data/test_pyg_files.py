@@ -1,4 +1,4 @@
-"""Heterophilous datasets, read from small files in the formats of PyG's loaders. Nothing is downloaded."""
+"""Datasets that are not bundled, read from small files in the formats of PyG's loaders. Nothing is downloaded."""
 
 import urllib.request
 import warnings
@@ -7,13 +7,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgewise.data import load_dataset, make_splits
 from edgewise.data.datasets import DATASET_NAMES
-from edgewise.data.pyg_files import HETEROPHILOUS
+from edgewise.data.pyg_files import LOADERS
+from helpers.tiny_datasets import write_planetoid
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # PyG uses torch.jit.script when it is imported
@@ -47,9 +49,12 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def raw_folder(root: Path, name: str) -> Path:
     """Return the folder of the raw files of a loader."""
-    if HETEROPHILOUS[name] == "WikipediaNetwork":
+    class_name, pyg_name = LOADERS[name]
+    if class_name == "WikipediaNetwork":
         return root / name / "geom_gcn" / "raw"
-    return root / name.replace("-", "_") / "raw"
+    if class_name in ("Amazon", "Coauthor"):
+        return root / {"computers": "Computers", "photo": "Photo", "cs": "CS", "physics": "Physics"}[name] / "raw"
+    return root / (pyg_name or name).replace("-", "_") / "raw"
 
 
 def write_text_files(raw: Path, words: list[str], labels: list[int], links: list[tuple[int, int]], split: str) -> None:
@@ -91,10 +96,40 @@ def write_arrays(root: Path, name: str = "roman-empire", **others: Any) -> Path:
     return path
 
 
+SPARSE_FILES = {
+    "computers": "amazon_electronics_computers.npz",
+    "photo": "amazon_electronics_photo.npz",
+    "cs": "ms_academic_cs.npz",
+    "physics": "ms_academic_phy.npz",
+    "dblp": "dblp.npz",
+    "cora-ml": "cora_ml.npz",
+    "cora-full": "cora.npz",
+    "citeseer-full": "citeseer.npz",
+    "pubmed-full": "pubmed.npz",
+}
+
+
+def write_sparse_arrays(root: Path, name: str = "photo", **others: Any) -> Path:
+    """Write an .npz file of two sparse matrices, the adjacency and the counts of words, for three PyG loaders."""
+    raw = raw_folder(root, name)
+    raw.mkdir(parents=True, exist_ok=True)
+    start, end = np.array(LINKS).T
+    adjacency = sp.csr_matrix((np.ones(len(LINKS), dtype=np.float32), (start, end)), shape=(4, 4))
+    counts = sp.csr_matrix(3 * np.array(WORDS, dtype=np.float32))
+    arrays: dict[str, Any] = {"labels": np.array(LABELS)}
+    for prefix, matrix in (("adj", adjacency), ("attr", counts)):
+        arrays |= {f"{prefix}_{part}": getattr(matrix, part) for part in ("data", "indices", "indptr", "shape")}
+    path = raw / SPARSE_FILES[name]
+    np.savez(path, **(arrays | others))
+    return path
+
+
 def write(root: Path, name: str) -> None:
     if name == "actor":
         write_actor(root)
-    elif HETEROPHILOUS[name] == "HeterophilousGraphDataset":
+    elif name in SPARSE_FILES:
+        write_sparse_arrays(root, name)
+    elif LOADERS[name].class_name == "HeterophilousGraphDataset":
         write_arrays(root, name)
     else:
         write_webkb(root, name)
@@ -107,7 +142,7 @@ def edges_of(data: Data) -> set[tuple[int, int]]:
     return {(int(start), int(end)) for start, end in data.edge_index.T}
 
 
-@pytest.mark.parametrize("name", HETEROPHILOUS)
+@pytest.mark.parametrize("name", LOADERS)
 def test_every_dataset_is_a_coalesced_undirected_graph(name: str, tmp_path: Path, no_network: list[str]) -> None:
     write(tmp_path, name)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
@@ -122,9 +157,9 @@ def test_every_dataset_is_a_coalesced_undirected_graph(name: str, tmp_path: Path
     assert no_network == []
 
 
-@pytest.mark.parametrize("name", ["texas", "wisconsin", "cornell", "chameleon", "squirrel"])
+@pytest.mark.parametrize("name", ["texas", "wisconsin", "cornell", "chameleon", "squirrel", *SPARSE_FILES])
 def test_bags_of_words_are_row_normalized(name: str, tmp_path: Path) -> None:
-    write_webkb(tmp_path, name)
+    write(tmp_path, name)
     assert load_dataset(name, root=tmp_path).x.tolist() == NORMALIZED
 
 
@@ -160,6 +195,57 @@ def test_graph_equals_that_of_the_pyg_loader(tmp_path: Path) -> None:
     assert torch.equal(ours.x > 0, theirs.x > 0)
     both = {edge for start, end in theirs.edge_index.T.tolist() for edge in ((start, end), (end, start))}
     assert edges_of(ours) == {(start, end) for start, end in both if start != end}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_one_root_may_have_a_folder_per_loader(name: str, tmp_path: Path, no_network: list[str]) -> None:
+    """As in ROOT/Amazon/Photo/raw, where scripts that pass "ROOT/Amazon" to PyG's Amazon leave the files."""
+    class_name = LOADERS[name].class_name
+    write(tmp_path / class_name, name)
+    if name == "actor":  # its loader has no subfolder of its own
+        (tmp_path / "Actor" / "actor" / "raw").rename(tmp_path / "Actor" / "raw")
+    assert edges_of(load_dataset(name, root=tmp_path)) == BOTH_DIRECTIONS
+    assert no_network == []
+
+
+def test_planetoid_may_have_a_folder(tmp_path: Path) -> None:
+    write_planetoid(tmp_path / "Planetoid")
+    assert load_dataset("cora", root=tmp_path).num_nodes == 520
+
+
+def test_files_directly_below_the_root_come_first(tmp_path: Path) -> None:
+    write_sparse_arrays(tmp_path)
+    write_sparse_arrays(tmp_path / "Amazon", labels=np.array([0, 1, 2, 3]))
+    assert load_dataset("photo", root=tmp_path).y.tolist() == LABELS
+
+
+@pytest.mark.parametrize("name", ["cora-ml", "cora_ml", "Cora_ML", "CORA-ML"])
+def test_spellings_of_cora_ml(name: str, tmp_path: Path) -> None:
+    write_sparse_arrays(tmp_path, "cora-ml")
+    assert load_dataset(name, root=tmp_path).num_nodes == 4
+
+
+REAL_FILES = Path(__file__).parents[3] / "shared" / "graphs"
+REAL_SIZES = {  # nodes, undirected edges, features, classes
+    "photo": (7_650, 119_081, 745, 8),
+    "computers": (13_752, 245_861, 767, 10),
+    "cs": (18_333, 81_894, 6_805, 15),
+    "physics": (34_493, 247_962, 8_415, 5),
+    "dblp": (17_716, 52_867, 1_639, 4),
+    "cora_ml": (2_995, 8_158, 2_879, 7),
+    "minesweeper": (10_000, 39_402, 7, 2),
+    "tolokers": (11_758, 519_000, 10, 2),
+    "actor": (7_600, 26_659, 932, 5),
+}
+
+
+@pytest.mark.skipif(not REAL_FILES.exists(), reason="needs raw files in ../shared/graphs, in the layout of PyG")
+@pytest.mark.parametrize("name", REAL_SIZES)
+def test_sizes_of_the_real_graphs(name: str, no_network: list[str]) -> None:
+    data = load_dataset(name, root=REAL_FILES)
+    assert (data.num_nodes, data.num_edges // 2, data.num_features, int(data.y.max()) + 1) == REAL_SIZES[name]
+    assert data.is_coalesced() and data.is_undirected() and not data.has_self_loops()
+    assert no_network == []
 
 
 @pytest.mark.parametrize("name", ["Roman-empire", "roman_empire", "ROMAN_EMPIRE", "roman-Empire"])
@@ -210,8 +296,8 @@ def test_class_of_one_node_is_in_no_set(tmp_path: Path) -> None:
 # --- errors ---
 
 
-@pytest.mark.parametrize("name", HETEROPHILOUS)
-def test_heterophilous_datasets_need_a_root(name: str, no_network: list[str]) -> None:
+@pytest.mark.parametrize("name", LOADERS)
+def test_datasets_that_are_not_bundled_need_a_root(name: str, no_network: list[str]) -> None:
     with pytest.raises(ValueError, match=rf"Expected root=DIR for {name}"):
         load_dataset(name)
     assert no_network == []
@@ -220,7 +306,7 @@ def test_heterophilous_datasets_need_a_root(name: str, no_network: list[str]) ->
 def test_unknown_name_lists_the_valid_names() -> None:
     with pytest.raises(ValueError, match=r"cora, citeseer, pubmed, texas, .*roman-empire, .*, but got 'crocodile'"):
         load_dataset("crocodile", root="anywhere")
-    assert len(DATASET_NAMES) == 14
+    assert len(DATASET_NAMES) == 23
 
 
 @pytest.mark.parametrize(
@@ -229,6 +315,9 @@ def test_unknown_name_lists_the_valid_names() -> None:
         ("texas", r"out1_node_feature_label.txt, .* and 9 more in .*texas.raw", "geom-gcn"),
         ("squirrel", r"out1_node_feature_label.txt, .* and 9 more in .*squirrel.geom_gcn.raw", "geom-gcn"),
         ("actor", r"out1_node_feature_label.txt, .* and 9 more in .*actor.raw", "geom-gcn"),
+        ("photo", r"amazon_electronics_photo\.npz in .*Photo.raw", "gnn-benchmark"),
+        ("physics", r"ms_academic_phy\.npz in .*Physics.raw", "gnn-benchmark"),
+        ("dblp", r"dblp\.npz in .*dblp.raw", "graph2gauss"),
         ("roman-empire", r"roman_empire\.npz in .*roman_empire.raw", "heterophilous-graphs"),
     ],
 )
@@ -316,3 +405,25 @@ def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:400])
     with pytest.raises(ValueError, match=r"Expected the files of roman-empire in .*raw, but they cannot be read"):
         load_dataset("roman-empire", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"labels": np.array([0, 1, 0])},
+        {"labels": np.array([0, 1, 0, 9])},
+        {"labels": np.array([-1, 1, 0, 0])},
+        {"adj_indices": np.array([1, 0, 1, 2, 7], dtype=np.int32)},
+        {"attr_data": np.full(8, np.nan, dtype=np.float32)},
+        {"attr_shape": np.array([4, 2])},
+        {"attr_shape": np.array([4, 1 << 40])},
+        {"attr_indptr": np.array([0, 2, 3, 9, 8], dtype=np.int32)},
+        {"adj_shape": np.array([5, 5])},
+        {"attr_data": np.array([{}] * 8)},  # a pickle, which is not loaded
+    ],
+    ids=lambda others: next(iter(others)),
+)
+def test_inconsistent_sparse_arrays_are_rejected(others: dict[str, Any], tmp_path: Path) -> None:
+    write_sparse_arrays(tmp_path, **others)
+    with pytest.raises(ValueError, match=r"Expected the files of photo in .*raw, but they cannot be read"):
+        load_dataset("photo", root=tmp_path)
