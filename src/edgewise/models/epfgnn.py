@@ -23,6 +23,7 @@ from edgewise.models.task import Task
 from edgewise.models.training import (
     Epoch,
     Log,
+    adam,
     check_logits,
     copy_weights,
     nll_and_accuracy,
@@ -167,6 +168,10 @@ class EPFGNN(Model[FittedEPFGNN]):
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
     pretrain_epochs: int = 200
     pretrain_patience: int = 50
     rounds: int = 100
@@ -245,7 +250,7 @@ class _ExpectationMaximization:
         """Alternate M and E steps until the validation accuracy stops rising, and return the best weights."""
         model = self._model
         weights = trainable_copies(weights)
-        optimizer = model._adam(weights)
+        optimizer = adam(weights, model.learning_rate, model.weight_decay)
         unary = self.unary(weights)
         backbone, q = nll_and_accuracy(unary[self._task.val], self._labels)[1], self._task.clamp(unary.softmax(1))
         best = 0.0 if model.schedule == "published" else backbone

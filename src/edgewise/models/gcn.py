@@ -1,13 +1,13 @@
 """GCN: two graph convolutions (Kipf and Welling 2017)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.models.graph_pass import GraphPass
-from edgewise.models.model import Classifier, Model
+from edgewise.models.model import Classifier
 from edgewise.models.seeds import Initializer, Weights
 from edgewise.suggestions import suggest_keywords
 
@@ -62,7 +62,27 @@ class GCN(Classifier):
         return graph.propagate(hidden) + w["bias_2"]
 
 
-def backbone(model: Model[Any], max_epochs: int, patience: int) -> GCN:
+class GCNOptions(Protocol):
+    """The options that a model shares with the GCN it is built on."""
+
+    @property
+    def hidden(self) -> int:
+        """Number of hidden units."""
+
+    @property
+    def dropout(self) -> float:
+        """Dropout probability of the hidden units."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of Adam."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Weight decay of Adam."""
+
+
+def backbone(model: GCNOptions, max_epochs: int, patience: int) -> GCN:
     """Return the GCN that another model is built on, with the options they share."""
     return GCN(
         hidden=model.hidden,

@@ -105,6 +105,10 @@ class GMNN(Model[FittedGMNN]):
     (MixturePosterior(nodes=2708, classes=7), IndependentPosterior(nodes=2708, classes=7))
     """
 
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
     pretrain_epochs: int = 200
     pretrain_patience: int = 50
     rounds: int = 1
@@ -135,7 +139,7 @@ class GMNN(Model[FittedGMNN]):
             dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {k}"))
             loss, phase = partial(cross_entropy, target=target), Phase(step, self.round_epochs, None)
             network = Network(gcn.forward, rows, dropout)
-            return TrainingLoop(weights, network, loss, task.labels[task.val], self._adam).run(phase, log)
+            return TrainingLoop(weights, network, loss, task.labels[task.val], gcn.adam).run(phase, log)
 
         for k in range(self.rounds):
             labels = draw_labels(task, all_logits(gcn.forward, task, task.x, q), draws)

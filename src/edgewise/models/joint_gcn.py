@@ -129,6 +129,10 @@ class JointGCN(Model[FittedJointGCN]):
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
     folds: int = 5
     max_epochs: int = 200
     patience: int = 50

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -22,6 +22,11 @@ from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_whole_number
 
 MAX_COUNT = 1 << 20  # maximum number of units, epochs, rounds, heads or samples
+OPTION_LIMITS: dict[str, dict[str, Any]] = {  # of options that several models have
+    "dropout": {"least": 0, "below": 1},
+    "learning_rate": {"above": 0},
+    "weight_decay": {"least": 0},
+}
 
 F = TypeVar("F", bound=Fitted)
 
@@ -33,11 +38,6 @@ class Model(ABC, Generic[F]):
     A subclass has a unique ``name``, which is its name on the command line and in files that `Fitted.load` reads.
     """
 
-    hidden: int = 64
-    dropout: float = 0.5
-    learning_rate: float = 0.01
-    weight_decay: float = 5e-4
-
     name: ClassVar[str]
     fitted: ClassVar[type[Fitted]]
 
@@ -46,9 +46,9 @@ class Model(ABC, Generic[F]):
         for name, kind in numbers.items():
             if kind is int:
                 check_whole_number(name, getattr(self, name), 1, MAX_COUNT)
-        check_number("dropout", self.dropout, least=0, below=1)
-        check_number("learning_rate", self.learning_rate, above=0)
-        check_number("weight_decay", self.weight_decay, least=0)
+        for name, limits in OPTION_LIMITS.items():
+            if name in numbers:
+                check_number(name, getattr(self, name), **limits)
         for name, kind in numbers.items():  # convert NumPy numbers to int and float, and int to float
             object.__setattr__(self, name, kind(getattr(self, name)))
 
@@ -121,8 +121,9 @@ class Model(ABC, Generic[F]):
         ):
             return self._train(task, seeds, log)
 
-    def _adam(self, weights: Weights) -> torch.optim.Adam:
-        return adam(weights, self.learning_rate, self.weight_decay)
+    def with_weight_decay(self, weight_decay: float) -> Self:
+        """Return the same model with another weight decay."""
+        return replace(self, weight_decay=weight_decay)  # type: ignore[call-arg]  # an option of most models
 
     @abstractmethod
     def _train(self, task: Task, seeds: Seeds, log: Log) -> F:
@@ -137,6 +138,10 @@ class Classifier(Model[FittedClassifier]):
     or attention steps of the forward pass. If it is set, rows that no training or validation node needs are skipped.
     """
 
+    hidden: int = 64
+    dropout: float = 0.5
+    learning_rate: float = 0.01
+    weight_decay: float = 5e-4
     max_epochs: int = 2000
     patience: int = 100
 
@@ -178,8 +183,12 @@ class Classifier(Model[FittedClassifier]):
         network = Network(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
         labels = task.labels[task.train]
         return TrainingLoop(
-            weights, network, lambda logits: cross_entropy(logits, labels), task.labels[task.val], self._adam
+            weights, network, lambda logits: cross_entropy(logits, labels), task.labels[task.val], self.adam
         )
+
+    def adam(self, weights: Weights) -> torch.optim.Adam:
+        """Return Adam with the learning rate and weight decay of this model."""
+        return adam(weights, self.learning_rate, self.weight_decay)
 
 
 def known_models() -> dict[str, type[Model[Any]]]:
