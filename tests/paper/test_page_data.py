@@ -16,10 +16,10 @@ from edgewise.paper.page import MAX_CHART_STD, agreement_chart, page_data, pool_
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, MODELS, READINGS, Source
 from edgewise.paper.results import Results
-from edgewise.paper.score_rows import Score, prediction_rows, reading_score, score_rows, statistics_rows
+from edgewise.paper.score_rows import Score, reading_score, score_rows, statistics_rows
 from edgewise.paper.text_tables import Cell, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL, Bins, ViewResult
-from helpers.fake_results import PREDICTIONS_OF, fake_results, fake_run
+from helpers.fake_results import fake_results, fake_run
 
 
 @pytest.fixture(scope="module")
@@ -159,12 +159,6 @@ def test_row_with_fewer_runs_has_a_remark(results: Results) -> None:
     remarks = {(row.group, row.label): row.remark for row in rows}
     assert remarks.pop(("cora", "gat")) == "3 runs"
     assert set(remarks.values()) == {""}
-
-
-def test_prediction_table_has_all_predictions(results: Results) -> None:
-    rows = prediction_rows(results)
-    names = [(model, name) for model in MODELS for name in PREDICTIONS_OF[model]]
-    assert [(row.model, row.name) for row in rows] == 3 * names
 
 
 def test_statistics_are_compared_with_published_ones(results: Results) -> None:

@@ -93,7 +93,7 @@ def test_titles_of_the_tables() -> None:
             assert sum(title.startswith(f"{metric}, {reading}") for title in titles) == 1
     assert "Differences between the readings" in titles
     assert "Which model is better?" in titles
-    assert len(titles) == 13
+    assert len(titles) == 12
 
 
 def test_cells_have_our_score_published_score_and_difference() -> None:

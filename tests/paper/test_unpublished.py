@@ -135,11 +135,13 @@ def test_page_without_paper_datasets_is_not_a_partial_sweep(others: Results, mix
     assert 'id="partial"' not in html
     second_lines = re.findall(r'<span class="theirs">([^<]*)', html)
     assert all(line.startswith("corrected") for line in second_lines)  # intervals, not published values
-    assert "Texas, Roman-empire and synthetic-0.1,\nfor which nothing was published." in html
-    assert "2,000 nodes in 4 classes" in html
+    assert "Texas, Roman-empire and synthetic-0.1" in html and "Hsu, Shen and Cremers (2022) published" not in html
+    assert "4 models on 3 graphs" in html
+    assert "2,000 nodes in 4 classes" in html and "Chameleon" not in html
     part = results_page(mixed)
-    assert "24 of the 900 runs" in part and "8 of\n12 pairs" in part
-    assert "for which nothing was published" not in results_page(fake_results(("cora",)))
+    assert 'id="partial"' not in part and "published scores on Cora, which" in part
+    alone = results_page(fake_results(("cora",)))
+    assert "24 of the 900 runs" in alone and "8 of\n12 pairs" in alone and "models on" not in alone
     assert list(page_data(mixed)["datasets"]) == mixed.datasets
 
 

@@ -61,9 +61,8 @@ def tally(scores: Sequence[Score]) -> Tally:
 
 def tally_line(results: Results) -> str:
     """Return a sentence on how many cells are reproduced, with dataset statistics, which need no training, apart."""
-    unpublished = [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS]
-    if unpublished and len(unpublished) == len(results.datasets):
-        return f"There are no published numbers for {', '.join(map(display_name, unpublished))}."
+    if results.other_datasets and not results.paper_datasets:
+        return f"There are no published numbers for {', '.join(map(display_name, results.other_datasets))}."
     cells = compare(results)
     statistics = tally([cell for cell in cells if cell.row == STATISTICS])
     scores = tally([cell for cell in cells if cell.row != STATISTICS])

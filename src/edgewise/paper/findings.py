@@ -208,10 +208,10 @@ class Verdict:
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Return a verdict per dataset and model with structured calibration."""
+    """Return a verdict per dataset of the paper and model with structured calibration."""
     return [
         _verdict(one, [other for other in predictions if _is_rival(one, other)])
-        for dataset in results.datasets
+        for dataset in results.paper_datasets
         for predictions in [compared_predictions(results, dataset)]
         for one in predictions
         if one.source.prediction == STRUCTURED

@@ -33,15 +33,22 @@ from edgewise.paper.formatting import (
     row_styles_css,
     score_name,
 )
+from edgewise.paper.gains import gain_table
+from edgewise.paper.method_tables import (
+    EXPLANATIONS,
+    METHOD_COLUMNS,
+    explained_predictions,
+    method_rows,
+    overview_tables,
+    printed_methods,
+)
 from edgewise.paper.model_differences import model_difference_table
-from edgewise.paper.published import PUBLISHED_DATASETS
-from edgewise.paper.readings import AS_PUBLISHED, READINGS, Source, same_in_both_readings
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source, same_in_both_readings
 from edgewise.paper.recipes import paper_plan
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
-    CALIBRATOR_SCORES,
     COMPARED_SCORES,
-    PREDICTION_SCORES,
+    METHOD_SCORES,
     STATISTICS,
     STRUCTURED,
     STRUCTURED_SCORES,
@@ -49,22 +56,21 @@ from edgewise.paper.score_rows import (
     Score,
     calibrated_runs,
     calibrator_rows,
-    explained_predictions,
-    prediction_rows,
     score_rows,
     statistics_rows,
     structured_rows,
     summarize,
 )
-from edgewise.paper.text_tables import printed_rows, score_cell
+from edgewise.paper.text_tables import NEAR_BEST, printed_rows, score_cell
 from edgewise.plots.reliability_panels import MIN_BIN_COUNT
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.progress import format_duration
+from edgewise.sweep.progress import format_count, format_duration
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
-from edgewise.sweep.sources import SYNTHETIC_GRAPH_DESCRIPTION
+from edgewise.sweep.sources import SYNTHETIC_GRAPH_DESCRIPTION, homophily_of_name
 from edgewise.version import __version__
 
 TITLE = "A Graph Is More Than Its Nodes, reproduced"
+MAX_DATASETS_SHOWN = 4  # at first, in tables with a choice of datasets
 
 
 def write_results_page(results: Results, path: Path) -> None:
@@ -76,7 +82,7 @@ def results_page(results: Results) -> str:
     """Return the page as HTML, with inline style, script and data."""
     return render_page(
         _part("paper.html.j2"),
-        title=TITLE,
+        title=_title(results),
         style=_part("paper.css") + row_styles_css(styled_rows(results)),
         script=_part("paper.js"),
         data=page_data(results),
@@ -86,6 +92,14 @@ def results_page(results: Results) -> str:
         **_calibrated(results),
         **_record(results),
     )
+
+
+def _title(results: Results) -> str:
+    """Return the title: the paper's, unless there are other graphs."""
+    if not results.other_datasets:
+        return TITLE
+    models, datasets = format_count(len(results.models), "model"), format_count(len(results.datasets), "graph")
+    return f"Nodes and pairs of neighbors: {models} on {datasets}"
 
 
 def _part(name: str) -> str:
@@ -107,8 +121,9 @@ def _texts(results: Results) -> dict[str, object]:
         "num_of_paper": cells.total(),
         "num_cells": len(cells),
         "missing": [cell for cell, count in cells.items() if not count],
-        "synthetic": SYNTHETIC_GRAPH_DESCRIPTION,
-        "others": [dataset for dataset in results.datasets if dataset not in PUBLISHED_DATASETS],
+        "synthetic": SYNTHETIC_GRAPH_DESCRIPTION if any(map(homophily_of_name, results.datasets)) else "",
+        "others": results.other_datasets,
+        "of_paper": results.paper_datasets,
         "num_of": {name: len({getattr(key, name) for key in keys}) for name in ("split", "fold", "init")},
         "num_bins": len(next(iter(runs[0].predictions.values()))["nodewise"].bins.count) if runs else 15,
         "time": format_duration(sum(command.seconds for command in results.commands)),
@@ -122,6 +137,7 @@ def _texts(results: Results) -> dict[str, object]:
 def _tables(results: Results) -> dict[str, object]:
     """Return all tables and their column names."""
     rows = selectable_rows(results)
+    methods = {dataset: method_rows(results, dataset) for dataset in results.datasets}
     return {
         "views": VIEWS,
         "readings": READING_NAMES,
@@ -144,8 +160,11 @@ def _tables(results: Results) -> dict[str, object]:
         "row_changes": describe_changes(results),
         "model_differences": model_difference_table(results),
         "same": same_in_both_readings(),
-        "predictions": printed_rows(prediction_rows(results)),
-        "prediction_scores": [score_name(view, metric) for view, metric in PREDICTION_SCORES],
+        "overviews": overview_tables(methods),
+        "predictions": [row for of_dataset in methods.values() for row in printed_methods(of_dataset)],
+        "prediction_columns": METHOD_COLUMNS,
+        "explanations": EXPLANATIONS,
+        "near_best": NEAR_BEST,
         "legend": explained_predictions(results),
         "statistics": printed_rows(statistics_rows(results)),
         "statistics_names": (*COUNTS, *FRACTIONS),
@@ -157,7 +176,8 @@ def _calibrated(results: Results) -> dict[str, object]:
     all_verdicts = verdicts(results)
     return {
         "calibrated": printed_rows(calibrator_rows(results)),
-        "calibrated_scores": CALIBRATOR_SCORES,
+        "calibrated_scores": METHOD_SCORES,
+        "gains": gain_table(results),
         "calibrated_models": {model: calibrated_row(model) for model in calibrated_models(results)},
         "calibrators": results.calibrators,
         "uncalibrated": UNCALIBRATED,
@@ -274,7 +294,7 @@ JSON_DECIMALS = 6  # more than a diagram can show
 
 
 def page_data(results: Results) -> Document:
-    """Return the data of the diagrams: names, and for each dataset and source the bins by view and the runs."""
+    """Return the data of the diagrams: names, the first selection, and the bins and runs of each dataset and source."""
     rows, models, calibrators = selectable_rows(results), calibrated_models(results), results.calibrators
     sources = {source for reading in READINGS for source in results.rows(reading).values()}
     sources |= {Source(model, calibrator) for model in models for calibrator in calibrators}
@@ -292,6 +312,8 @@ def page_data(results: Results) -> Document:
         "calibrator": STRUCTURED if STRUCTURED in calibrators else next(reversed(calibrators), None),
         "calibrated": {calibrated_row(model): model for model in models},
         "minBinCount": MIN_BIN_COUNT,
+        "reading": AS_DEFINED if results.other_datasets else AS_PUBLISHED,
+        "dataset": "all" if len(results.datasets) <= MAX_DATASETS_SHOWN else results.datasets[0],
         "markers": {row: row_style(row).marker for row in styled_rows(results)},
         "datasets": {
             dataset: {

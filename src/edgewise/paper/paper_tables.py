@@ -20,19 +20,17 @@ from edgewise.paper.formatting import (
     format_number,
     score_name,
 )
+from edgewise.paper.gains import gain_table
 from edgewise.paper.model_differences import model_difference_table
-from edgewise.paper.readings import AS_DEFINED, READINGS
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
-    CALIBRATOR_SCORES,
     COMPARED_SCORES,
-    PREDICTION_SCORES,
+    METHOD_SCORES,
     STRUCTURED_SCORES,
     Score,
     ScoreRow,
     calibrator_rows,
-    explained_predictions,
-    prediction_rows,
     reading_score,
     score_rows,
     statistics_rows,
@@ -47,6 +45,7 @@ CALIBRATED_NOTE = (
     "Accuracy and ECE in percent; mean ± std over the same runs of a model; best of each dataset in bold. Same label "
     "is the event that both ends of an edge have the same label."
 )
+CALIBRATORS_TITLE = "Calibrators"
 STRUCTURED_TITLE = "Structured calibration compared with the paper's models"
 STRUCTURED_NOTE = (
     "Accuracy and ECE in percent; mean ± std over the runs with the same splits, folds and initializations as "
@@ -56,7 +55,7 @@ OTHER_PROCEDURE_NOTE = "The published procedure was different, so differences fr
 
 
 def paper_tables(results: Results) -> list[Table]:
-    """Return all tables: datasets, scores, differences of readings and models, calibrators, predictions, outliers."""
+    """Return all tables but those of methods: datasets, scores, differences, calibrators, gains, outliers."""
     scores = [_scores(results, reading, metric) for reading in READINGS for metric in METRIC_NAMES]
     calibrated = [_calibrators(results), _structured(results)]
     tables = [
@@ -65,7 +64,7 @@ def paper_tables(results: Results) -> list[Table]:
         _changes(results),
         model_difference_table(results),
         *calibrated,
-        _predictions(results),
+        gain_table(results),
         beyond_one_std_table(results),
     ]
     return [table for table in tables if table.rows]
@@ -75,6 +74,8 @@ def _scores(results: Results, reading: str, metric: str) -> Table:
     unit = ", percent" if metric in PERCENT else ""
     title = f"{METRIC_NAMES[metric][0].upper()}{METRIC_NAMES[metric][1:]}, {READING_NAMES[reading]}{unit}"
     rows = score_rows(results, reading, metric)
+    if reading == AS_PUBLISHED and results.other_datasets:  # other graphs have no published procedure
+        rows = [row for row in rows if row.dataset in results.paper_datasets]
     published_note = _published_note(rows)
     notes = ["Mean ± std over runs; best of each dataset in bold.", *published_note]
     notes += [OTHER_PROCEDURE_NOTE] if published_note and reading == AS_DEFINED else []
@@ -128,20 +129,13 @@ def _calibrators(results: Results) -> Table:
         replace(row, group=f"{display_name(row.group)} {display_name(row.model)}")
         for row in printed_rows(calibrator_rows(results))
     ]
-    return Table("Calibrators", [*CALIBRATOR_SCORES], rows, [CALIBRATED_NOTE])
+    return Table(CALIBRATORS_TITLE, [*METHOD_SCORES], rows, [CALIBRATED_NOTE])
 
 
 def _structured(results: Results) -> Table:
     all_verdicts = verdicts(results)
     notes = [STRUCTURED_NOTE, verdict_summary(all_verdicts), *map(str, all_verdicts)]
     return Table(STRUCTURED_TITLE, [*STRUCTURED_SCORES], printed_rows(structured_rows(results)), notes)
-
-
-def _predictions(results: Results) -> Table:
-    meanings = [f"{name}: {meaning}." for name, meaning in explained_predictions(results).items()]
-    columns = [score_name(*score) for score in PREDICTION_SCORES]
-    rows = [replace(row, label=f"{row.model} {row.label}") for row in printed_rows(prediction_rows(results))]
-    return Table("All predictions", columns, rows, meanings)
 
 
 def beyond_one_std_table(results: Results) -> Table:

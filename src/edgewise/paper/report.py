@@ -11,15 +11,15 @@ from edgewise.paper.comparison import tally_line
 from edgewise.paper.figures import write_figures
 from edgewise.paper.findings import verdicts
 from edgewise.paper.formatting import NO_VALUE, display_name, format_number
+from edgewise.paper.method_tables import method_tables
 from edgewise.paper.page import write_results_page
-from edgewise.paper.paper_tables import beyond_one_std_table, paper_tables, scores_csv
+from edgewise.paper.paper_tables import CALIBRATORS_TITLE, beyond_one_std_table, paper_tables, scores_csv
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import score_rows
-from edgewise.paper.text_tables import NOTE_COLUMNS, table_latex, table_markdown, table_text
+from edgewise.paper.text_tables import NOTE_COLUMNS, Table, table_latex, table_markdown, table_text
 from edgewise.sweep.progress import format_count, format_duration
 
-FILE_ONLY_TABLE = "All predictions"  # too wide for a terminal
 # Of the summary, which fits one screen.
 MAX_SUMMARY_COLUMNS, MAX_SUMMARY_ROWS, MAX_SUMMARY_CELLS = 4, 6, 3
 
@@ -33,7 +33,7 @@ def write_report(results: Results, folder: Path) -> None:
 
 def write_tables(results: Results, folder: Path) -> None:
     """Write the tables as Markdown, LaTeX and CSV."""
-    tables = paper_tables(results)
+    tables = file_tables(results)
     texts = {
         "tables.md": "\n\n".join([f"# Tables\n\n{summary(results)}", *map(table_markdown, tables)]) + "\n",
         "tables.tex": "\n\n".join(["% Needs the package booktabs.", *map(table_latex, tables)]) + "\n",
@@ -44,10 +44,19 @@ def write_tables(results: Results, folder: Path) -> None:
         _write(folder / name, text)
 
 
+def file_tables(results: Results) -> list[Table]:
+    """Return the tables of the files: those of all methods, which are too wide for a terminal, and those of the paper.
+
+    If there are other graphs than those of the paper, the tables of all methods come first.
+    """
+    of_paper = [table for table in paper_tables(results) if table.title != CALIBRATORS_TITLE]  # they are methods too
+    of_methods = method_tables(results)
+    return [*of_methods, *of_paper] if results.other_datasets else [*of_paper, *of_methods]
+
+
 def report_text(results: Results, bold: Callable[[str], str] = str) -> str:
-    """Format all tables and the summary line for a terminal."""
-    tables = [table for table in paper_tables(results) if table.title != FILE_ONLY_TABLE]
-    return "\n\n\n".join([*(table_text(table, bold) for table in tables), summary(results)])
+    """Format the tables that fit a terminal, and the summary line."""
+    return "\n\n\n".join([*(table_text(table, bold) for table in paper_tables(results)), summary(results)])
 
 
 def summary_text(results: Results, bold: Callable[[str], str] = str) -> str:

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from edgewise.paper.published import PUBLISHED_DATASETS
 from edgewise.paper.readings import (
     AS_DEFINED,
     CALIBRATORS,
@@ -49,6 +50,16 @@ class Results:
     def datasets(self) -> list[str]:
         """The datasets that have runs."""
         return sort_datasets({run.key.dataset for run in self.runs})
+
+    @property
+    def paper_datasets(self) -> list[str]:
+        """The datasets of the paper that have runs."""
+        return [dataset for dataset in self.datasets if dataset in PUBLISHED_DATASETS]
+
+    @property
+    def other_datasets(self) -> list[str]:
+        """The datasets that have runs and are not in the paper."""
+        return [dataset for dataset in self.datasets if dataset not in PUBLISHED_DATASETS]
 
     @cached_property
     def described_datasets(self) -> list[str]:

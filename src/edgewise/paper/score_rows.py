@@ -17,7 +17,7 @@ from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.formatting import COUNTS, FRACTIONS, READING_NAMES, format_number
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, PREDICTIONS, UNCALIBRATED_PREDICTION, Source
+from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, UNCALIBRATED_PREDICTION, Source
 from edgewise.paper.results import Results, runs_with
 from edgewise.sweep.runs import SAME_LABEL, Run
 
@@ -29,7 +29,6 @@ COMPARED_SCORES = (
     ("edgewise", "nll"),
     ("edgewise", "brier"),
 )
-PREDICTION_SCORES = (*COMPARED_SCORES, (SAME_LABEL, "ece"))
 STATISTICS = "statistics"  # the row of dataset statistics
 
 
@@ -51,6 +50,7 @@ class Score:
     num_runs: int  # in total
     published: MeanStd | None = None
     is_best: bool = False
+    is_near_best: bool = False  # not the best, but not clearly worse
 
     @property
     def difference(self) -> float | None:
@@ -164,11 +164,11 @@ def _statistics_row(results: Results, dataset: str) -> ScoreRow:
     return ScoreRow(dataset, dataset, [*counts, *fractions], len(tasks))
 
 
-# --- predictions and calibrators ---
+# --- calibrators ---
 
 UNCALIBRATED = "uncalibrated"
-# By the name of the column: view and metric.
-CALIBRATOR_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
+# Of predictions and calibrators. By the name of the column: view and metric.
+METHOD_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "node accuracy": ("nodewise", "accuracy"),
         "node ECE": ("nodewise", "ece"),
@@ -181,29 +181,14 @@ CALIBRATOR_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def prediction_rows(results: Results) -> list[ScoreRow]:
-    """Return a row per dataset, model and prediction."""
-    return [
-        _prediction_row(dataset, model, name, name, results.of(dataset, model), PREDICTION_SCORES)
-        for dataset in results.datasets
-        for model in results.models
-        for name in results.predictions(dataset, model)
-    ]
-
-
-def _prediction_row(
+def prediction_row(
     dataset: str, model: str, name: str, prediction: str, runs: Sequence[Run], scores: Iterable[tuple[str, str]]
 ) -> ScoreRow:
+    """Summarize scores of a prediction of a model over the runs that have it."""
     used = runs_with(prediction, runs)
     row = f"{model} {name}"
     cells = [score_of_runs(dataset, row, view, metric, used, prediction) for view, metric in scores]
     return ScoreRow(dataset, name, cells, len(used), len(used) < len(runs), model)
-
-
-def explained_predictions(results: Results) -> dict[str, str]:
-    """Return the descriptions of the predictions in the results, by name."""
-    found = {name for run in results.runs for name in run.predictions}
-    return {name: meaning for name, meaning in PREDICTIONS.items() if name in found}
 
 
 def calibrated_runs(results: Results) -> dict[tuple[str, str], list[Run]]:
@@ -217,7 +202,7 @@ def calibrated_runs(results: Results) -> dict[tuple[str, str], list[Run]]:
 
 
 def calibrator_rows(
-    results: Results, scores: Iterable[tuple[str, str]] = tuple(CALIBRATOR_SCORES.values())
+    results: Results, scores: Iterable[tuple[str, str]] = tuple(METHOD_SCORES.values())
 ) -> list[ScoreRow]:
     """Return a row per dataset, model and calibrator, after the uncalibrated row of the model."""
     rows = []
@@ -227,7 +212,7 @@ def calibrator_rows(
             UNCALIBRATED: UNCALIBRATED_PREDICTION,
             **dict(zip(having, having, strict=True)),
         }.items():
-            rows.append(_prediction_row(dataset, model, name, prediction, runs, scores))
+            rows.append(prediction_row(dataset, model, name, prediction, runs, scores))
     return mark_best(rows)
 
 
@@ -264,10 +249,10 @@ def compared_predictions(results: Results, dataset: str) -> list[NamedPrediction
     Only runs with a split, fold and init that structured calibration also has are included.
     """
     structured = [run for model in results.models for run in runs_with(STRUCTURED, results.of(dataset, model))]
-    bases, positions = dict.fromkeys(run.key.model for run in structured), {_run_position(run) for run in structured}
+    bases, positions = dict.fromkeys(run.key.model for run in structured), {run_position(run) for run in structured}
     found = [
         NamedPrediction(
-            name, source, [run for run in results.runs_of(dataset, source) if _run_position(run) in positions]
+            name, source, [run for run in results.runs_of(dataset, source) if run_position(run) in positions]
         )
         for name, source in _compared_sources(results, bases)
     ]
@@ -287,14 +272,15 @@ def _compared_sources(results: Results, bases: Iterable[str]) -> list[tuple[str,
     return list(dict.fromkeys(named))
 
 
-def _run_position(run: Run) -> tuple[int, int, int]:
+def run_position(run: Run) -> tuple[int, int, int]:
+    """Return split, fold and initialization, by which runs of two models are paired."""
     return run.key.split, run.key.fold, run.key.init
 
 
 def structured_rows(results: Results) -> list[ScoreRow]:
-    """Return a row per prediction in the comparison of structured calibration, for each dataset that has it."""
+    """Return a row per prediction in the comparison of structured calibration, for each dataset of the paper."""
     rows = []
-    for dataset in results.datasets:
+    for dataset in results.paper_datasets:
         found = compared_predictions(results, dataset)
         usual = max((len(one.runs) for one in found), default=0)
         for one in found:

@@ -11,6 +11,7 @@ from edgewise.paper.score_rows import Score, ScoreRow
 from edgewise.sweep.progress import format_count
 
 NOTE_COLUMNS = 100
+NEAR_BEST = "≈"  # after a score that is not the best, but not clearly worse
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,14 @@ class Cell:
     verdict: str = ""  # "good" within one published standard deviation, "near" within two, "far" beyond
     outcome: str = ""  # of a comparison of the two readings
     is_bold: bool = False
+    is_near_best: bool = False
     value: float = math.nan  # sort key
 
     @property
     def line(self) -> str:
-        """The text with its remark."""
-        return f"{self.text} ({self.remark})" if self.remark else self.text
+        """The text with its mark and its remark."""
+        text = f"{self.text} {NEAR_BEST}" if self.is_near_best else self.text
+        return f"{text} ({self.remark})" if self.remark else text
 
     @property
     def second_line(self) -> str:
@@ -80,6 +83,7 @@ def score_cell(score: Score) -> Cell:
         difference="" if difference is None else format_signed(difference),
         verdict="" if difference is None else _verdict(abs(difference)),
         is_bold=score.is_best,
+        is_near_best=score.is_near_best,
         value=score.mean,
     )
 
@@ -157,6 +161,8 @@ LATEX_CHARACTERS = {
     "²": "$^2$",
     "→": r"$\to$",
     "∞": r"$\infty$",
+    "≈": r"$\approx$",
+    "√": r"$\surd$",
     "−": "$-$",
     "–": "--",
     "%": r"\%",

@@ -16,8 +16,8 @@
   const directions = ["ascending", "descending"];
 
   const initial = () => ({
-    reading: readings[0],
-    dataset: "all",
+    reading: data.reading,
+    dataset: data.dataset,
     chart: datasets[0],
     view: "edgewise",
     calibrator: data.calibrator,
@@ -33,7 +33,7 @@
     const pick = (name, among, fallback) => (among.includes(given.get(name)) ? given.get(name) : fallback);
     const defaults = initial();
     state.reading = pick("reading", readings, defaults.reading);
-    state.dataset = pick("dataset", datasets, defaults.dataset);
+    state.dataset = pick("dataset", ["all", ...datasets], defaults.dataset);
     state.chart = pick("chart", datasets, defaults.chart);
     state.view = pick("view", views, defaults.view);
     state.calibrator = pick("calibrator", calibrators, defaults.calibrator);
@@ -74,7 +74,7 @@
       else input.value = chosen;
     }
     for (const part of all("[data-reading]")) part.hidden = part.dataset.reading !== state.reading;
-    for (const row of all("main table.sortable:not(.statistics) tr[data-dataset]")) {
+    for (const row of all("main table.sortable:not(.statistics, .overview) tr[data-dataset]")) {
       row.hidden = state.dataset !== "all" && row.dataset.dataset !== state.dataset;
     }
     all("table.sortable").forEach(sort);
