@@ -55,7 +55,7 @@ def row(printed: str, name: str) -> list[float]:
 @pytest.fixture(scope="module")
 def output_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Run the scripts that train in one process, because importing their packages takes longer than running them."""
-    scripts = [str(EXAMPLES / name) for name in ("own_model.py", "lightning_loop.py", "fraud_pairs.py")]
+    scripts = [str(EXAMPLES / name) for name in ("own_model.py", "graph_sage.py", "lightning_loop.py", "fraud_pairs.py")]
     printed = run_python(tmp_path_factory.mktemp("examples") / "run", "-c", RUN_ALL, *scripts)
     _, *parts = re.split(r"^output of .*?(\w+)\.py$", printed, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
@@ -70,6 +70,16 @@ def test_own_model_is_better_calibrated_on_nodes_and_on_edges(output_of):
     assert after[0] < 0.8 * node_ece and after[2] < 0.8 * edge_ece
     assert after[1] < node_nll - 0.03 and after[3] < edge_nll - 0.1
     assert abs(after[4] - frequency) < abs(p_same - frequency)
+
+
+@pytest.mark.slow
+def test_graph_sage_is_trained_like_gcn_and_better_after_calibration(output_of):
+    printed = output_of["graph_sage"]
+    for name in ("GCN", "GraphSAGE"):
+        epochs, accuracy, node_nll, edge_ece, edge_nll = row(printed, name)
+        assert 100 < epochs <= 2000 and accuracy > 0.75 and 0 < edge_ece < 0.4 and node_nll < edge_nll
+    calibrated = re.findall(r"edge ece ([\d.]+), edge nll ([\d.]+)", printed)[-1]
+    assert float(calibrated[0]) < edge_ece and float(calibrated[1]) < edge_nll
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ from .models.gat import GAT as GAT
 from .models.gcn import GCN as GCN
 from .models.gmnn import GMNN as GMNN
 from .models.joint_gcn import JointGCN as JointGCN
+from .models.network import Network as Network
 from .models.seeds import Seeds as Seeds
 from .models.training import Epoch as Epoch
 from .models.training import History as History

@@ -10,7 +10,7 @@ from torch_geometric.nn import GATConv, GCNConv
 
 import edgewise as ew
 from edgewise.kernels.dropout import NO_DROPOUT
-from edgewise.models.graph_pass import Network, TrainingRows, all_logits
+from edgewise.models.graph_pass import TrainingPass, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, generator
 from helpers.reference.layers import attention, convolution, neighbors
 from helpers.small_graphs import make_task, modulo_split, random_data
@@ -157,7 +157,7 @@ def restricted_network(name, task, nodes, val_nodes):
     """The network restricted to the rows that some nodes need."""
     task = replace(task, val=torch.tensor(val_nodes))
     model = MODELS[name]
-    return Network(model.forward, TrainingRows(task, task.x, np.array(nodes), model.hops), NO_DROPOUT)
+    return TrainingPass(model.forward, TrainingRows(task, task.x, np.array(nodes), model.hops), NO_DROPOUT)
 
 
 @pytest.mark.parametrize("dense", GRAPHS.values(), ids=GRAPHS)

@@ -72,7 +72,9 @@ def run(script, patience, max_epochs=None, log=None):
     """Return the number of epochs, and the epoch whose weights were kept; 0 for the initial weights."""
     network, start = ScriptedNetwork(script), {"w": torch.ones(2, dtype=torch.float64)}
     phase = Phase("training", len(script) if max_epochs is None else max_epochs, patience)
-    kept = TrainingLoop(start, network, identity, LABELS, ADAM).run(phase, Log() if log is None else log)
+    kept = TrainingLoop(trainable_copies(start), network, identity, LABELS, ADAM).run(
+        phase, Log() if log is None else log
+    )
     assert torch.equal(start["w"], torch.ones(2, dtype=torch.float64))  # not changed in place
     assert not kept["w"].requires_grad
     history = [start, *network.weights_after]
@@ -158,7 +160,9 @@ def test_random_scripts_equal_loop(script, patience):
 )
 def test_continued_training_equals_training_from_the_start(script, limits, longer):
     start = {"w": torch.ones(2, dtype=torch.float64)}
-    continued, fresh = (TrainingLoop(start, ScriptedNetwork(script), identity, LABELS, ADAM) for _ in range(2))
+    continued, fresh = (
+        TrainingLoop(trainable_copies(start), ScriptedNetwork(script), identity, LABELS, ADAM) for _ in range(2)
+    )
     continued.run(Phase("pretraining", *limits), Log())
     first_epochs, longer_epochs = (early_stopping_loop(script[:most], wait)[0] for most, wait in (limits, longer))
     assert continued.can_continue_to(Phase("training", *longer)) == (first_epochs <= longer_epochs)
@@ -195,7 +199,11 @@ def test_single_step_is_adam_with_weight_decay():
     """The first step of Adam is lr · g / (|g| + ε), g = 1 + decay · w."""
     start = {"w": torch.tensor([3.0, -4000.0], dtype=torch.float64)}
     training = TrainingLoop(
-        start, ScriptedNetwork([(1, LOW)]), identity, LABELS, partial(adam, learning_rate=0.5, weight_decay=5e-4)
+        trainable_copies(start),
+        ScriptedNetwork([(1, LOW)]),
+        identity,
+        LABELS,
+        partial(adam, learning_rate=0.5, weight_decay=5e-4),
     )
     got = training.run(Phase("training", 1, None), Log())
     torch.testing.assert_close(got["w"], torch.tensor([2.5, -3999.5], dtype=torch.float64), rtol=0, atol=1e-6)
@@ -206,7 +214,9 @@ def test_divergence_names_epoch_phase_and_learning_rate(value):
     log = Log()
     network = ScriptedNetwork([(1, LOW)] * 5, losses=[1.0, 1.0, value, 1.0, 1.0])
     with pytest.raises(FloatingPointError, match=r"epoch 3 of warming up.*learning rate \(0\.01\)"):
-        TrainingLoop({"w": torch.ones(2)}, network, identity, LABELS, ADAM).run(Phase("warming up", 5, 3), log)
+        TrainingLoop(trainable_copies({"w": torch.ones(2)}), network, identity, LABELS, ADAM).run(
+            Phase("warming up", 5, 3), log
+        )
     assert len(log.loss) == 2
 
 
@@ -214,7 +224,11 @@ def test_divergence_of_validation_raises():
     network = ScriptedNetwork([(1, LOW), (1, math.nan)])
     with pytest.raises(FloatingPointError, match=r"epoch 2 of training: .*nan"):
         training = TrainingLoop(
-            {"w": torch.ones(2)}, network, identity, LABELS, partial(adam, learning_rate=0.25, weight_decay=0.0)
+            trainable_copies({"w": torch.ones(2)}),
+            network,
+            identity,
+            LABELS,
+            partial(adam, learning_rate=0.25, weight_decay=0.0),
         )
         training.run(Phase("training", 5, 3), Log())
 

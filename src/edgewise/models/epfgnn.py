@@ -16,7 +16,7 @@ from edgewise.kernels.dropout import Dropout
 from edgewise.kernels.stars import Stars, piecewise_loss
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
-from edgewise.models.graph_pass import Network, TrainingRows
+from edgewise.models.graph_pass import TrainingPass, TrainingRows
 from edgewise.models.model import Model
 from edgewise.models.seeds import Seeds, Weights, dropout_key, generator
 from edgewise.models.task import Task
@@ -203,7 +203,7 @@ class EPFGNN(Model[FittedEPFGNN]):
         }
         dropout = Dropout(self.dropout, dropout_key(seeds.dropout, "epfgnn"))
         rows = TrainingRows(task, task.x, task.all_nodes, gcn.hops)
-        em = _ExpectationMaximization(self, task, Network(gcn.forward, rows, dropout), log)
+        em = _ExpectationMaximization(self, task, TrainingPass(gcn.forward, rows, dropout), log)
         kept_before = log.kept
         fitted = self._fitted(task, em, em.run(start), log)
         if self.schedule == "backbone" and fitted.is_coupled:
@@ -235,7 +235,7 @@ def _val_accuracy(fitted: FittedEPFGNN, task: Task) -> float:
 class _ExpectationMaximization:
     """Expectation maximization for one task."""
 
-    def __init__(self, model: EPFGNN, task: Task, network: Network, log: Log):
+    def __init__(self, model: EPFGNN, task: Task, network: TrainingPass, log: Log):
         self._model, self._task, self._network, self._log = model, task, network, log
         self._stars = Stars(task.edge_index, task.num_nodes)
         self._labels = task.labels[task.val]

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
-from edgewise.models.graph_pass import all_logits
 from edgewise.models.seeds import Weights
 from edgewise.models.task import Directed, prepare_graph
 from edgewise.models.training import History, one_thread
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
     from edgewise.models.model import Model
 
 FORMAT = "edgewise fitted 1"
+
+
+class NotImportedError(ValueError):
+    """A file names a class or function that is not imported, or that does not make modules."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,7 @@ class Fitted(ABC):
             "format": FORMAT,
             "model": self.model.name,
             "tensors": json.dumps({name: list(tensor.shape) for name, tensor in sorted(tensors.items())}),
-            "hyperparameters": json.dumps(dataclasses.asdict(self.model)),
+            "hyperparameters": json.dumps(self.model.hyperparameters()),
             "history": json.dumps(dataclasses.asdict(self.history)),
         }
         write_tensors(path, tensors, metadata)
@@ -118,10 +121,12 @@ def _rebuild(
         saved = json.loads(metadata["tensors"])
         if differing := sorted(name for name in saved | shapes if saved.get(name) != shapes.get(name)):
             raise ValueError(f"its tensors {differing} do not have the shapes that were saved")
-        model = model_class(**json.loads(metadata["hyperparameters"]))
+        model = model_class.from_hyperparameters(json.loads(metadata["hyperparameters"]))
         curves = json.loads(metadata["history"])
         history = History(**curves | {"phases": [tuple(phase) for phase in curves["phases"]]})
         return model_class.fitted(model=model, weights=weights, history=history, **parts)
+    except NotImportedError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"Expected a complete fitted {metadata['model']} in {path}, but reading it failed: {error}. Save it again."
@@ -166,8 +171,8 @@ class FittedClassifier(Fitted):
         >>> fitted.apply(data.subgraph(torch.arange(100))).posterior()
         IndependentPosterior(nodes=100, classes=7)
         """
-        weight = next(iter(self.weights.values()))
+        weight = next(weight for weight in self.weights.values() if weight.is_floating_point())
         graph = prepare_graph(data, directed=directed, dtype=weight.dtype, device=weight.device)
-        model: Any = self.model  # a Classifier
+        model: Any = self.model  # with a method compute_logits
         with one_thread():
-            return replace(self, logits=all_logits(model.forward, graph, graph.x, self.weights))
+            return replace(self, logits=model.compute_logits(graph, self.weights, self.logits.shape[1]))

@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy, one_hot
 from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import GCN, backbone
-from edgewise.models.graph_pass import Network, TrainingRows, all_logits
+from edgewise.models.graph_pass import TrainingPass, TrainingRows, all_logits
 from edgewise.models.model import Model
 from edgewise.models.seeds import Initializer, Seeds, Weights, dropout_key, generator
 from edgewise.models.task import Task
-from edgewise.models.training import Log, Phase, TrainingLoop, check_logits
+from edgewise.models.training import Log, Phase, TrainingLoop, check_logits, trainable_copies
 from edgewise.posterior import IndependentPosterior, MixturePosterior, Posterior
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_option
@@ -138,8 +138,9 @@ class GMNN(Model[FittedGMNN]):
         def train_step(weights: Weights, rows: TrainingRows, target: Tensor, step: str, k: int) -> Weights:
             dropout = Dropout(self.dropout, dropout_key(seeds.dropout, f"gmnn {step} {k}"))
             loss, phase = partial(cross_entropy, target=target), Phase(step, self.round_epochs, None)
-            network = Network(gcn.forward, rows, dropout)
-            return TrainingLoop(weights, network, loss, task.labels[task.val], gcn.adam).run(phase, log)
+            network = TrainingPass(gcn.forward, rows, dropout)
+            loop = TrainingLoop(trainable_copies(weights), network, loss, task.labels[task.val], gcn.adam)
+            return loop.run(phase, log)
 
         for k in range(self.rounds):
             labels = draw_labels(task, all_logits(gcn.forward, task, task.x, q), draws)

@@ -207,49 +207,49 @@ class TrainingRows:
         return FirstLayer(self._task, self._x, self.nodes.within(hops), self.val.within(hops))
 
 
-class Network:
+class TrainingPass:
     """A forward pass over the rows that training needs."""
 
     def __init__(self, forward: Forward, rows: TrainingRows, dropout: Dropout):
         self.forward, self.rows, self.draws = forward, rows, Draws(dropout)
 
-    def at(self, weights: Weights) -> "NetworkLogits":
+    def at(self, weights: Weights) -> "TrainingLogits":
         """Return the logits for these weights. Call it again after the weights have changed."""
-        return NetworkLogits(self, weights)
+        return TrainingLogits(self, weights)
 
 
-class NetworkLogits:
+class TrainingLogits:
     """Logits for fixed weights. All passes share Â X W, which does not depend on dropout."""
 
-    def __init__(self, network: Network, weights: Weights):
-        self._network, self._weights = network, weights
+    def __init__(self, training_pass: TrainingPass, weights: Weights):
+        self._pass, self._weights = training_pass, weights
         self._first: list[tuple[Tensor, PropagatedFeatures]] = []
 
     def with_dropout(self) -> Float[Tensor, "nodes classes"]:
         """Compute the logits of the nodes in the loss, with new dropout masks."""
-        return self._logits(self._network.rows.nodes, lambda first: first.with_grad, self._network.draws)
+        return self._logits(self._pass.rows.nodes, lambda first: first.with_grad, self._pass.draws)
 
     def without_dropout(self) -> Float[Tensor, "nodes classes"]:
         """Compute the logits of the nodes in the loss, without dropout."""
-        return self._logits(self._network.rows.nodes, lambda first: first.with_grad, Draws(NO_DROPOUT))
+        return self._logits(self._pass.rows.nodes, lambda first: first.with_grad, Draws(NO_DROPOUT))
 
     def validation(self) -> Float[Tensor, "val classes"]:
         """Compute the logits of the validation nodes, without dropout."""
-        rows = self._network.rows
+        rows = self._pass.rows
         return self._logits(rows.val, lambda first: first.all[rows.first_layer.val_rows], Draws(NO_DROPOUT))
 
     def _logits(
         self, field: ReceptiveField, choose_rows: Callable[["PropagatedFeatures"], Tensor], draws: Draws
     ) -> Tensor:
         graph = GraphPass(field, lambda weight: choose_rows(self._propagated_features(weight)), draws)
-        return graph.logits(self._network.forward, self._weights)
+        return graph.logits(self._pass.forward, self._weights)
 
     def _propagated_features(self, weight: Tensor) -> "PropagatedFeatures":
         for cached_weight, propagated in self._first:
             if cached_weight is weight:
                 return propagated
         with torch.enable_grad():  # validation computes it first, and the next training pass needs its gradient
-            propagated = PropagatedFeatures(*_first_layer(weight, self._network.rows.first_layer))
+            propagated = PropagatedFeatures(*_first_layer(weight, self._pass.rows.first_layer))
         self._first.append((weight, propagated))
         return propagated
 

@@ -1,7 +1,7 @@
 """Base classes of models. A model is a frozen dataclass of hyperparameters, and its ``fit`` returns a `Fitted`."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -14,10 +14,20 @@ from torch.nn.functional import cross_entropy
 
 from edgewise.kernels.dropout import Dropout
 from edgewise.models.fitted import Fitted, FittedClassifier
-from edgewise.models.graph_pass import GraphPass, Network, TrainingRows, all_logits
+from edgewise.models.graph_pass import GraphPass, TrainingPass, TrainingRows, all_logits
 from edgewise.models.seeds import Initializer, Seeds, Weights, as_seeds, dropout_key, generator
-from edgewise.models.task import Directed, LabeledNodes, Task, prepare_task
-from edgewise.models.training import Log, OnEpoch, Phase, TrainingLoop, adam, check_logits, one_thread
+from edgewise.models.task import Directed, Graph, LabeledNodes, Task, prepare_task
+from edgewise.models.training import (
+    Log,
+    OnEpoch,
+    Phase,
+    TrainingLoop,
+    adam,
+    check_logits,
+    continue_training,
+    one_thread,
+    trainable_copies,
+)
 from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_number, check_whole_number
 
@@ -121,6 +131,15 @@ class Model(ABC, Generic[F]):
         ):
             return self._train(task, seeds, log)
 
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return all options as values that JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_hyperparameters(cls, options: dict[str, Any]) -> Self:
+        """Return the model with options that `hyperparameters` returned."""
+        return cls(**options)
+
     def with_weight_decay(self, weight_decay: float) -> Self:
         """Return the same model with another weight decay."""
         return replace(self, weight_decay=weight_decay)  # type: ignore[call-arg]  # an option of most models
@@ -158,32 +177,35 @@ class Classifier(Model[FittedClassifier]):
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedClassifier:
         weights = self.train_weights(task, seeds, "training", log)
-        logits = all_logits(self.forward, task, task.x, weights)
-        return FittedClassifier(self, weights, log.history(), check_logits(logits, self.learning_rate))
+        logits = check_logits(self.compute_logits(task, weights, task.num_classes), self.learning_rate)
+        return FittedClassifier(self, weights, log.history(), logits)
+
+    def compute_logits(self, graph: Graph, weights: Weights, num_classes: int) -> Float[Tensor, "nodes classes"]:
+        """Compute the logits of all nodes, without dropout."""
+        return all_logits(self.forward, graph, graph.x, weights)
 
     def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
         """Train on the labels of the training nodes, and return the weights of the best epoch.
 
         A training with the same options and seeds that stopped earlier on this task is continued.
         """
-        limits = Phase(phase, self.max_epochs, self.patience)
         options = repr(replace(self, max_epochs=1, patience=1))  # everything but the limits
         key = type(self), options, seeds.initialization, seeds.dropout
-        loop: TrainingLoop | None = task.training_loops.pop(key, None)
-        if loop is None or not loop.can_continue_to(limits):
-            loop = self._training_loop(task, seeds)
-        weights = loop.run(limits, log)
-        task.training_loops[key] = loop  # not if it was interrupted within an epoch
-        return weights
+        limits = Phase(phase, self.max_epochs, self.patience)
+        return continue_training(task, key, lambda: self._training_loop(task, seeds), limits, log)
 
     def _training_loop(self, task: Task, seeds: Seeds) -> TrainingLoop:
         draw = Initializer(generator(seeds.initialization, self.name), task.dtype, task.device)
         weights = self.initial_weights(task.num_features, task.num_classes, draw)
         rows = TrainingRows(task, task.x, task.train.cpu().numpy(), self.hops)
-        network = Network(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
+        network = TrainingPass(self.forward, rows, Dropout(self.dropout, dropout_key(seeds.dropout, self.name)))
         labels = task.labels[task.train]
         return TrainingLoop(
-            weights, network, lambda logits: cross_entropy(logits, labels), task.labels[task.val], self.adam
+            trainable_copies(weights),
+            network,
+            lambda logits: cross_entropy(logits, labels),
+            task.labels[task.val],
+            self.adam,
         )
 
     def adam(self, weights: Weights) -> torch.optim.Adam:
@@ -192,13 +214,17 @@ class Classifier(Model[FittedClassifier]):
 
 
 def known_models() -> dict[str, type[Model[Any]]]:
-    """Return the models of this package by name, in alphabetical order.
+    """Return the models of this package that have defaults for all options, by name, in alphabetical order.
 
     There is no registry: every module of the package is imported, and its models are collected.
     """
     for module in iter_modules([str(Path(__file__).parent)]):
         import_module(f"edgewise.models.{module.name}")
-    own = [model for path, model in defined_models().items() if path.startswith("edgewise.models.")]
+    own = [
+        model
+        for path, model in defined_models().items()
+        if path.startswith("edgewise.models.") and _has_defaults(model)
+    ]
     return {model.name: model for model in sorted(own, key=lambda model: model.name)}
 
 
@@ -208,6 +234,11 @@ def defined_models() -> dict[str, type[Model[Any]]]:
     for model in models:  # the list grows while it is traversed
         models += model.__subclasses__()
     return {f"{model.__module__}.{model.__qualname__}": model for model in models if "name" in vars(model)}
+
+
+def _has_defaults(model: type[Model[Any]]) -> bool:
+    """Return whether a model can be made without arguments."""
+    return all(option.default is not MISSING or option.default_factory is not MISSING for option in fields(model))
 
 
 def _number_fields(model: Model[Any]) -> dict[str, type]:

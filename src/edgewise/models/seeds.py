@@ -1,5 +1,7 @@
 """Random seeds, with separate ones for initialization, dropout and sampling."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +49,35 @@ def as_seeds(seed: "int | Seeds") -> Seeds:
 def generator(seed: int, purpose: str) -> torch.Generator:
     """Return a generator for one purpose, independent of the generators for other purposes."""
     return torch.Generator().manual_seed(_hash_seed(seed, purpose))
+
+
+class RandomState:
+    """A state of torch's global generators, for code that draws from them.
+
+    Each block that uses the state continues where the previous one ended. The state of the caller does not change.
+    """
+
+    def __init__(self, seed: int, purpose: str, device: torch.device):
+        self._cuda = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(self._cuda):
+            torch.default_generator.manual_seed(_hash_seed(seed, purpose))
+            for cuda in self._cuda:
+                with torch.cuda.device(cuda):
+                    torch.cuda.manual_seed(_hash_seed(seed, purpose))
+            self._states = self._current()
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Let the global generators have this state within a ``with`` block."""
+        with torch.random.fork_rng(self._cuda):
+            torch.set_rng_state(self._states[0])
+            for cuda, state in zip(self._cuda, self._states[1:], strict=True):
+                torch.cuda.set_rng_state(state, cuda)
+            yield
+            self._states = self._current()
+
+    def _current(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(cuda) for cuda in self._cuda)]
 
 
 def dropout_key(seed: int, purpose: str) -> int:

@@ -147,6 +147,18 @@ class Graph:
         """Sparse features of all nodes in the format of the sparse kernels."""
         return self.sparse(self.x)
 
+    @cached_property
+    def dense_features(self) -> Float[Tensor, "nodes features"]:
+        """Features as a dense tensor."""
+        if isinstance(self.x, Tensor):
+            return self.x
+        return torch.from_numpy(self.x.toarray()).to(self.device, self.dtype)
+
+    @cached_property
+    def both_directions(self) -> Int[Tensor, "2 directed"]:
+        """Each edge in both directions."""
+        return torch.cat([self.edge_index, self.edge_index.flip(0)], dim=1)
+
     def closed_neighborhood(self, nodes: Nodes) -> Nodes:
         """Return the nodes and their neighbors, sorted."""
         return np.unique(self.adjacency[nodes].indices).astype(np.int64)

@@ -1,12 +1,12 @@
 """Training with Adam: early stopping on the validation nodes, the training history, and the number of threads."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from edgewise.files.tables import data_frame
-from edgewise.models.graph_pass import Network
 from edgewise.models.seeds import Weights
+from edgewise.models.task import Task
 from edgewise.representation import shorten
 
 if TYPE_CHECKING:
@@ -186,8 +186,25 @@ class EarlyStopping:
         return accuracy_improved and nll_improved
 
 
+class Logits(Protocol):
+    """Logits for the weights at one time of the training."""
+
+    def with_dropout(self) -> Float[Tensor, "nodes classes"]:
+        """Compute the logits of the nodes in the loss."""
+
+    def validation(self) -> Float[Tensor, "val classes"]:
+        """Compute the logits of the validation nodes, without dropout."""
+
+
+class TrainedNetwork(Protocol):
+    """A network whose weights a `TrainingLoop` changes."""
+
+    def at(self, weights: Weights) -> Logits:
+        """Return the logits for these weights. It is called again after the weights have changed."""
+
+
 class TrainingLoop:
-    """Minimization of a loss of the logits, which can be continued.
+    """Minimization of a loss of the logits, which can be continued. The weights are changed in place.
 
     The epochs depend on the limits of a phase only in their number. So a training that stopped at the limits of one
     phase can continue to those of another, with the same result as from the start.
@@ -196,13 +213,13 @@ class TrainingLoop:
     def __init__(
         self,
         weights: Weights,
-        network: Network,
+        network: TrainedNetwork,
         loss_function: Callable[[Tensor], Tensor],
         labels: Int[Tensor, " val"],
         make_optimizer: Callable[[Weights], torch.optim.Adam],
     ):
         self._network, self._loss_function, self._labels = network, loss_function, labels
-        self._weights, self._stopping, self._longest_wait = trainable_copies(weights), EarlyStopping(), 0
+        self._weights, self._stopping, self._longest_wait = weights, EarlyStopping(), 0
         self._optimizer, self._logits = make_optimizer(self._weights), network.at(self._weights)
         self._epochs: list[tuple[float, float, float]] = []  # loss, validation NLL and accuracy
         self._kept, self._kept_weights = 0, copy_weights(weights)
@@ -242,6 +259,21 @@ class TrainingLoop:
         self._epochs.append((float(loss.detach()), nll, accuracy))
         if self._stopping.update(accuracy, nll):
             self._kept, self._kept_weights = len(self._epochs), copy_weights(self._weights)
+
+
+def continue_training(
+    task: Task, key: Hashable, make_loop: Callable[[], TrainingLoop], limits: Phase, log: Log
+) -> Weights:
+    """Train within these limits, and return the weights of the best epoch.
+
+    A training with the same key that stopped earlier on this task is continued.
+    """
+    loop: TrainingLoop | None = task.training_loops.pop(key, None)
+    if loop is None or not loop.can_continue_to(limits):
+        loop = make_loop()
+    weights = loop.run(limits, log)
+    task.training_loops[key] = loop  # not if it was interrupted within an epoch
+    return weights
 
 
 def check_logits(

@@ -55,7 +55,7 @@ def wrap(
             f"Expected a module that maps (x, edge_index) to logits, but calling it with these failed: {error}. If it "
             "has other arguments, call it yourself and pass the probabilities: ew.wrap(logits.softmax(-1))."
         ) from error
-    _check_logits(logits, x)
+    check_module_logits(logits, x)
     return IndependentPosterior(logits.softmax(-1))
 
 
@@ -89,7 +89,8 @@ def _run(module: Classifier, x: Tensor, edge_index: Tensor) -> Tensor:
     return logits
 
 
-def _check_logits(logits: Any, x: Tensor) -> None:
+def check_module_logits(logits: Any, x: Tensor) -> None:
+    """Raise ValueError if the output of a module is not finite logits (N, C)."""
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.ndim != 2 or len(logits) != len(x):
         got = f"shape {tuple(logits.shape)}, {logits.dtype}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"Expected the module to return logits of shape ({len(x)}, classes), but got {got}.")
@@ -104,6 +105,6 @@ def _check_logits(logits: Any, x: Tensor) -> None:
         raise ValueError(f"Expected finite logits, but the module returned NaN or inf, first for node {node}.{fix}")
     if first_bad_row(logits, SUM_TOLERANCE[logits.dtype]) is None:
         raise ValueError(
-            "Expected the module to return logits, but its rows are probabilities: each sums to 1. Pass them directly: "
-            "ew.wrap(probabilities)."
+            "Expected the module to return logits, but its rows are probabilities: each sums to 1. Remove the "
+            "softmax from the module, or pass the probabilities to ew.wrap(probabilities)."
         )
