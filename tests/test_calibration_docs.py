@@ -67,7 +67,7 @@ def test_every_run_is_stored_with_the_current_calibrators(results: Results) -> N
             runs = [run for run in results.of(dataset, model) if "structured" in run.predictions]
             assert len(runs) == 75
             (stored,) = {run.key.hyperparameters for run in runs}  # without calibrators that were added later
-            assert stored == hyperparameters(model, RECIPES, tuple(calibrators_of(stored)))
+            assert stored == hyperparameters(dataset, model, RECIPES, tuple(calibrators_of(stored)))
 
 
 def test_tables_are_those_of_the_runs(results: Results, tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def prediction_names(results: Results) -> dict[str, list[str]]:
 
 
 def test_calibrators_entry_is_in_the_hyperparameters() -> None:
-    assert CALIBRATORS_ENTRY in json.loads(hyperparameters("gcn", {}, ("temperature",)))[-1]
+    assert CALIBRATORS_ENTRY in json.loads(hyperparameters("cora", "gcn", {}, ("temperature",)))[-1]
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])

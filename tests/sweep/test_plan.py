@@ -79,8 +79,20 @@ def test_datasets_and_models_beyond_the_paper() -> None:
     assert "jointgcn" in set(KNOWN_MODELS) - set(MODELS)
     plan = paper_plan(("texas", "synthetic-0.1"), splits=2)
     assert plan.size == len(plan.runs()) == 2 * 4 * 2 * 3 * 5
-    hyper = {key.model: key.hyperparameters for key in paper_plan().runs()}
-    assert all(key.hyperparameters == hyper[key.model] for key in plan.runs())
+
+
+@pytest.mark.parametrize("model", sorted(known_models()))
+def test_weight_decay_depends_on_the_dataset(model: str) -> None:
+    """As in the scripts of GATS: 5e-4 on Cora, Citeseer and Pubmed, else 0."""
+    datasets = ("cora", "citeseer", "pubmed", "synthetic-0.1", "photo", "cora-ml", "texas")
+    of = {key.dataset: key.hyperparameters for key in paper_plan(datasets, (model,), 1, 1, 1).runs()}
+    assert of["cora"] == of["citeseer"] == of["pubmed"] == of["synthetic-0.1"]
+    assert of["photo"] == of["cora-ml"] == of["texas"] == of["cora"].replace("0.0005", "0.0") != of["cora"]
+
+
+def test_recipes_keep_their_weight_decay_only_on_citation_graphs() -> None:
+    recipes = {"gcn": (Training(GCN(weight_decay=0.1)),)}
+    assert [trainings_of(name, "gcn", recipes)[0].model.weight_decay for name in ("cora", "photo")] == [0.1, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -142,10 +154,10 @@ def test_other_hyperparameters_change_the_key_but_not_the_seed() -> None:
 
 @pytest.mark.parametrize("model", KNOWN_MODELS)
 def test_hyperparameters_are_complete_and_sorted(model: str) -> None:
-    described = json.loads(hyperparameters(model, RECIPES))
-    assert described == [dataclasses.asdict(training.model) for training in trainings_of(model, RECIPES)]
+    described = json.loads(hyperparameters("cora", model, RECIPES))
+    assert described == [dataclasses.asdict(training.model) for training in trainings_of("cora", model, RECIPES)]
     assert all(list(of_training) == sorted(of_training) for of_training in described)
-    assert hyperparameters(model, RECIPES) == hyperparameters(model, RECIPES)
+    assert hyperparameters("cora", model, RECIPES) == hyperparameters("cora", model, RECIPES)
 
 
 def test_keys_have_not_changed_since_the_first_version() -> None:
@@ -161,7 +173,7 @@ def test_keys_have_not_changed_since_the_first_version() -> None:
 def test_key_has_every_hyperparameter_of_the_model() -> None:
     names = {field.name for field in dataclasses.fields(GCN)}
     assert {"hidden", "dropout", "learning_rate", "weight_decay"} <= names
-    assert set(json.loads(hyperparameters("gcn", {}))[0]) == names
+    assert set(json.loads(hyperparameters("cora", "gcn", {}))[0]) == names
 
 
 def test_models_and_calibrators_of_the_paper_exist() -> None:
@@ -178,9 +190,9 @@ def test_calibrated_models_have_logits() -> None:
     classifiers = {
         model
         for model in KNOWN_MODELS
-        if all(training.model.fitted is FittedClassifier for training in trainings_of(model, RECIPES))
+        if all(training.model.fitted is FittedClassifier for training in trainings_of("cora", model, RECIPES))
     }
-    calibrated = {name for name in KNOWN_MODELS if calibrators_of(hyperparameters(name, RECIPES, CALIBRATORS))}
+    calibrated = {name for name in KNOWN_MODELS if calibrators_of(hyperparameters("cora", name, RECIPES, CALIBRATORS))}
     assert set(CALIBRATED_MODELS) == classifiers == calibrated
 
 

@@ -41,7 +41,7 @@ class Runner:
         """Train the model of the key, and score its predictions on the test nodes."""
         requested = calibrators_of(key.hyperparameters)
         calibrators = tuple(name for name in self.calibrators if name in requested)
-        if key.hyperparameters != hyperparameters(key.model, self.recipes, calibrators):
+        if key.hyperparameters != hyperparameters(key.dataset, key.model, self.recipes, calibrators):
             raise ValueError(
                 f"Expected the hyperparameters of this version, but got others for {key}. Use the edgewise that "
                 "created the key."
@@ -50,7 +50,7 @@ class Runner:
         data, split = graph.data, graph.splits[key.split, key.fold]
         start_time, skipped_seconds, epochs = perf_counter(), 0.0, 0
         predictions: dict[str, Prediction] = {}
-        for training in trainings_of(key.model, self.recipes):
+        for training in trainings_of(key.dataset, key.model, self.recipes):
             training_start = perf_counter()
             fitted = self._load_or_train(training.model, key, graph)
             if self.fitted is not None:
