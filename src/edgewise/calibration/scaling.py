@@ -287,8 +287,8 @@ class LocalScaling(NodeCalibrator):
 
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit the exponents log T, b and c, and store the means of log s and log(1 + d)."""
-        log_means = torch.stack([values.mean() for values in _log_spread_and_degree(inputs.predictions)])
-        covariates = _covariates(inputs.predictions, log_means)[inputs.val]
+        log_means = torch.stack([values.mean() for values in log_spread_and_degree(inputs.predictions)])
+        covariates = scaling_covariates(inputs.predictions, log_means)[inputs.val]
         deviations = torch.tensor(
             [self.prior_log_temperature, self.prior_spread, self.prior_degree], dtype=covariates.dtype
         )
@@ -302,7 +302,7 @@ class LocalScaling(NodeCalibrator):
 
     def log_marginals(self, learned: Learned, predictions: Predictions) -> Float[Tensor, "nodes classes"]:
         """Compute log softmax(z_i / T_i)."""
-        covariates = _covariates(predictions, learned["log_means"])
+        covariates = scaling_covariates(predictions, learned["log_means"])
         temperatures = (covariates @ learned["exponents"]).exp()
         return (predictions.logits / temperatures.unsqueeze(1)).log_softmax(-1)
 
@@ -312,13 +312,13 @@ class LocalScaling(NodeCalibrator):
         return {"temperature": float(log_temperature.exp()), "spread": float(spread), "degree": float(degree)}
 
 
-def _covariates(predictions: Predictions, log_means: Float[Tensor, " 2"]) -> Float[Tensor, "nodes 3"]:
+def scaling_covariates(predictions: Predictions, log_means: Float[Tensor, " 2"]) -> Float[Tensor, "nodes 3"]:
     """Compute 1, log s and log(1 + d) of each node, the last two minus their means on the graph of `fit`."""
-    log_spread, log_degree = _log_spread_and_degree(predictions)
+    log_spread, log_degree = log_spread_and_degree(predictions)
     return torch.stack([torch.ones_like(log_spread), log_spread - log_means[0], log_degree - log_means[1]], dim=1)
 
 
-def _log_spread_and_degree(predictions: Predictions) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
+def log_spread_and_degree(predictions: Predictions) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
     logits = predictions.logits
     min_spread = torch.finfo(logits.dtype).eps * (1.0 + float(logits.abs().max()))  # equal logits have spread 0
     return logits.std(-1, correction=0).clamp(min=min_spread).log(), (1 + predictions.degree).log()
