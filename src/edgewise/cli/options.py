@@ -75,8 +75,18 @@ def names_in(package: str) -> tuple[str, ...]:
 
 
 def split_names(names: list[str] | None) -> tuple[str, ...]:
-    """Split names at commas and spaces, in lower case."""
-    return tuple(name for value in names or () for name in re.split(r"[,\s]+", value.lower()) if name)
+    """Split names at commas and spaces, in lower case. FILE.py:NAME keeps its case."""
+    parts = [name for value in names or () for name in re.split(r"[,\s]+", value) if name]
+    return tuple(name if is_place(name) else name.lower() for name in parts)
+
+
+def is_place(name: str) -> bool:
+    """Return whether a name of a model is FILE.py:NAME, or is meant to be.
+
+    >>> is_place("my_models.py:GraphSAGE"), is_place("my_models.py"), is_place("GCN")
+    (True, True, False)
+    """
+    return ":" in name or name.endswith(".py")
 
 
 def paths_as_text(paths: Mapping[str, Path | None]) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import SOME_RUNS_FAILED, new_command, print_error
-from edgewise.cli.options import MultipleValues, complete_from, names_in, paths_as_text, split_names
+from edgewise.cli.options import MultipleValues, complete_from, is_place, names_in, paths_as_text, split_names
 from edgewise.cli.report import show_report
 from edgewise.files.output import make_folder
 from edgewise.paper.readings import CALIBRATED_MODELS, MODELS
@@ -27,6 +27,7 @@ Examples:
   edgewise reproduce --out results --quick
   edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
   edgewise reproduce --out calibrated --models gcn gat --calibrators all --fitted models
+  edgewise reproduce --out own --models gcn my_models.py:GraphSAGE --datasets cora --quick
   edgewise reproduce --out heterophilous --datasets texas synthetic-0.1 --data-root data --quick
   edgewise reproduce --out results --ray auto
 """
@@ -61,7 +62,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Default: {', '.join(MODELS)}. Also {', '.join(OTHER_MODELS)}.",
+            help=f"Default: {', '.join(MODELS)}. Also {', '.join(OTHER_MODELS)}, or FILE.py:NAME, a module class, a "
+            "function that makes a module, or a model, in a Python file of your own, which is executed.",
             autocompletion=complete_from(lambda: (*MODELS, *OTHER_MODELS)),
         ),
     ] = None,
@@ -69,7 +71,7 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} with {', '.join(CALIBRATORS)}, or all.",
+            help=f"Calibrate {', '.join(CALIBRATED_MODELS)} and your own models with {', '.join(CALIBRATORS)}, or all.",
             autocompletion=complete_from(lambda: (*CALIBRATORS, "all")),
         ),
     ] = None,
@@ -111,6 +113,7 @@ def reproduce(
     """Run the experiments of the paper that are not finished yet, and report all results."""
     from edgewise.paper.published import DATASETS
     from edgewise.paper.recipes import paper_plan
+    from edgewise.sweep.own_models import read_own_models
     from edgewise.sweep.sources import Sources
     from edgewise.workers import LocalProcesses, RayCluster, available_cores
 
@@ -120,8 +123,13 @@ def reproduce(
         raise ValueError("Expected --fitted or --ray, but got both. Omit --fitted: nodes of a cluster share no folder.")
     default = 1 if quick else 5
     sizes = default if splits is None else splits, folds, default if inits is None else inits
+    model_names = _split_models(models) or MODELS
+    own_models = read_own_models(filter(is_place, model_names))
     plan = paper_plan(
-        split_names(datasets) or DATASETS, split_names(models) or MODELS, *sizes, split_names(calibrators)
+        split_names(datasets) or DATASETS,
+        [own_models.get(name, name) for name in model_names],
+        *sizes,
+        split_names(calibrators),
     )
     folders = paths_as_text({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(folders["data_root"], folders["splits_dir"])
@@ -147,6 +155,12 @@ def reproduce(
         runs = format_count(len(failures), "run")
         print_error(f"{runs} failed. The errors are in {out / 'results.sqlite'}. Run the command again to retry.")
         raise typer.Exit(SOME_RUNS_FAILED)
+
+
+def _split_models(values: list[str] | None) -> tuple[str, ...]:
+    """Split names of models at commas and spaces, unless they belong to the path of a file."""
+    split = ([value] if Path(value.rpartition(":")[0]).is_file() else split_names([value]) for value in values or ())
+    return tuple(name for names in split for name in names)
 
 
 def _run(
