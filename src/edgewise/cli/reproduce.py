@@ -98,7 +98,11 @@ def reproduce(
     ] = None,
     splits_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with published splits cora/*.npz. Default: random, seed 0."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder with a folder of published splits for each dataset, such as Cora/5_3f_85/*.npz. Default: "
+            "random, seed 0.",
+        ),
     ] = None,
     fitted: Annotated[
         Path | None,
@@ -107,7 +111,7 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="One split and one initialization. Takes minutes instead of hours.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs and the estimated time.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs, their splits and the time.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print all tables, not only a summary.")] = False,
 ) -> None:
     """Run the experiments of the paper that are not finished yet, and report all results."""
@@ -133,12 +137,13 @@ def reproduce(
     )
     folders = paths_as_text({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(folders["data_root"], folders["splits_dir"])
+    splits_text = sources.describe_splits(plan.datasets)
     pool = RayCluster(ray) if ray else LocalProcesses(workers or available_cores())
     if dry_run:
         from edgewise.sweep.progress import plan_text
         from edgewise.sweep.run import read_progress
 
-        typer.echo(plan_text(read_progress(plan, out, pool.count)))
+        typer.echo(f"{plan_text(read_progress(plan, out, pool.count))}\n\n{splits_text}")
         return
     if fitted is not None:
         make_folder(fitted, "--fitted")
@@ -176,7 +181,7 @@ def _run(
         with ExitStack() as stack:
 
             def begin(progress: "Progress") -> Callable[["JobOutcome[RunKey, Run]"], None]:
-                typer.echo(plan_text(progress) + "\n")
+                typer.echo(f"{plan_text(progress)}\n\n{sources.describe_splits(plan.datasets)}\n")
                 return stack.enter_context(SweepDisplay(progress, Console()).shown()).show
 
             return run_sweep(plan, out, sources, workers, begin, fitted).failures
