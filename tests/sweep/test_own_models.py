@@ -82,6 +82,15 @@ class Required(ew.GCN):
     name = "required"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plain(ew.models.Model[ew.models.fitted.FittedClassifier]):
+    name = "plain"
+    fitted = ew.models.fitted.FittedClassifier
+
+    def _train(self, task, seeds, log):
+        raise NotImplementedError
+
+
 quick = ew.Network(Linear, max_epochs=3, learning_rate=0.005)
 from_lambda = ew.Network(lambda num_features, num_classes: Linear(num_features, num_classes))
 gcn_of_8 = ew.GCN(hidden=8, max_epochs=3)
@@ -138,6 +147,13 @@ def test_weight_decay_depends_on_the_dataset(file: Path) -> None:
     (model,) = read(file, "quick")
     decays = [trainings_of(name, "quick", {"quick": model})[0].model.weight_decay for name in ("cora", "photo")]
     assert decays == [5e-4, 0.0]
+
+
+def test_model_without_weight_decay_is_refused_where_it_has_to_change(file: Path) -> None:
+    (model,) = read(file, "Plain")
+    assert len(paper_plan(("cora",), (model,), 1, 1, 1).runs()) == 1
+    with pytest.raises(ValueError, match=r"weight_decay, but Plain has none\. Add it"):
+        paper_plan(("photo",), (model,), 1, 1, 1).runs()
 
 
 def test_plan_has_own_models(file: Path) -> None:

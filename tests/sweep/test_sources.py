@@ -106,6 +106,18 @@ def test_each_dataset_has_the_splits_of_its_folder(two_graphs: Path, published: 
                 assert set(test.nonzero().flatten().tolist()) == set(nodes[90:500].tolist())
 
 
+def test_names_of_folders_ignore_case_hyphens_and_underscores(tmp_path: Path) -> None:
+    for name in ("CoraFull", "Roman_Empire", "cora"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a_split_0.npz").touch()
+    described = Sources(str(tmp_path), str(tmp_path)).describe_splits(["cora-full", "cora", "roman-empire"])
+    assert [line.split() for line in described.splitlines()[1:]] == [
+        ["cora-full", "1", "in", f"{tmp_path}/CoraFull"],
+        ["cora", "1", "in", f"{tmp_path}/cora"],
+        ["roman-empire", "1", "in", f"{tmp_path}/Roman_Empire"],
+    ]
+
+
 def dry_run(tmp_path: Path, *options: object) -> str:
     result = run("reproduce", "--out", tmp_path / "out", "--quick", "--dry-run", *options)
     return " ".join((result.stdout or result.stderr).split())

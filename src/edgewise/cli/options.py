@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAME_PATTERN = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # class attribute
 MULTIPLE_VALUE_OPTIONS = ("--by", "--calibrators", "--datasets", "--events", "--groups", "--models")
+NOT_NAMES = ("network",)  # of classes that need an argument, so that they cannot be chosen by name
 OPEN_OPTION_KEY = "edgewise.open_option"  # in the context: the option that a further value would belong to
 
 
@@ -63,7 +64,7 @@ def complete_from(names: Callable[[], Iterable[str]]) -> Callable[[str], list[st
 
 
 def names_in(package: str) -> tuple[str, ...]:
-    """Return the sorted names of the classes in ``"models"`` or ``"calibration"``.
+    """Return the sorted names of the classes in ``"models"`` or ``"calibration"`` that have defaults for all options.
 
     Files are searched as text, because importing them would import torch, and help must be fast.
 
@@ -71,7 +72,8 @@ def names_in(package: str) -> tuple[str, ...]:
     True
     """
     files = (file for file in resources.files("edgewise").joinpath(package).iterdir() if file.name.endswith(".py"))
-    return tuple(sorted(name for file in files for name in NAME_PATTERN.findall(file.read_text(encoding="utf-8"))))
+    names = {name for file in files for name in NAME_PATTERN.findall(file.read_text(encoding="utf-8"))}
+    return tuple(sorted(names.difference(NOT_NAMES)))
 
 
 def split_names(names: list[str] | None) -> tuple[str, ...]:

@@ -83,16 +83,16 @@ class Sources:
         return "\n".join(lines)
 
     def _splits_folders(self, datasets: Collection[str]) -> dict[str, Path]:
-        """Return the subfolder of each dataset in the folder of published splits, ignoring case."""
+        """Return the subfolder of each dataset in the folder of published splits, ignoring case, - and _."""
         root = Path(self.splits_dir or "").expanduser()
-        inner = {canonical_name(path.name): path for path in sorted(root.iterdir()) if path.is_dir()}
-        if missing := [dataset for dataset in datasets if dataset not in inner]:
+        inner = {_letters(path.name): path for path in sorted(root.iterdir()) if path.is_dir()}
+        if missing := [dataset for dataset in datasets if _letters(dataset) not in inner]:
             found = ", ".join(path.name for path in inner.values()) or "no folders"
             raise ValueError(
-                f"Expected a folder {' and a folder '.join(missing)} in --splits-dir, but {root} has {found}. Check the "
-                "path. For random splits, run these datasets without --splits-dir; --out may be the same."
+                f"Expected a folder {' and a folder '.join(missing)} in --splits-dir, but {root} has {found}. Check "
+                "the path. For random splits, run these datasets without --splits-dir; --out may be the same."
             )
-        return {dataset: inner[dataset] for dataset in datasets}
+        return {dataset: inner[_letters(dataset)] for dataset in datasets}
 
     def _splits_by_number(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
         by_number = {(split.split, split.fold): split for split in self.splits(dataset, data, n_splits)}
@@ -203,6 +203,11 @@ def _hash(*parts: bytes | memoryview) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()[:16]
+
+
+def _letters(name: str) -> str:
+    """Return the name of a dataset in lower case, without - and _, such as corafull."""
+    return canonical_name(name).replace("-", "")
 
 
 def sort_datasets(names: Collection[str]) -> list[str]:
