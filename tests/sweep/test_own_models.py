@@ -56,6 +56,15 @@ def main() -> None:
     raise AssertionError("not called")
 
 
+def describe(num_features, num_classes) -> str:
+    raise AssertionError("not called")
+
+
+class Deep(Linear):
+    def __init__(self, num_features, num_classes, depth):
+        super().__init__(num_features, num_classes)
+
+
 class Wide(torch.nn.Module):
     def __init__(self, num_features, num_classes):
         super().__init__()
@@ -168,7 +177,9 @@ def test_plan_has_own_models(file: Path) -> None:
         ("Lineer", r"\(Mean, Linear, .*\), but got 'Lineer'\. Did you mean 'Linear'\?"),
         ("trained", r"my_models\.py:trained to be a class .* but got Linear\. Name one of these instead"),
         ("torch", r"to be a class .* but got module"),
-        ("main", r"my_models:main is neither\. Add the annotation"),
+        ("Deep", r"Deep to make a module from \(num_features, num_classes\), but .*'depth'.*Add a function with"),
+        ("main", r"main to make a module from .*too many positional"),
+        ("describe", r"my_models:describe is neither\. Add the annotation"),
         ("GCN", r"a model of edgewise are both named 'gcn'\. Give it another name .* my_gcn = GCN"),
         ("Unnamed", r'has that of GCN\. Add a line such as name = "my_gcn"'),
         ("Required", r"made as Required\(\).*'depth'.*all its options have defaults"),

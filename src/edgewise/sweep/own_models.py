@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from inspect import isabstract, isfunction
+from inspect import isabstract, isfunction, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -175,6 +175,8 @@ def _as_model(found: Any, place: str) -> Model[Any]:
             ) from error
     else:
         model = found if isinstance(found, Model) else Network(found)
+    if isinstance(model, Network):
+        _check_arguments(model, place)
     built_in = known_models().get(model.name)
     if built_in is not None and type(model) is not built_in:
         raise ValueError(
@@ -186,3 +188,14 @@ def _as_model(found: Any, place: str) -> Model[Any]:
     except (TypeError, ValueError, NameError) as error:
         raise ValueError(f"Expected {place} to have options that can be stored, but got: {error}") from error
     return model
+
+
+def _check_arguments(network: Network, place: str) -> None:
+    """Raise ValueError if what makes the modules cannot be called with two arguments."""
+    try:
+        signature(network.make_module).bind("num_features", "num_classes")
+    except TypeError as error:
+        raise ValueError(
+            f"Expected {place} to make a module from (num_features, num_classes), but calling it so would fail: "
+            f"{error}. Add a function with these two arguments that passes the others, and name it instead."
+        ) from error
