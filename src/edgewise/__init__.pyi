@@ -58,6 +58,7 @@ from .models.joint_gcn import JointGCN as JointGCN
 from .models.mc_dropout import MCDropout as MCDropout
 from .models.network import Network as Network
 from .models.seeds import Seeds as Seeds
+from .models.spn import SPN as SPN
 from .models.training import Epoch as Epoch
 from .models.training import History as History
 from .models.wrap import wrap as wrap
