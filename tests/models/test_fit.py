@@ -21,6 +21,7 @@ from helpers.block_graph import (
     global_random_states,
     make_block_graph,
     make_split,
+    with_options,
 )
 
 DATA = make_block_graph()
@@ -30,6 +31,9 @@ LONGER_MODELS = {
     "gat": ew.GAT(hidden=16, heads=4, max_epochs=60),
     "gmnn": ew.GMNN(hidden=16, pretrain_epochs=60, round_epochs=30),
     "epfgnn": ew.EPFGNN(hidden=16, pretrain_epochs=60, rounds=3, steps=10),
+    "spn": ew.SPN(hidden=16, max_epochs=60),
+    "deepensemble": ew.Ensemble(ew.GCN(hidden=16, max_epochs=60), members=2),
+    "mcdropout": ew.MCDropout(ew.GCN(hidden=16, max_epochs=60), samples=8),
 }
 
 
@@ -66,7 +70,7 @@ def test_models_and_fitted_models_are_frozen(model):
 def test_models_compare_by_hyperparameters(model):
     assert model == replace(model)
     assert hash(model) == hash(replace(model))
-    assert model != replace(model, hidden=4)
+    assert model != with_options(model, hidden=4)
 
 
 @pytest.mark.parametrize("dense", [False, True])

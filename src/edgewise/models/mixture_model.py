@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -30,7 +30,7 @@ class FittedMixture(Fitted):
     model: "MixtureModel[Any]"
     sample_logits: Float[Tensor, "samples nodes classes"]
 
-    parts = ("sample_logits",)
+    parts: ClassVar[tuple[str, ...]] = ("sample_logits",)
 
     def posterior(self) -> MixturePosterior:
         """Return the mixture of the predictions. The joint of two nodes is the mean of their product joints."""

@@ -197,7 +197,7 @@ class SPN(Model[FittedSPN]):
             encoded = all_logits(self._gcn.forward, task, task.x, weights)
             chunks = [pair_logits(weights, encoded, edges) for edges in task.edge_index.split(CHUNK_EDGES, dim=1)]
         pairs = check_logits(torch.cat(chunks).flatten(1), self.learning_rate, MAX_POTENTIAL)
-        return pairs.unflatten(1, (task.num_classes, task.num_classes))
+        return pairs.view(-1, task.num_classes, task.num_classes)
 
 
 class LabeledEdges(NamedTuple):
@@ -218,8 +218,8 @@ def labeled_edges(task: Task) -> LabeledEdges:
 
 def pairs_of_labels(task: Task, edges: Int[Tensor, "2 edges"]) -> Int[Tensor, " edges"]:
     """Return C y_i + y_j of each edge, its entry in a flattened matrix (C, C)."""
-    start, end = task.labels[edges]
-    return task.num_classes * start + end
+    labels = task.labels[edges]
+    return task.num_classes * labels[0] + labels[1]
 
 
 def pair_logits(
@@ -231,9 +231,10 @@ def pair_logits(
 
     def perceptron(start: Tensor, end: Tensor) -> Tensor:
         hidden = (first[start] + second[end] + weights["bias_3"]).relu()
-        return (hidden @ weights["weight_4"] + weights["bias_4"]).unflatten(1, (classes, classes))
+        return (hidden @ weights["weight_4"] + weights["bias_4"]).view(-1, classes, classes)
 
-    return (perceptron(edges[0], edges[1]) + perceptron(edges[1], edges[0]).transpose(1, 2)) / 2
+    there, back = perceptron(edges[0], edges[1]), perceptron(edges[1], edges[0])
+    return (there + back.transpose(1, 2)) / 2
 
 
 def pair_potentials(
@@ -241,7 +242,8 @@ def pair_potentials(
 ) -> Float[Tensor, "edges classes classes"]:
     """Compute θ_ij = log τ_ij - log Σ_m τ_ij(·, m) - log Σ_l τ_ij(l, ·) with τ_ij = softmax(γ z_ij)."""
     log_pairs = (sharpness * logits).flatten(1).log_softmax(1).view_as(logits)
-    return log_pairs - log_pairs.logsumexp(2, keepdim=True) - log_pairs.logsumexp(1, keepdim=True)
+    log_start, log_end = log_pairs.logsumexp(2, keepdim=True), log_pairs.logsumexp(1, keepdim=True)
+    return log_pairs - log_start - log_end
 
 
 def choose_sharpness(

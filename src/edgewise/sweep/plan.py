@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgewise.calibration import known_calibrators
@@ -10,7 +10,9 @@ from edgewise.data.datasets import DATASET_NAMES, canonical_name
 from edgewise.data.pyg_files import PLANETOID_NAMES
 from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
+from edgewise.models.mixture_model import MixtureModel
 from edgewise.models.model import Classifier, Model
+from edgewise.models.spn import SPN
 from edgewise.posterior import Posterior
 from edgewise.suggestions import did_you_mean
 from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
@@ -19,6 +21,7 @@ from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
 CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyperparameters
+FULL_TRAINING = (Classifier, MixtureModel, SPN)  # models that train a classifier up to its own limits
 MAX_REPEATS = 1000  # of splits and of initializations, so that seeds are unique, see `RunKey.seed`
 
 Predictions = Mapping[str, Callable[[], Posterior]]  # by name; a prediction is computed when it is called
@@ -67,7 +70,7 @@ def _without_weight_decay(training: Training) -> Training:
 def hyperparameters(dataset: str, model: str, recipes: Recipes, calibrators: tuple[str, ...] = ()) -> str:
     """Return all hyperparameters of a model's trainings and of calibrators as JSON with sorted keys."""
     trainings = trainings_of(dataset, model, recipes)
-    entries: list[dict[str, Any]] = [asdict(training.model) for training in trainings]
+    entries: list[dict[str, Any]] = [training.model.hyperparameters() for training in trainings]
     if calibrators and any(training.is_calibrated for training in trainings):
         kinds = known_calibrators()
         entries.append({CALIBRATORS_ENTRY: {name: repr(kinds[name]()) for name in calibrators}})
@@ -115,8 +118,8 @@ class Plan:
         """Return all runs, those that share work one after the other, see `RunKey.group`.
 
         Every cell gets its first run before any cell gets its second. Large datasets come first, so that no long run
-        is left for a single worker at the end. In a group classifiers come last: a GCN continues the pretraining of
-        other models.
+        is left for a single worker at the end. In a group the models that train a classifier up to its own limits
+        come last: they continue the pretraining of other models.
         """
         hyperparameters_of = {
             (dataset, model): hyperparameters(dataset, model, self.recipes, self.calibrators)
@@ -127,7 +130,7 @@ class Plan:
             self.datasets, key=lambda dataset: -sum(typical_seconds((dataset, model)) for model in self.models)
         )
         kinds = known_models()
-        models = sorted(self.models, key=lambda model: issubclass(kinds[model], Classifier))
+        models = sorted(self.models, key=lambda model: issubclass(kinds[model], FULL_TRAINING))
         return [
             RunKey(dataset, model, hyperparameters_of[dataset, model], split, fold, init)
             for init in range(self.inits)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -85,7 +85,7 @@ def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSp
 
     The name ends with a hash of everything the model depends on: hyperparameters, graph, split, seed and versions.
     """
-    dependencies = [model.name, asdict(model), graph.fingerprint(key.split), key.fold, key.seed, versions()]
+    dependencies = [model.name, model.hyperparameters(), graph.fingerprint(key.split), key.fold, key.seed, versions()]
     digest = sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()[:12]
     return folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
 
