@@ -55,7 +55,9 @@ def row(printed: str, name: str) -> list[float]:
 @pytest.fixture(scope="module")
 def output_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Run the scripts that train in one process, because importing their packages takes longer than running them."""
-    scripts = [str(EXAMPLES / name) for name in ("own_model.py", "graph_sage.py", "lightning_loop.py", "fraud_pairs.py")]
+    scripts = [
+        str(EXAMPLES / name) for name in ("own_model.py", "graph_sage.py", "lightning_loop.py", "fraud_pairs.py")
+    ]
     printed = run_python(tmp_path_factory.mktemp("examples") / "run", "-c", RUN_ALL, *scripts)
     _, *parts = re.split(r"^output of .*?(\w+)\.py$", printed, flags=re.MULTILINE)
     return dict(zip(parts[::2], parts[1::2], strict=True))
