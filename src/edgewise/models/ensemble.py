@@ -65,7 +65,8 @@ class Ensemble(MixtureModel[FittedEnsemble]):
 
     members: int = 5
 
-    name = "deepensemble"  # "ensemble" is a calibrator
+    # "ensemble" is a calibrator.
+    name = "deepensemble"
     fitted = FittedEnsemble
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedEnsemble:

@@ -35,10 +35,10 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
             "gmnn": Source("gmnn", "mixture"),
             "epfgnn": Source("epfgnn", "sum_product"),
             "epfgnn mean field": Source("epfgnn", "mean_field"),
-            "jointgcn": Source("jointgcn", "joint"),
             "deepensemble": Source("deepensemble", "deepensemble_mixture"),
             "mcdropout": Source("mcdropout", "mcdropout_mixture"),
             "spn": Source("spn", "spn_sum_product"),
+            "jointgcn": Source("jointgcn", "joint"),
         },
     }
 )

@@ -6,14 +6,13 @@ from statistics import fmean, median
 from edgewise.sweep.runs import RunKey
 
 # Mean seconds per run of docs/reproduction/runs.parquet, used before any run has been measured. The first model of a
-# group includes the pretraining that others continue, see `Plan.runs`. Models that are not in that file: means of two or
-# three runs on their own.
+# group includes the pretraining that others continue, see `Plan.runs`. Models that are not in that file: means of a few
+# runs on their own.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("cora", "gcn"): 0.58,
     ("cora", "gat"): 1.7,
     ("cora", "gmnn"): 0.62,
     ("cora", "epfgnn"): 0.79,
-    ("cora", "jointgcn"): 0.87,
     ("cora", "deepensemble"): 3.0,
     ("cora", "mcdropout"): 0.58,
     ("cora", "spn"): 1.3,
@@ -21,7 +20,6 @@ TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("citeseer", "gat"): 1.6,
     ("citeseer", "gmnn"): 0.74,
     ("citeseer", "epfgnn"): 0.78,
-    ("citeseer", "jointgcn"): 0.98,
     ("citeseer", "deepensemble"): 2.5,
     ("citeseer", "mcdropout"): 0.55,
     ("citeseer", "spn"): 1.2,
@@ -29,7 +27,6 @@ TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("pubmed", "gat"): 10.9,
     ("pubmed", "gmnn"): 3.8,
     ("pubmed", "epfgnn"): 2.9,
-    ("pubmed", "jointgcn"): 6.2,
     ("pubmed", "deepensemble"): 26.6,
     ("pubmed", "mcdropout"): 5.0,
     ("pubmed", "spn"): 6.6,
