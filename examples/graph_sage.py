@@ -4,7 +4,9 @@ python examples/graph_sage.py
 
 `ew.Network` trains any module that maps (x, edge_index) to logits as `ew.GCN` is trained: Adam, early stopping on the
 validation nodes, and one seed that decides initial weights and dropout. So the difference of the scores is that of the
-architectures.
+architectures. The command repeats it over splits, folds and initializations, and puts both into its tables:
+
+edgewise reproduce --out sage --models gcn examples/graph_sage.py:GraphSAGE --datasets cora --quick
 """
 
 import torch

@@ -754,7 +754,7 @@ def test_published_splits_are_read_from_one_folder_per_dataset(tmp_path: Path, m
     data = Data(x=torch.zeros(5, 2), y=torch.from_numpy(LABELS), edge_index=torch.from_numpy(EDGES))
     monkeypatch.setattr("edgewise.data.load_dataset", lambda name, root: data)
     args = ("datasets", "--data-root", tmp_path, "--splits-dir", tmp_path)
-    assert_refused(run(*args), f"folder cora in --splits-dir, but {tmp_path} has none")
+    assert_refused(run(*args), f"folder cora in --splits-dir, but {tmp_path} has no folders")
     for name in ("Cora", "CiteSeer", "pubmed"):
         folder = tmp_path / name / "5_3f_85"
         folder.mkdir(parents=True)

@@ -39,6 +39,7 @@ NOT_RUN = {
     r"python scripts/difference_coverage.py": "takes minutes; tests/metrics/test_compare.py runs a small one",
     r"(mkdir planetoid|git clone .*)": "needs a network",
     r"edgewise reproduce .*--splits-dir .*": "needs files that are not part of the project",
+    r"edgewise reproduce .*examples/graph_sage.*": "tests/sweep/test_own_models.py runs it",
     r"python scripts/gmnn_pretraining.py .*": "needs such files; test_reproduction.py runs it on other splits",
     r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py compute these tables",
 }

@@ -9,7 +9,7 @@ from helpers.page_numbers import has_numbers
 
 HOME = Path(__file__).parents[1]
 BENCHMARKS, PAGE = HOME / "benchmarks", HOME / "docs" / "speed.md"
-SECTIONS = ("metrics", "inference", "models", "kernels", "limits", "growth", "sweep", "report")
+SECTIONS = ("metrics", "inference", "calibration", "models", "kernels", "limits", "growth", "sweep", "report")
 MODELS = ("GCN", "GAT", "GMNN", "EPFGNN")
 
 
@@ -50,6 +50,16 @@ def test_labels_of_the_inference_table_are_those_of_the_benchmark(load_benchmark
     monkeypatch.setattr(benchmark, "power_law", lambda *sizes: None)
     results = [benchmark.CaseResult(benchmark.make_case(letter), {}, {}) for letter in "abc"]
     assert labels(section("inference")) == labels(benchmark.as_table(results))
+
+
+def test_labels_of_the_calibration_tables_are_those_of_the_benchmark(load_benchmark):
+    benchmark = load_benchmark("calibration")
+    rows = [(size, 1.0, 1.0) for size in benchmark.SIZES]
+    tables = benchmark.fits_table(rows), benchmark.messages_table(benchmark.NUM_JOINTS, 1.0, 1.0)
+    assert labels(section("calibration")) == labels("\n".join(tables))
+    for size in benchmark.SIZES:
+        (temperature,), (structured,), (ratio,) = cells("calibration", str(size))[-3:]
+        assert structured / temperature == pytest.approx(ratio, rel=0.2)
 
 
 def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchmark):

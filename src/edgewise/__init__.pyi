@@ -1,6 +1,7 @@
 # The public names, one line each: `lazy_loader` reads this file, and so do type checkers.
 from .calibration import Calibrated as Calibrated
 from .calibration import Calibrator as Calibrator
+from .calibration.bayesian import BayesianScaling as BayesianScaling
 from .calibration.graph_networks import GATS as GATS
 from .calibration.graph_networks import CaGCN as CaGCN
 from .calibration.isotonic import IsotonicCalibration as IsotonicCalibration

@@ -162,7 +162,7 @@ def test_fitted_model_is_calibrated_evaluated_and_predicted(case, saved, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--calibrator", "warmth"], "Expected --calibrator to be one of cagcn, ensemble, gats"),
+        (["--calibrator", "warmth"], "Expected --calibrator to be one of bayesian, cagcn, ensemble"),
         (["--out", "calibrated.csv"], "Expected --out to end in .safetensors or .npy, but got calibrated.csv."),
         (["--probs", "probs.npy"], "Expected --probs or --logits, but got both."),
         (["--features", "labels.npy"], "but got shape (60,)."),

@@ -4,9 +4,10 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from sklearn.linear_model import Ridge
 
-from edgewise.calibration.structured import leave_out, propagate_features
+from edgewise.calibration.leave_out import hash_features, leave_out, propagate_features
 from edgewise.data.edges import adjacency_with_self_loops, normalize_adjacency
 
 PAIRS = torch.tensor([[0, 3, 7, 11], [1, 9, 4, 10]])
@@ -78,6 +79,33 @@ def test_features_are_propagated_over_two_hops_and_normalized(case):
     length = np.linalg.norm(expected, axis=1, keepdims=True)
     expected = np.divide(expected, length, out=np.zeros_like(expected), where=length > 0)
     nodes = torch.arange(60) % 2 == 1
-    found = propagate_features(torch.from_numpy(x), normalize_adjacency(adjacency_with_self_loops(edges, 60)), nodes)
+    found = propagate_features(csr_array(x), normalize_adjacency(adjacency_with_self_loops(edges, 60)), nodes)
     np.testing.assert_allclose(found, expected[nodes.numpy()], atol=1e-12)
     assert not bool(found[-1].any())
+
+
+def test_hashing_adds_each_feature_to_one_column_with_a_sign():
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 3000)) * (rng.random((40, 3000)) < 0.02)
+    hashed = hash_features(csr_array(x))
+    assert hashed.shape == (40, 1024)
+    matrix = hash_features(csr_array(np.eye(3000))).toarray()
+    assert np.array_equal(np.abs(matrix).sum(1), np.ones(3000)) and set(np.unique(matrix)) == {-1.0, 0.0, 1.0}
+    assert abs(matrix.sum()) < 300 and np.abs(matrix).sum(0).max() < 15  # random signs and columns
+    np.testing.assert_allclose(hashed.toarray(), x @ matrix, atol=1e-12)
+
+
+def test_few_features_are_not_hashed():
+    x = csr_array(np.ones((3, 1024)))
+    assert hash_features(x) is x
+
+
+def test_many_features_are_propagated_after_hashing(case):
+    """Columns are propagated in chunks of 64."""
+    edges = case.data.edge_index[:, case.data.edge_index[0] < case.data.edge_index[1]]
+    adjacency = normalize_adjacency(adjacency_with_self_loops(edges, 60))
+    x = csr_array(np.random.default_rng(0).random((60, 1500)))
+    expected = adjacency @ (adjacency @ hash_features(x).toarray())
+    expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
+    found = propagate_features(x, adjacency, torch.ones(60, dtype=torch.bool))
+    np.testing.assert_allclose(found, expected, atol=1e-12)

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
 from torch_geometric.utils import to_undirected
 
 from edgewise import (
-    EnsembleTemperatureScaling,
+    BayesianScaling,
     IsotonicCalibration,
     LocalScaling,
     StructuredCalibrator,
@@ -25,12 +24,19 @@ from edgewise.simulation import synthetic
 
 pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
 
-NODES = [LocalScaling(), TemperatureScaling(), VectorScaling(), EnsembleTemperatureScaling(), IsotonicCalibration()]
+NODES = [BayesianScaling(), LocalScaling(), TemperatureScaling(), VectorScaling(), IsotonicCalibration()]
 
 
 def edges_of(case):
     edges = case.data.edge_index
     return edges[:, edges[0] < edges[1]]
+
+
+def degree_factors(case):
+    """((1 + d_i) (1 + d_j))^-0.2 of each edge, divided by its mean."""
+    neighbors = case.data.edge_index[0].bincount(minlength=len(case.data.y)).double()
+    factor = (1 + neighbors[edges_of(case)]).prod(0) ** -0.2
+    return factor / factor.mean()
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=lambda nodes: type(nodes).__name__)
@@ -47,7 +53,7 @@ def test_marginals_are_those_of_the_node_calibrator(case, nodes):
     torch.testing.assert_close(joints.sum(1), found.node[edges[1]], atol=1e-9, rtol=0.0)  # scaled to 1e-10 nats
     torch.testing.assert_close(found.joint(edges.flip(0)), joints.transpose(1, 2))
     ratio = joints[:, 0, 0] * joints[:, 1, 1] / (joints[:, 0, 1] * joints[:, 1, 0])
-    torch.testing.assert_close(ratio.log() / 2, torch.full_like(ratio, parameters["coupling"]))
+    torch.testing.assert_close(ratio.log() / 2, parameters["coupling"] * degree_factors(case))
     assert abs(parameters["coupling"]) > 0.1
 
 
@@ -70,47 +76,111 @@ def test_log_odds_ratio_by_hand():
     parameters = StructuredCalibrator().fit(logits, data, split).parameters
     # The label is the same on 3 of 5 labeled edges, and in 3 + 1 of 10 pairs of labeled nodes.
     estimate, variance = math.log(3.5 / 2.5) - math.log(4.5 / 6.5), 1 / 3.5 + 1 / 2.5
+    # Residuals of the edges are 2/5 (same) and -3/5. Each node adds the square of its sum, the edges subtract theirs.
+    squares = 3 * 0.4**2 + 2 * 0.6**2
+    shared = (0.4 + 0.4) ** 2 + (0.4 - 0.6) ** 2 + (0.4 - 0.6) ** 2 + (0.4 - 0.6) ** 2 + (0.4 - 0.6) ** 2 - squares
+    assert shared < 0  # edges of one node vary more than by chance, so all of them count
     assert parameters["log_odds_ratio"] == pytest.approx(estimate**3 / (estimate**2 + variance))
 
 
-def test_coupling_without_features_is_fitted_to_validation_edges(make_case):
-    """w minimizes the NLL of edges between validation nodes plus (w - J/2)² / 2σ²; 2 x 2 joints have a closed form."""
-    case = make_case(5, num_nodes=80, num_edges=600, num_classes=2)
+def test_edges_that_share_nodes_count_less():
+    """Two stars: all neighbors of node 0 have its label, no neighbor of node 11 has its label."""
+    y = torch.tensor([0] * 11 + [1] + [0] * 10)
+    edges = torch.stack([torch.tensor([0] * 10 + [11] * 10), torch.cat([torch.arange(1, 11), torch.arange(12, 22)])])
+    split = SimpleNamespace(train=torch.zeros(22, dtype=torch.bool), val=torch.ones(22, dtype=torch.bool))
+    data = SimpleNamespace(y=y, edge_index=edges)
+    logits = torch.randn(22, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = StructuredCalibrator(TemperatureScaling()).fit(logits, data, split).parameters
+    # All residuals are ±½: 20 squares of ½, two centers with (10 / 2)², 20 leaves with (½)².
+    kappa = 20 / 4 / (2 * 25 + 20 / 4 - 20 / 4)
+    same_pairs, pairs = 21 * 20 / 2, 22 * 21 / 2
+    estimate = math.log(10.5 / 10.5) - math.log((same_pairs + 0.5) / (pairs - same_pairs + 0.5))
+    variance = 2 / 10.5 / kappa
+    assert found["log_odds_ratio"] == pytest.approx(estimate**3 / (estimate**2 + variance))
+
+
+def effective_log_odds(case):
+    """Return f, V and κ by loops."""
+    labeled = case.split.train | case.split.val
+    y = case.data.y.tolist()
+    edges = [(i, j) for i, j in edges_of(case).T.tolist() if labeled[i] and labeled[j]]
+    nodes = labeled.nonzero().flatten().tolist()
+    pairs = [y[i] == y[j] for i in nodes for j in nodes if i < j]
+    same = sum(y[i] == y[j] for i, j in edges)
+
+    def log_odds(k, n):
+        return math.log((k + 0.5) / (n - k + 0.5))
+
+    residual = [(y[i] == y[j]) - same / len(edges) for i, j in edges]
+    shared = 2 * sum(
+        residual[e] * residual[f] for e in range(len(edges)) for f in range(e) if set(edges[e]) & set(edges[f])
+    )
+    squares = sum(r**2 for r in residual)
+    kappa = min(1.0, squares / (squares + shared)) if squares + shared > 0 else 1.0
+    variance = (1 / (same + 0.5) + 1 / (len(edges) - same + 0.5)) / kappa
+    return log_odds(same, len(edges)) - log_odds(sum(pairs), len(pairs)), variance, kappa
+
+
+def normal_density(x, variance):
+    return math.exp(-(x**2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
+
+
+def slab_of(f, variance):
+    """Mean and variance of the slab."""
+    ratio = f**3 / (f**2 + variance)
+    return 0.35 * ratio, (0.1 * ratio) ** 2 + 0.35**2 * variance + 0.25**2
+
+
+@pytest.mark.parametrize("num_edges", [150, 600])
+def test_coupling_is_the_posterior_mean_of_spike_and_slab(make_case, num_edges):
+    """2 x 2 joints have a closed form. The slab is integrated over [-3, 4]."""
+    case = make_case(5, num_nodes=80, num_edges=num_edges, num_classes=2)
     case.data.x = None
     calibrated = StructuredCalibrator(TemperatureScaling()).fit(case.logits, case.data, case.split)
-    found, parameters = calibrated.posterior(), calibrated.parameters
-    edges = edges_of(case)
-    edges = edges[:, case.split.val[edges].all(0)]
-    p, y, log_odds_ratio = found.node.numpy(), case.data.y.numpy(), parameters["log_odds_ratio"]
-    assert edges.shape[1] > 10
-    labeled = edges_of(case)
-    labeled = labeled[:, (case.split.train | case.split.val)[labeled].all(0)]
-    equal = int((case.data.y[labeled[0]] == case.data.y[labeled[1]]).sum())
-    variance = 1 / (equal + 0.5) + 1 / (labeled.shape[1] - equal + 0.5)
-    prior_variance = (log_odds_ratio / 6) ** 2 + variance / 4 + 0.25**2
+    p, y, parameters = calibrated.posterior().node.numpy(), case.data.y.numpy(), calibrated.parameters
+    f, variance, kappa = effective_log_odds(case)
+    assert parameters["log_odds_ratio"] == pytest.approx(f**3 / (f**2 + variance))
+    factors = degree_factors(case).tolist()
+    used = [
+        (g, i, j)
+        for g, (i, j) in zip(factors, edges_of(case).T.tolist(), strict=True)
+        if case.split.val[i] and case.split.val[j]
+    ]
+    assert len(used) > 5
 
     def joint(a, b, w):
         """q(0, 0) = x solves x (1 - a - b + x) = e^2w (a - x) (b - x)."""
         k = math.exp(2 * w)
         roots = np.roots([1 - k, 1 - a - b + k * (a + b), -k * a * b]).real
-        x = next(x for x in roots if max(0.0, a + b - 1) <= x <= min(a, b))
+        x = next(x for x in roots if max(0.0, a + b - 1) - 1e-12 <= x <= min(a, b) + 1e-12)
         return np.array([[x, a - x], [b - x, 1 - a - b + x]])
 
-    def loss(w):
-        nll = -sum(math.log(joint(p[i, 0], p[j, 0], w)[y[i], y[j]]) for i, j in edges.T.tolist())
-        return nll + (w - log_odds_ratio / 2) ** 2 / (2 * prior_variance)
+    def likelihood(w):
+        terms = (math.log(joint(p[i, 0], p[j, 0], w * g)[y[i], y[j]] / (p[i, y[i]] * p[j, y[j]])) for g, i, j in used)
+        return math.exp(kappa * sum(terms))
 
-    best = minimize_scalar(loss, bounds=(-6.0, 6.0), method="bounded", options={"xatol": 1e-5}).x
-    assert parameters["coupling"] == pytest.approx(best, abs=1e-3)
-    assert parameters["coupling"] != pytest.approx(log_odds_ratio / 2, abs=1e-2)
+    mean, slab_variance = slab_of(f, variance)
+    grid = np.linspace(-3, 4, 281)
+    grid = grid[np.abs(grid) > 1e-9]  # where the equation of x is quadratic
+    prior = np.array([normal_density(w - mean, slab_variance) for w in grid])
+    posterior = prior * np.array([likelihood(w) for w in grid])
+    spike = normal_density(f, variance) / (normal_density(f, variance) + normal_density(f, variance + 1))
+    evidence = posterior.sum() / prior.sum()
+    probability = 1 / (1 + spike / ((1 - spike) * evidence))
+    assert parameters["uses_coupling"] == pytest.approx(probability, abs=1e-3)
+    assert parameters["coupling"] == pytest.approx(probability * (posterior @ grid) / posterior.sum(), abs=2e-3)
 
 
-def test_coupling_without_features_and_validation_edges_is_half_the_log_odds_ratio(case):
+def test_coupling_without_features_and_validation_edges_comes_from_the_prior(case):
     val = case.split.val[case.data.edge_index].all(0)
     case.data.edge_index = case.data.edge_index[:, ~val]
     case.data.x = None
     parameters = StructuredCalibrator().fit(case.logits, case.data, case.split).parameters
-    assert parameters["coupling"] == pytest.approx(parameters["log_odds_ratio"] / 2, abs=1e-3)
+    f, variance, _ = effective_log_odds(case)
+    mean, _ = slab_of(f, variance)
+    spike_odds = normal_density(f, variance) / normal_density(f, variance + 1)
+    assert parameters["uses_coupling"] == pytest.approx(1 / (1 + spike_odds), abs=1e-6)
+    assert parameters["coupling"] == pytest.approx(mean / (1 + spike_odds), abs=1e-3)
 
 
 def test_without_labeled_edges_joints_are_products(case):
@@ -159,7 +229,7 @@ def test_joints_score_better_than_products_on_synthetic_graphs():
         logits = graph.field.unary
         calibrated = StructuredCalibrator().fit(logits, graph.data, split)
         found, parameters = calibrated.posterior(), calibrated.parameters
-        nodes = LocalScaling().fit(logits, graph.data, split).posterior()
+        nodes = BayesianScaling().fit(logits, graph.data, split).posterior()
         ours, product = (evaluate(p, graph.data.y, graph.data.edge_index, mask=split.test) for p in (found, nodes))
         assert parameters["coupling"] > 0.5
         assert ours.nodewise.nll == pytest.approx(product.nodewise.nll, rel=1e-12)
@@ -184,7 +254,7 @@ def test_sparse_and_dense_features_give_the_same_bits(case):
         (torch.ones(60), "shape (60,)"),
         (
             torch.full((60, 2), math.nan),
-            "those of node 0",
+            "first for node 0",
         ),
         ([[1.0]] * 59 + [[]], "x as nested lists of one length"),
     ],

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from edgewise.inference.coupled_marginals import sinkhorn_messages
+from edgewise.inference.coupled_marginals import coupled_messages
 
 
 def joints_from_messages(log_p, coupling):
-    """Compute the joints q (edges, classes, classes) from the messages of `sinkhorn_messages`."""
-    start, end = log_p - sinkhorn_messages(log_p, torch.tensor(coupling, dtype=torch.float64))
+    """Compute the joints q (edges, classes, classes) from the messages of `coupled_messages`."""
+    start, end = log_p - coupled_messages(log_p, torch.tensor(coupling, dtype=torch.float64))
     log_q = start.unsqueeze(2) + end.unsqueeze(1) + coupling * torch.eye(log_p.shape[-1], dtype=log_p.dtype)
     return log_q.flatten(1).softmax(1).view(log_q.shape)
 

@@ -12,14 +12,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from edgewise.paper.recipes import paper_plan
 from edgewise.sweep import sources
+from edgewise.sweep.own_models import read_own_models
 from edgewise.sweep.plan import Plan
-from edgewise.sweep.run import run_sweep
+from edgewise.sweep.run import Runner, run_sweep
 from edgewise.sweep.runs import Run, RunKey
 from edgewise.sweep.sources import Sources
 from edgewise.sweep.store import Store
 from edgewise.version import versions
-from edgewise.workers import JobOutcome, RayCluster
+from edgewise.workers import JobOutcome, LocalProcesses, RayCluster
 from helpers.processes import is_alive, script, wait_until, wait_until_ended
 from helpers.run_numbers import numbers
 
@@ -98,6 +100,20 @@ def test_other_package_version_on_a_node_is_refused_before_any_run(
     with pytest.raises(ValueError, match=rf"scipy 9\.9\.9 .* node .* has {versions()['scipy']}\..*Nothing was run"):
         run_sweep(full_plan, tmp_path, Sources(str(root)), RayCluster("auto"), lambda _: print)
     assert not ray.is_initialized()
+
+
+def test_model_in_a_file_that_the_nodes_do_not_have(nodes: SimpleNamespace, root: Path, tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "graph_sage.py"
+    path = tmp_path / "sage_for_ray.py"
+    path.write_text(example.read_text(encoding="utf-8") + "\n\nsage = ew.Network(GraphSAGE, max_epochs=5)\n")
+    (sage,) = read_own_models([f"{path}:sage"]).values()
+    path.unlink()
+    plan = paper_plan(("cora",), ("gcn", sage), 1, 1, 1, ("temperature",))
+    progress = run_sweep(plan, tmp_path, Sources(str(root)), RayCluster(nodes.address), lambda _: print)
+    assert progress.missing == [], progress.failures
+    runner = Runner(Sources(str(root)), 1, plan.recipes, plan.calibrators)
+    local = [outcome.result for outcome in LocalProcesses(1).execute(runner, plan.runs())]
+    assert numbers(progress.runs) == numbers(local)
 
 
 def test_killed_node_loses_no_run(

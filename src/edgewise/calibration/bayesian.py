@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
@@ -274,7 +274,8 @@ def minimize_newton(
 ) -> tuple[Float[Tensor, "models parameters"], Derivatives]:
     """Minimize a loss for each model by Newton's method with Levenberg's damping.
 
-    Steps that increase a loss are not taken, and its damping is increased.
+    A step is not taken if it increases the loss, or if the damped Hessian is not positive definite. The damping is
+    increased then.
     """
     point, current = start, derivatives(start)
     damping = torch.zeros_like(current.loss)
@@ -282,9 +283,10 @@ def minimize_newton(
         if float(current.gradient.abs().max()) < GRADIENT_TOLERANCE:
             break
         damped = current.hessian + damping[:, None, None] * torch.eye(point.shape[1], dtype=point.dtype)
-        trial_point = point - torch.linalg.solve(damped, current.gradient)
+        root, failed = torch.linalg.cholesky_ex(damped)
+        trial_point = point - torch.cholesky_solve(current.gradient.unsqueeze(2), root).squeeze(2)
         trial = derivatives(trial_point)
-        better = trial.loss <= current.loss + ROUNDING * current.loss.abs()
+        better = (failed == 0) & (trial.loss <= current.loss + ROUNDING * current.loss.abs())
         damping = torch.where(better, damping / DAMPING_FACTOR, (damping * DAMPING_FACTOR).clamp(min=MIN_DAMPING))
         point = torch.where(better[:, None], trial_point, point)
         current = Derivatives(

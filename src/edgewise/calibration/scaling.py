@@ -319,6 +319,7 @@ def scaling_covariates(predictions: Predictions, log_means: Float[Tensor, " 2"])
 
 
 def log_spread_and_degree(predictions: Predictions) -> tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]:
+    """Return the log of the standard deviation of the logits, and log(1 + degree), of each node."""
     logits = predictions.logits
     min_spread = torch.finfo(logits.dtype).eps * (1.0 + float(logits.abs().max()))  # equal logits have spread 0
     return logits.std(-1, correction=0).clamp(min=min_spread).log(), (1 + predictions.degree).log()

@@ -1,14 +1,17 @@
 """Calibrated edge joints: the marginals of a node calibrator, and one coupling fitted to labeled edges."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 
+from edgewise.calibration.bayesian import BayesianScaling
 from edgewise.calibration.calibration_input import LBFGS_TOLERANCE, CalibrationInput, Predictions
 from edgewise.calibration.calibrator import (
     Calibrator,
@@ -19,39 +22,47 @@ from edgewise.calibration.calibrator import (
     clamp_log_probs,
     select_prefix,
 )
-from edgewise.calibration.scaling import LocalScaling
-from edgewise.inference.coupled_marginals import pointwise_mutual_information, sinkhorn_messages
+from edgewise.calibration.leave_out import leave_out, propagate_features
+from edgewise.inference.coupled_marginals import coupled_messages, pointwise_mutual_information
+from edgewise.models.task import check_features
 from edgewise.models.training import minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
 from edgewise.small_samples import check_sample
 from edgewise.suggestions import suggest_keywords
-from edgewise.validation import as_tensor, check_number
+from edgewise.validation import check_number
 
-MIN_PRIOR_STANDARD_DEVIATION = 0.25  # nats, of the normal prior of the coupling
+DEGREE_POWER = -0.2  # of (1 + d_i) (1 + d_j), in the factor of the coupling of an edge
+PRIOR_MEAN = 0.35  # of w, relative to J
+PRIOR_DEVIATION = 0.1  # of w, relative to J
+MIN_PRIOR_DEVIATION = 0.25  # nats
+GRID = np.linspace(-3.0, 4.0, 29)  # couplings whose likelihood is computed; between them it is interpolated
+FINE_GRID = np.linspace(-3.0, 4.0, 1401)
+MAX_COUPLING = 6.0  # nats, of an edge; Sinkhorn iterations converge slowly for larger couplings
 MAX_LOG_TEMPERATURE = 10.0  # the minimum is its negative
-MAX_COUPLING = 6.0  # nats; Sinkhorn iterations converge slowly for larger couplings
-HOPS = 2  # of the propagated features
 
 
 @suggest_keywords
 @dataclass(frozen=True)
 class StructuredCalibrator(Calibrator):
-    """Edge joints q_ij(l, m) = a_i(l) b_j(m) exp(w 1[l = m]) with calibrated node marginals p_i and p_j.
+    """Edge joints q_ij(l, m) = a_i(l) b_j(m) exp(w g_ij 1[l = m]) with calibrated node marginals p_i and p_j.
 
     **Nodes.** p are the marginals of a node calibrator. For every w there is exactly one q_ij of this form with
     marginals p_i and p_j, so w changes no marginal. Belief propagation from p would change them, and would count the
     neighbors twice, since a graph network has already used them.
 
-    **Log odds ratio.** J compares labeled edges, whose two ends are labeled, with all pairs of labeled nodes. With
-    logit(k, n) = log((k + ½) / (n - k + ½)), f = logit(same-label edges, edges) - logit(same-label pairs, pairs). Its
-    variance is approximated by V = 1 / (same-label edges + ½) + 1 / (other edges + ½), as if edges were independent and
-    the log odds of pairs were exact. J = f · f² / (f² + V) is f shrunk to 0.
+    **Degrees.** g_ij = ((1 + d_i) (1 + d_j))^-0.2, divided by its mean over all edges: one neighbor of a hub says less
+    than one of few neighbors. |w g_ij| is at most 6.
 
-    **Coupling.** w maximizes Σ log q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)) over labeled edges plus the log density of the
-    prior N(J/2, (J/6)² + V/4 + 0.25²). The prior mean is half way between 0, which is right if the marginals explain
-    all dependence between neighbors, and J, which is right if they explain nothing. The standard deviation J/6 puts
-    both ends three standard deviations away; the other two terms widen the prior. |w| is at most 6. Without labeled
-    edges w is 0.
+    **Log odds ratio.** J compares labeled edges, whose two ends are labeled, with all pairs of labeled nodes. With
+    logit(k, n) = log((k + ½) / (n - k + ½)), f = logit(same-label edges, edges) - logit(same-label pairs, pairs). The
+    variance of f is about V = (1 / (same-label edges + ½) + 1 / (other edges + ½)) / κ. The effective fraction κ of
+    labeled edges accounts for edges that share a node: with r_e = 1[same label] minus its mean,
+    κ = min(1, Σ_e r_e² / (Σ_i (Σ_{e ∋ i} r_e)² - Σ_e r_e²)). J = f · f² / (f² + V) is f shrunk to 0.
+
+    **Coupling.** The prior of w is a spike at 0 and a slab N(0.35 J, (0.1 J)² + 0.35² V + 0.25²) (George and McCulloch
+    1993). The odds of the spike are N(f; 0, V) / N(f; 0, V + 1). The log-likelihood of w is
+    κ Σ log q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)) over labeled edges. w is the posterior mean, so labels that show no
+    dependence of neighbors give products. Without labeled edges w is 0.
 
     The likelihood needs marginals of a model that was not trained on the labels of the edge:
 
@@ -60,14 +71,15 @@ class StructuredCalibrator(Calibrator):
       regression on features that are propagated over two hops, fitted without the labels of both ends (`leave_out`).
       They are softmax(r / T + log π), with the scores r, the class proportions π of the labeled nodes, and the T with
       the lowest NLL of leave-one-out scores. This assumes that w is about the same for all models that use two hops.
-    - Without features only the first kind of edge is used. If there is none, w = J/2.
+    - Without features only the first kind of edge is used.
 
-    The parameters are w as "coupling" and J as "log_odds_ratio", and those of the node calibrator.
+    The parameters are w as "coupling", the posterior probability that it is not 0 as "uses_coupling", J as
+    "log_odds_ratio", and those of the node calibrator.
 
     Parameters
     ----------
     nodes
-        The node calibrator, by default `LocalScaling`.
+        The node calibrator, by default `BayesianScaling`.
     ridge
         Penalty λ of the ridge regression.
 
@@ -81,7 +93,7 @@ class StructuredCalibrator(Calibrator):
     PairwisePosterior(nodes=2708, classes=7, edges=5278)
     """
 
-    nodes: NodeCalibrator = field(default_factory=LocalScaling)
+    nodes: NodeCalibrator = field(default_factory=BayesianScaling)
     ridge: float = 1.0
 
     name = "structured"
@@ -103,50 +115,68 @@ class StructuredCalibrator(Calibrator):
         node_parameters = as_tensors(self.nodes.learn_parameters(inputs))
         log_p = self.nodes.log_marginals(node_parameters, inputs.predictions)
         edges = _labeled_edges(inputs)
-        log_odds_ratio = _log_odds_ratio(inputs, edges)
-        terms = self._likelihood_terms(inputs, log_p, edges)
-        coupling = _fit_coupling(*terms, log_odds_ratio) if edges.numel() else 0.0
-        _check_num_edges(inputs, terms[1].shape[1])
+        ratio = _log_odds_ratio(inputs.labels, edges)
+        mean_factor = _degree_factor(inputs.predictions, inputs.predictions.edge_index).mean()
+        log_marginals = self._leave_labels_out(inputs, log_p, edges)
+        used = edges[:, : log_marginals.shape[1]]
+        factor, labels = _degree_factor(inputs.predictions, used) / mean_factor, inputs.labels[used]
+
+        def log_likelihood(w: float) -> float:
+            coupling = (w * factor).clamp(-MAX_COUPLING, MAX_COUPLING)
+            return ratio.kappa * float(pointwise_mutual_information(log_marginals, coupling, labels).sum())
+
+        coupling, probability = _fit_coupling(log_likelihood, ratio) if edges.numel() else (0.0, 0.0)
+        _check_num_edges(inputs, used.shape[1])
         return {
             **{f"nodes/{name}": value for name, value in node_parameters.items()},
             "coupling": coupling,
-            "surplus": log_odds_ratio.shrunk,  # the key in saved files
+            "uses_coupling": probability,
+            "log_odds_ratio": ratio.shrunk,
+            "mean_factor": mean_factor.nan_to_num(1.0),
         }
 
     def calibrate(self, learned: Learned, predictions: Predictions) -> Posterior:
-        """Return the posterior with edge joints a_i(l) b_j(m) exp(w 1[l = m]) that have the calibrated marginals."""
+        """Return the posterior with the calibrated marginals and edge joints a_i(l) b_j(m) exp(w g_ij 1[l = m])."""
         log_p = self.nodes.log_marginals(select_prefix("nodes", learned), predictions)
-        messages = sinkhorn_messages(log_p[predictions.edge_index], learned["coupling"])
-        coupling = learned["coupling"] * torch.eye(log_p.shape[1], dtype=log_p.dtype)
-        posterior = PairwisePosterior(
-            clamp_log_probs(log_p, predictions.dtype), predictions.edge_index, messages, coupling.unsqueeze(0)
-        )
+        edges = predictions.edge_index
+        coupling = learned["coupling"] * _degree_factor(predictions, edges) / learned["mean_factor"]
+        coupling = coupling.clamp(-MAX_COUPLING, MAX_COUPLING)
+        messages = coupled_messages(log_p[edges], coupling)
+        same = torch.eye(log_p.shape[1], dtype=log_p.dtype).unsqueeze(0)
+        posterior = PairwisePosterior(clamp_log_probs(log_p, predictions.dtype), edges, messages, same, coupling)
         return posterior.to(predictions.device, predictions.dtype)
 
     def summarize_parameters(self, learned: Learned) -> Parameters:
-        """Return the parameters of the node calibrator, and w and J."""
-        own = {"coupling": learned["coupling"], "log_odds_ratio": learned["surplus"]}
+        """Return the parameters of the node calibrator, w with its probability, and J."""
+        own = {name: learned[name] for name in ("coupling", "uses_coupling", "log_odds_ratio")}
         return {**self.nodes.summarize_parameters(select_prefix("nodes", learned)), **own}
 
-    def _likelihood_terms(
+    def _leave_labels_out(
         self, inputs: CalibrationInput, log_p: Float[Tensor, "nodes classes"], edges: Int[Tensor, "2 edges"]
-    ) -> tuple[Float[Tensor, "2 used classes"], Int[Tensor, "2 used"]]:
-        """Return the log marginals and the labels of the ends of the edges in the likelihood of w."""
-        both_val = inputs.val[edges].all(0)
-        val_edges, other_edges = edges[:, both_val], edges[:, ~both_val]
+    ) -> Float[Tensor, "2 used classes"]:
+        """Return log marginals of both ends of the first edges, by a model that was not trained on their labels.
+
+        Edges between validation nodes come first. Without features there are marginals of these only.
+        """
+        num_val = int(inputs.val[edges].all(0).sum())
+        val_edges, other_edges = edges[:, :num_val], edges[:, num_val:]
         if inputs.raw_features is None or other_edges.shape[1] == 0:
-            return log_p[val_edges], inputs.labels[val_edges]
+            return log_p[val_edges]
         labeled = inputs.train | inputs.val
         position = labeled.cumsum(0) - 1
-        features = propagate_features(_check_features(inputs), inputs.predictions.normalized_adjacency, labeled)
+        features = propagate_features(_sparse_features(inputs), inputs.predictions.normalized_adjacency, labeled)
         labels = inputs.labels[labeled]
         scores = leave_out(features, labels, log_p.shape[1], position[other_edges], self.ridge)
         # Scores are centered: they are near 0, and the class proportions remain, where the features are uninformative.
         log_proportions = (torch.bincount(labels, minlength=log_p.shape[1]) + 0.5).to(log_p.dtype).log()
         temperature = _fit_temperature_with_offset(scores.nodes, labels, log_proportions)
         other_log_p = (scores.pairs / temperature + log_proportions).log_softmax(-1)
-        log_marginals = torch.cat([log_p[val_edges], other_log_p], dim=1)
-        return log_marginals, torch.cat([inputs.labels[val_edges], inputs.labels[other_edges]], dim=1)
+        return torch.cat([log_p[val_edges], other_log_p], dim=1)
+
+
+def _degree_factor(predictions: Predictions, edges: Int[Tensor, "2 edges"]) -> Float[Tensor, " edges"]:
+    """Compute ((1 + d_i) (1 + d_j))^-0.2 for each edge."""
+    return (1 + predictions.degree[edges]).prod(0) ** DEGREE_POWER
 
 
 def _fit_temperature_with_offset(
@@ -161,134 +191,84 @@ def _fit_temperature_with_offset(
     return float(log_temperature.clamp(-MAX_LOG_TEMPERATURE, MAX_LOG_TEMPERATURE).exp())
 
 
-def _check_features(inputs: CalibrationInput) -> Float[Tensor, "nodes features"]:
-    x = inputs.raw_features
-    x = as_tensor(x.to_dense() if isinstance(x, Tensor) else x, "x").cpu().double()
+def _sparse_features(inputs: CalibrationInput) -> Any:
+    """Return the features as a scipy CSR array in float64."""
+    from scipy.sparse import csr_array
+
     fix = "To calibrate without features, set data.x = None, or omit --features on the command line."
-    if x.ndim != 2 or len(x) != len(inputs.labels):
+    try:
+        x, _ = check_features(inputs.raw_features)
+    except ValueError as error:
+        raise ValueError(f"{error} {fix}") from error
+    if x.shape[0] != len(inputs.labels):
         expected = f"({len(inputs.labels)}, features)"
         raise ValueError(f"Expected x of shape {expected}, but got shape {tuple(x.shape)}. {fix}")
-    if bool((bad := ~x.isfinite().all(1)).any()):
-        node = int(bad.nonzero()[0])
-        raise ValueError(f"Expected finite features x, but those of node {node} contain NaN or infinity. {fix}")
-    return x
+    return csr_array(x).astype(np.float64)
 
 
 def _check_num_edges(inputs: CalibrationInput, num_edges: int) -> None:
-    advice = "Label neighbors of labeled nodes, or calibrate nodes only: ew.LocalScaling()."
+    advice = "Label neighbors of labeled nodes, or calibrate nodes only: ew.BayesianScaling()."
     if inputs.raw_features is None:
         advice = "Pass features, data.x or --features on the command line, to use edges of training nodes too."
     check_sample("The coupling of StructuredCalibrator was fitted to", num_edges, "edges between labeled nodes", advice)
 
 
 def _labeled_edges(inputs: CalibrationInput) -> Int[Tensor, "2 labeled"]:
-    """Return the edges whose two ends are labeled."""
-    return inputs.predictions.edge_index[:, (inputs.labels[inputs.predictions.edge_index] >= 0).all(0)]
+    """Return the edges whose two ends are labeled, those between validation nodes first."""
+    edges = inputs.predictions.edge_index
+    edges = edges[:, (inputs.labels[edges] >= 0).all(0)]
+    both_val = inputs.val[edges].all(0)
+    return torch.cat([edges[:, both_val], edges[:, ~both_val]], dim=1)
 
 
-class _LogOddsRatio(NamedTuple):
-    """The shrunk log odds ratio J, and the variance V of its unshrunk estimate f."""
+class LogOddsRatio(NamedTuple):
+    """The log odds ratio f and its variance V, and the effective fraction κ of the labeled edges."""
 
-    shrunk: float
+    estimate: float
     variance: float
+    kappa: float
+
+    @property
+    def shrunk(self) -> float:
+        """J = f³ / (f² + V)."""
+        return self.estimate**3 / (self.estimate**2 + self.variance)
 
 
-def _log_odds_ratio(inputs: CalibrationInput, edges: Int[Tensor, "2 edges"]) -> _LogOddsRatio:
-    """Compute J from the log odds of the same label on labeled edges and on all pairs of labeled nodes."""
-    labels = inputs.labels[inputs.labels >= 0]
-    counts = torch.bincount(labels).double()
-    same = float((inputs.labels[edges[0]] == inputs.labels[edges[1]]).sum())
-    same_pairs, pairs = float((counts * (counts - 1)).sum()) / 2, len(labels) * (len(labels) - 1) / 2
-    estimate = _logit(same, edges.shape[1]) - _logit(same_pairs, pairs)
-    variance = 1 / (same + 0.5) + 1 / (edges.shape[1] - same + 0.5)
-    return _LogOddsRatio(estimate * estimate**2 / (estimate**2 + variance), variance)
+def _log_odds_ratio(labels: Int[Tensor, " nodes"], edges: Int[Tensor, "2 edges"]) -> LogOddsRatio:
+    """Compare the log odds of the same label on labeled edges and on all pairs of labeled nodes (label -1: none)."""
+    counts = torch.bincount(labels[labels >= 0]).double()
+    total = float(counts.sum())
+    is_same = (labels[edges[0]] == labels[edges[1]]).double()
+    same, num_edges = float(is_same.sum()), edges.shape[1]
+    estimate = _logit(same, num_edges) - _logit(float((counts * (counts - 1)).sum()) / 2, total * (total - 1) / 2)
+    residual = is_same - same / max(1, num_edges)
+    at_node = torch.zeros(len(labels), dtype=torch.float64).index_add_(0, edges.flatten(), residual.repeat(2))
+    squares = float(residual.square().sum())
+    shared = float(at_node.square().sum()) - squares
+    kappa = min(1.0, squares / shared) if shared > 0 else 1.0
+    variance = 1 / (same + 0.5) + 1 / (num_edges - same + 0.5)
+    return LogOddsRatio(estimate, variance / kappa, kappa)
 
 
 def _logit(count: float, total: float) -> float:
     return math.log((count + 0.5) / (total - count + 0.5))
 
 
-def _fit_coupling(
-    log_marginals: Float[Tensor, "2 edges classes"], labels: Int[Tensor, "2 edges"], log_odds_ratio: _LogOddsRatio
-) -> float:
-    """Return the w that minimizes the NLL of the edges plus (w - J/2)² / 2σ² with σ² = (J/6)² + V/4 + 0.25²."""
-    from scipy.optimize import minimize_scalar
+def _fit_coupling(log_likelihood: Callable[[float], float], ratio: LogOddsRatio) -> tuple[float, float]:
+    """Return the posterior mean of w, and the posterior probability of the slab.
 
-    mean = log_odds_ratio.shrunk / 2
-    deviation = math.sqrt(
-        (log_odds_ratio.shrunk / 6) ** 2 + log_odds_ratio.variance / 4 + MIN_PRIOR_STANDARD_DEVIATION**2
-    )
-
-    def loss(coupling: float) -> float:
-        # The NLL of the marginals does not depend on w.
-        w = torch.tensor(coupling, dtype=log_marginals.dtype)
-        log_likelihood = pointwise_mutual_information(log_marginals, w, labels).sum()
-        return -float(log_likelihood) + ((coupling - mean) / deviation) ** 2 / 2
-
-    result = minimize_scalar(loss, bounds=(-MAX_COUPLING, MAX_COUPLING), method="bounded", options={"xatol": 1e-4})
-    return float(result.x)
-
-
-class LeaveOutScores(NamedTuple):
-    """Scores of each labeled node, fitted without its label, and of the ends of each pair, without both labels."""
-
-    nodes: Float[Tensor, "labeled classes"]
-    pairs: Float[Tensor, "2 pairs classes"]
-
-
-def leave_out(
-    features: Float[Tensor, "labeled features"],
-    labels: Int[Tensor, " labeled"],
-    num_classes: int,
-    pairs: Int[Tensor, "2 pairs"],
-    ridge: float,
-) -> LeaveOutScores:
-    """Compute leave-one-out and leave-two-out predictions of a ridge regression in closed form.
-
-    The targets are one-hot labels minus the class proportions of all labeled nodes. Left-out labels count in these
-    proportions, but do not enter their own prediction otherwise. With residuals e = (I - H) y of the
-    hat matrix H, the prediction for node i is y_i - e_i / (1 - H_ii). For a pair S the predictions are
-    y_S - (I - H_SS)⁻¹ e_S.
+    The log-likelihood at w = 0 must be 0. With the log evidence log Z of the slab relative to w = 0 and the prior log
+    odds r of the spike, the probability of the slab is sigmoid(log Z - r).
     """
-    targets = one_hot(labels, num_classes).to(features.dtype)
-    targets = targets - targets.mean(0)
-    factor, identity = _factor_hat_matrix(features, ridge)
-    sign = 1 - 2 * identity  # I - H = identity · I + sign · factor factorᵀ
-    residuals = identity * targets + sign * (factor @ (factor.T @ targets))
-    diagonal = identity + sign * factor.square().sum(1)  # 1 - H_ii
-    start, end = pairs
-    off_diagonal = sign * (factor[start] * factor[end]).sum(1)  # -H_ij
-    determinant = (diagonal[start] * diagonal[end] - off_diagonal.square()).unsqueeze(1)
-    without_start = diagonal[end, None] * residuals[start] - off_diagonal[:, None] * residuals[end]
-    without_end = diagonal[start, None] * residuals[end] - off_diagonal[:, None] * residuals[start]
-    scores = [targets[start] - without_start / determinant, targets[end] - without_end / determinant]
-    return LeaveOutScores(targets - residuals / diagonal.unsqueeze(1), torch.stack(scores))
+    from scipy.interpolate import CubicSpline
 
-
-def propagate_features(x: Float[Tensor, "nodes features"], adjacency: Any, nodes: Bool[Tensor, " nodes"]) -> Tensor:
-    """Compute the rows of Â² X of some nodes, scaled to length 1."""
-    rows = adjacency[nodes.numpy()]
-    for _ in range(HOPS - 1):
-        rows = rows @ adjacency
-    propagated = torch.from_numpy(rows @ x.numpy())
-    length: Tensor = propagated.norm(dim=1, keepdim=True)
-    return propagated / length.clamp(min=torch.finfo(x.dtype).tiny)
-
-
-def _factor_hat_matrix(
-    features: Float[Tensor, "labeled features"], ridge: float
-) -> tuple[Float[Tensor, "labeled rank"], int]:
-    """Return (B, 1) with H = B Bᵀ; or (B, 0) with I - H = B Bᵀ, if there are more features than nodes.
-
-    H = X (XᵀX + λI)⁻¹ Xᵀ = I - λ (XXᵀ + λI)⁻¹. With many features H is so close to I that computing I - H as a
-    difference would lose precision.
-    """
-    num_nodes, num_features = features.shape
-    if num_features <= num_nodes:
-        gram = features.T @ features + ridge * torch.eye(num_features, dtype=features.dtype)
-        root = torch.linalg.cholesky(gram)
-        factor: Tensor = torch.linalg.solve_triangular(root, features.T, upper=False).T
-        return factor, 1
-    values, vectors = torch.linalg.eigh(features @ features.T)
-    scale: Tensor = (ridge / (values.clamp(min=0) + ridge)).sqrt()
-    return vectors * scale, 0
+    mean, estimate, variance = PRIOR_MEAN * ratio.shrunk, ratio.estimate, ratio.variance
+    slab_variance = (PRIOR_DEVIATION * ratio.shrunk) ** 2 + PRIOR_MEAN**2 * variance + MIN_PRIOR_DEVIATION**2
+    log_prior = -((FINE_GRID - mean) ** 2) / (2 * slab_variance)
+    log_prior -= np.logaddexp.reduce(log_prior)
+    log_posterior = CubicSpline(GRID, [log_likelihood(w) for w in GRID])(FINE_GRID) + log_prior
+    log_evidence = float(np.logaddexp.reduce(log_posterior))
+    slab_mean = float(np.exp(log_posterior - log_evidence) @ FINE_GRID)
+    log_spike_odds = (math.log((variance + 1) / variance) - estimate**2 / (variance * (variance + 1))) / 2
+    probability = 1 / (1 + math.exp(min(log_spike_odds - log_evidence, 700.0)))
+    return probability * slab_mean, probability

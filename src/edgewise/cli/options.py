@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 NAME_PATTERN = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # class attribute
 MULTIPLE_VALUE_OPTIONS = ("--by", "--calibrators", "--datasets", "--events", "--groups", "--models")
+NOT_NAMES = ("network",)  # of classes that need an argument, so that they cannot be chosen by name
 OPEN_OPTION_KEY = "edgewise.open_option"  # in the context: the option that a further value would belong to
 
 
@@ -63,7 +64,7 @@ def complete_from(names: Callable[[], Iterable[str]]) -> Callable[[str], list[st
 
 
 def names_in(package: str) -> tuple[str, ...]:
-    """Return the sorted names of the classes in ``"models"`` or ``"calibration"``.
+    """Return the sorted names of the classes in ``"models"`` or ``"calibration"`` that have defaults for all options.
 
     Files are searched as text, because importing them would import torch, and help must be fast.
 
@@ -71,12 +72,23 @@ def names_in(package: str) -> tuple[str, ...]:
     True
     """
     files = (file for file in resources.files("edgewise").joinpath(package).iterdir() if file.name.endswith(".py"))
-    return tuple(sorted(name for file in files for name in NAME_PATTERN.findall(file.read_text(encoding="utf-8"))))
+    names = {name for file in files for name in NAME_PATTERN.findall(file.read_text(encoding="utf-8"))}
+    return tuple(sorted(names.difference(NOT_NAMES)))
 
 
 def split_names(names: list[str] | None) -> tuple[str, ...]:
-    """Split names at commas and spaces, in lower case."""
-    return tuple(name for value in names or () for name in re.split(r"[,\s]+", value.lower()) if name)
+    """Split names at commas and spaces, in lower case. FILE.py:NAME keeps its case."""
+    parts = [name for value in names or () for name in re.split(r"[,\s]+", value) if name]
+    return tuple(name if is_place(name) else name.lower() for name in parts)
+
+
+def is_place(name: str) -> bool:
+    """Return whether a name of a model is FILE.py:NAME, or is meant to be.
+
+    >>> is_place("my_models.py:GraphSAGE"), is_place("my_models.py"), is_place("GCN")
+    (True, True, False)
+    """
+    return ":" in name or name.endswith(".py")
 
 
 def paths_as_text(paths: Mapping[str, Path | None]) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edgewise.cli.app import SOME_RUNS_FAILED, new_command, print_error
-from edgewise.cli.options import MultipleValues, complete_from, names_in, paths_as_text, split_names
+from edgewise.cli.options import MultipleValues, complete_from, is_place, names_in, paths_as_text, split_names
 from edgewise.cli.report import show_report
 from edgewise.files.output import make_folder
 from edgewise.paper.readings import CALIBRATED_MODELS, MODELS
@@ -27,6 +27,7 @@ Examples:
   edgewise reproduce --out results --quick
   edgewise reproduce --out results --datasets cora --models gcn gmnn --dry-run
   edgewise reproduce --out calibrated --models gcn gat --calibrators all --fitted models
+  edgewise reproduce --out own --models gcn my_models.py:GraphSAGE --datasets cora --quick
   edgewise reproduce --out heterophilous --datasets texas synthetic-0.1 --data-root data --quick
   edgewise reproduce --out results --ray auto
 """
@@ -61,7 +62,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Default: {', '.join(MODELS)}. Also {', '.join(OTHER_MODELS)}.",
+            help=f"Default: {', '.join(MODELS)}. Also {', '.join(OTHER_MODELS)}, or FILE.py:NAME, a module class, a "
+            "function that makes a module, or a model, in a Python file of your own, which is executed.",
             autocompletion=complete_from(lambda: (*MODELS, *OTHER_MODELS)),
         ),
     ] = None,
@@ -69,7 +71,7 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Calibrate {' and '.join(CALIBRATED_MODELS)} with {', '.join(CALIBRATORS)}, or all.",
+            help=f"Calibrate {', '.join(CALIBRATED_MODELS)} and your own models with {', '.join(CALIBRATORS)}, or all.",
             autocompletion=complete_from(lambda: (*CALIBRATORS, "all")),
         ),
     ] = None,
@@ -96,7 +98,11 @@ def reproduce(
     ] = None,
     splits_dir: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder with published splits cora/*.npz. Default: random, seed 0."),
+        typer.Option(
+            metavar="DIR",
+            help="Folder with a folder of published splits for each dataset, such as Cora/5_3f_85/*.npz. Default: "
+            "random, seed 0.",
+        ),
     ] = None,
     fitted: Annotated[
         Path | None,
@@ -105,12 +111,13 @@ def reproduce(
     quick: Annotated[
         bool, typer.Option("--quick", help="One split and one initialization. Takes minutes instead of hours.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs and the estimated time.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the runs, their splits and the time.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print all tables, not only a summary.")] = False,
 ) -> None:
     """Run the experiments of the paper that are not finished yet, and report all results."""
     from edgewise.paper.published import DATASETS
     from edgewise.paper.recipes import paper_plan
+    from edgewise.sweep.own_models import read_own_models
     from edgewise.sweep.sources import Sources
     from edgewise.workers import LocalProcesses, RayCluster, available_cores
 
@@ -120,17 +127,23 @@ def reproduce(
         raise ValueError("Expected --fitted or --ray, but got both. Omit --fitted: nodes of a cluster share no folder.")
     default = 1 if quick else 5
     sizes = default if splits is None else splits, folds, default if inits is None else inits
+    model_names = _split_models(models) or MODELS
+    own_models = read_own_models(filter(is_place, model_names))
     plan = paper_plan(
-        split_names(datasets) or DATASETS, split_names(models) or MODELS, *sizes, split_names(calibrators)
+        split_names(datasets) or DATASETS,
+        [own_models.get(name, name) for name in model_names],
+        *sizes,
+        split_names(calibrators),
     )
     folders = paths_as_text({"data_root": data_root, "splits_dir": splits_dir})
     sources = Sources(folders["data_root"], folders["splits_dir"])
+    splits_text = sources.describe_splits(plan.datasets)
     pool = RayCluster(ray) if ray else LocalProcesses(workers or available_cores())
     if dry_run:
         from edgewise.sweep.progress import plan_text
         from edgewise.sweep.run import read_progress
 
-        typer.echo(plan_text(read_progress(plan, out, pool.count)))
+        typer.echo(f"{plan_text(read_progress(plan, out, pool.count))}\n\n{splits_text}")
         return
     if fitted is not None:
         make_folder(fitted, "--fitted")
@@ -149,6 +162,12 @@ def reproduce(
         raise typer.Exit(SOME_RUNS_FAILED)
 
 
+def _split_models(values: list[str] | None) -> tuple[str, ...]:
+    """Split names of models at commas and spaces, unless they belong to the path of a file."""
+    split = ([value] if Path(value.rpartition(":")[0]).is_file() else split_names([value]) for value in values or ())
+    return tuple(name for names in split for name in names)
+
+
 def _run(
     plan: "Plan", out: Path, sources: "Sources", workers: "Workers", fitted: Path | None
 ) -> "Mapping[RunKey, str]":
@@ -162,7 +181,7 @@ def _run(
         with ExitStack() as stack:
 
             def begin(progress: "Progress") -> Callable[["JobOutcome[RunKey, Run]"], None]:
-                typer.echo(plan_text(progress) + "\n")
+                typer.echo(f"{plan_text(progress)}\n\n{sources.describe_splits(plan.datasets)}\n")
                 return stack.enter_context(SweepDisplay(progress, Console()).shown()).show
 
             return run_sweep(plan, out, sources, workers, begin, fitted).failures

@@ -211,14 +211,15 @@ def load_splits(path: str | Path, num_nodes: int) -> list[Split]:
     without executing code.
     """
     splits: list[Split] = []
-    for number, file in _numbered_files(Path(path).expanduser()):
+    for number, file in split_files(Path(path).expanduser()):
         folds, tested = _read_published(file, num_nodes)
         _check_nodes([*folds, tested], num_nodes, file)
         splits += one_split_per_fold(folds, tested, num_nodes, number)
     return splits
 
 
-def _numbered_files(path: Path) -> list[tuple[int, Path]]:
+def split_files(path: Path) -> list[tuple[int, Path]]:
+    """Return the .npz files of a path with the numbers of their splits, in this order."""
     files = [path] if path.is_file() else sorted(path.glob("*.npz")) or sorted(path.rglob("*.npz"))
     if not files:
         raise FileNotFoundError(f"Expected a .npz file or a folder of them, but got {path}.")

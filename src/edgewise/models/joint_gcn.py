@@ -10,7 +10,7 @@ from torch import Tensor
 
 from edgewise.data.edges import connected_components
 from edgewise.inference import PairwiseMRF
-from edgewise.inference.coupled_marginals import bethe_log_likelihood, sinkhorn_messages, unary_potentials
+from edgewise.inference.coupled_marginals import bethe_log_likelihood, coupled_messages, unary_potentials
 from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
@@ -146,7 +146,7 @@ class JointGCN(Model[FittedJointGCN]):
         logits, log_degree = torch.stack([network.logits for network in networks]).double(), _log_degree(task)
         learned = _fit_joint_parameters(_held_out(task, fold, logits, log_degree))
         log_node = learned.log_marginals(logits, log_degree).logsumexp(0).log_softmax(-1)
-        messages = sinkhorn_messages(log_node[task.edge_index], learned.coupling)
+        messages = coupled_messages(log_node[task.edge_index], learned.coupling)
         weights = {f"{k}/{name}": weight for k, net in enumerate(networks) for name, weight in net.weights.items()}
         weights |= {
             "log_sharpness": learned.log_sharpness,

@@ -143,6 +143,11 @@ class Model(ABC, Generic[F]):
 
     def with_weight_decay(self, weight_decay: float) -> Self:
         """Return the same model with another weight decay."""
+        if "weight_decay" not in {option.name for option in fields(self)}:
+            raise ValueError(
+                f"Expected a model with the option weight_decay, but {type(self).__name__} has none. Add it, or a "
+                "method with_weight_decay(weight_decay) that returns the model."
+            )
         return replace(self, weight_decay=weight_decay)  # type: ignore[call-arg]  # an option of most models
 
     @abstractmethod

@@ -116,6 +116,7 @@ CALIBRATED_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "isotonic": "isotonic regression of each class's probability; product joints",
         "local": "logits divided by a temperature per node, a function of the spread of its logits and its degree; "
         "product joints",
+        "bayesian": "the average of sixteen scaling models, weighted by their evidence; product joints",
         "structured": "node marginals of local scaling; joints with these marginals and one learned coupling for all "
         "edges",
     }

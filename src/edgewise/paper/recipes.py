@@ -14,6 +14,7 @@ from edgewise.models.epfgnn import EPFGNN, FittedEPFGNN
 from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import CALIBRATORS, MODELS, sort_known_first
 from edgewise.posterior import IndependentPosterior
+from edgewise.sweep.own_models import OwnModel
 from edgewise.sweep.plan import Plan, Predictions, Training
 from edgewise.sweep.sources import FOLDS
 
@@ -61,15 +62,17 @@ RECIPES: Mapping[str, tuple[Training, ...]] = {
 
 def paper_plan(
     datasets: Iterable[str] = DATASETS,
-    models: Iterable[str] = MODELS,
+    models: Iterable[str | OwnModel] = MODELS,
     splits: int = 5,
     folds: int = FOLDS,
     inits: int = 5,
     calibrators: Iterable[str] = (),
 ) -> Plan:
     """Return a plan by the paper's protocol, by default its 900 runs. Calibrators are sorted as in the tables."""
-    names = list(calibrators)
+    models, names = list(models), list(calibrators)
     if "all" in names:
         names = [name for name in (*names, *known_calibrators()) if name != "all"]
     ordered = tuple(sort_known_first(CALIBRATORS, names))
-    return Plan(tuple(datasets), tuple(models), splits, folds, inits, ordered, RECIPES)
+    own = {model.name: model for model in models if isinstance(model, OwnModel)}
+    model_names = tuple(model.name if isinstance(model, OwnModel) else model for model in models)
+    return Plan(tuple(datasets), model_names, splits, folds, inits, ordered, {**RECIPES, **own})

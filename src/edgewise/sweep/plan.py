@@ -16,12 +16,14 @@ from edgewise.models.spn import SPN
 from edgewise.posterior import Posterior
 from edgewise.suggestions import did_you_mean
 from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
+from edgewise.sweep.own_models import OwnModel
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
 CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyperparameters
 FULL_TRAINING = (Classifier, MixtureModel, SPN)  # models that train a classifier up to its own limits
+SOURCE_ENTRY = "source_sha256"  # key of the hash of the file of a model
 MAX_REPEATS = 1000  # of splits and of initializations, so that seeds are unique, see `RunKey.seed`
 
 Predictions = Mapping[str, Callable[[], Posterior]]  # by name; a prediction is computed when it is called
@@ -34,18 +36,28 @@ def own_predictions(fitted: Any) -> Predictions:
 
 @dataclass(frozen=True)
 class Training:
-    """A model with its hyperparameters, and the predictions to score after training."""
+    """A model with its hyperparameters, and the predictions to score after training.
+
+    ``source_hash`` is that of the file of an `OwnModel`.
+    """
 
     model: Model[Any]
     predictions: Callable[[Any], Predictions] = own_predictions
+    source_hash: str = ""
 
     @property
     def is_calibrated(self) -> bool:
         """Whether calibrators are applied. They need logits of independent nodes."""
         return issubclass(self.model.fitted, FittedClassifier)
 
+    def hyperparameters(self) -> dict[str, Any]:
+        """Return all that the fitted model depends on, besides data, split and seed, as values that JSON can hold."""
+        options = self.model.hyperparameters()
+        return options | {SOURCE_ENTRY: self.source_hash} if self.source_hash else options
 
-Recipes = Mapping[str, tuple[Training, ...]]  # by model: trainings of one run; default hyperparameters if missing
+
+# By model: the trainings of one run, or a model in a file. Other models are trained with their defaults.
+Recipes = Mapping[str, tuple[Training, ...] | OwnModel]
 
 
 def has_weight_decay(dataset: str) -> bool:
@@ -59,8 +71,16 @@ def has_weight_decay(dataset: str) -> bool:
 
 def trainings_of(dataset: str, model: str, recipes: Recipes) -> tuple[Training, ...]:
     """Return the trainings of one run of a model on a dataset."""
-    trainings = recipes[model] if model in recipes else (Training(known_models()[model]()),)
+    trainings = _trainings(model, recipes)
     return trainings if has_weight_decay(dataset) else tuple(map(_without_weight_decay, trainings))
+
+
+def _trainings(model: str, recipes: Recipes) -> tuple[Training, ...]:
+    """Return the trainings of a model with its weight decay."""
+    recipe = recipes.get(model)
+    if isinstance(recipe, OwnModel):
+        return (Training(recipe.load(), source_hash=recipe.source_hash),)
+    return (Training(known_models()[model]()),) if recipe is None else recipe
 
 
 def _without_weight_decay(training: Training) -> Training:
@@ -70,7 +90,7 @@ def _without_weight_decay(training: Training) -> Training:
 def hyperparameters(dataset: str, model: str, recipes: Recipes, calibrators: tuple[str, ...] = ()) -> str:
     """Return all hyperparameters of a model's trainings and of calibrators as JSON with sorted keys."""
     trainings = trainings_of(dataset, model, recipes)
-    entries: list[dict[str, Any]] = [training.model.hyperparameters() for training in trainings]
+    entries: list[dict[str, Any]] = [training.hyperparameters() for training in trainings]
     if calibrators and any(training.is_calibrated for training in trainings):
         kinds = known_calibrators()
         entries.append({CALIBRATORS_ENTRY: {name: repr(kinds[name]()) for name in calibrators}})
@@ -87,7 +107,8 @@ class Plan:
     """Every dataset with every model on a number of splits, folds and initializations.
 
     ``calibrators`` are applied to models that have logits, and their predictions are stored in this order; "all"
-    means every calibrator. ``recipes`` define the trainings of models that are not trained with their defaults.
+    means every calibrator. ``recipes`` define the trainings of models that are not trained with their defaults, and
+    models of other names.
     """
 
     datasets: tuple[str, ...]
@@ -103,7 +124,7 @@ class Plan:
             if not names:
                 raise ValueError(f"Expected at least one of {', '.join(valid)} for --{option}, but got none.")
         object.__setattr__(self, "datasets", tuple(dict.fromkeys(map(_canonical_dataset, self.datasets))))
-        object.__setattr__(self, "models", tuple(dict.fromkeys(map(_check_model, self.models))))
+        object.__setattr__(self, "models", tuple(dict.fromkeys(map(self._check_model, self.models))))
         object.__setattr__(self, "calibrators", _expand_calibrators(self.calibrators))
         check_whole_number("--splits", self.splits, 1, MAX_REPEATS)
         check_whole_number("--folds", self.folds, 1, FOLDS)
@@ -129,8 +150,7 @@ class Plan:
         datasets = sorted(
             self.datasets, key=lambda dataset: -sum(typical_seconds((dataset, model)) for model in self.models)
         )
-        kinds = known_models()
-        models = sorted(self.models, key=lambda model: issubclass(kinds[model], FULL_TRAINING))
+        models = sorted(self.models, key=self._trains_fully)
         return [
             RunKey(dataset, model, hyperparameters_of[dataset, model], split, fold, init)
             for init in range(self.inits)
@@ -144,6 +164,18 @@ class Plan:
     def size(self) -> int:
         """The number of runs."""
         return len(self.datasets) * len(self.models) * self.splits * self.folds * self.inits
+
+    def _trains_fully(self, model: str) -> bool:
+        return all(isinstance(training.model, FULL_TRAINING) for training in _trainings(model, self.recipes))
+
+    def _check_model(self, name: str) -> str:
+        if name not in self.recipes and name not in known_models():
+            names = _models()
+            raise ValueError(
+                f"Expected --models from {', '.join(names)}, or FILE.py:NAME, but got {name!r}."
+                f"{did_you_mean(name, names)}"
+            )
+        return name
 
 
 def sort_models(names: Iterable[str]) -> list[str]:
@@ -168,13 +200,6 @@ def _canonical_dataset(name: str) -> str:
             f"such as synthetic-0.3, but got {name!r}.{did_you_mean(canonical, DATASET_NAMES)}"
         )
     return canonical
-
-
-def _check_model(name: str) -> str:
-    if name not in known_models():
-        names = _models()
-        raise ValueError(f"Expected --models from {', '.join(names)}, but got {name!r}.{did_you_mean(name, names)}")
-    return name
 
 
 def _expand_calibrators(names: Iterable[str]) -> tuple[str, ...]:

@@ -80,11 +80,12 @@ def plan_text(progress: Progress) -> str:
     total, finished = Counter(key.cell for key in progress.requested), Counter(run.key.cell for run in progress.runs)
     datasets, models = _datasets_and_models(progress)
     width = max(MIN_DATASET_COLUMN_WIDTH, *(len(dataset) + 2 for dataset in datasets))
-    lines = [" " * width + "".join(f"{model:>{MODEL_COLUMN_WIDTH}}" for model in models)]
+    widths = [max(MODEL_COLUMN_WIDTH, len(model) + 2) for model in models]
+    lines = [" " * width + "".join(f"{model:>{column}}" for model, column in zip(models, widths, strict=True))]
     for dataset in datasets:
         cells = [(dataset, model) for model in models]
         counts = (f"{finished[cell]}/{total[cell]}" if total[cell] else "" for cell in cells)
-        row = f"{dataset:{width}}" + "".join(f"{count:>{MODEL_COLUMN_WIDTH}}" for count in counts)
+        row = f"{dataset:{width}}" + "".join(f"{count:>{column}}" for count, column in zip(counts, widths, strict=True))
         lines.append(row.rstrip())
     repeats = [
         format_count(len({getattr(key, name) for key in progress.requested}), name)

@@ -13,8 +13,7 @@ from typing import Any
 from edgewise.calibration import known_calibrators
 from edgewise.metrics import evaluate
 from edgewise.models.fitted import Fitted, FittedClassifier
-from edgewise.models.model import Model
-from edgewise.sweep.plan import Plan, Recipes, calibrators_of, hyperparameters, trainings_of
+from edgewise.sweep.plan import Plan, Recipes, Training, calibrators_of, hyperparameters, trainings_of
 from edgewise.sweep.progress import Progress
 from edgewise.sweep.runs import Prediction, Run, RunKey, as_prediction
 from edgewise.sweep.sources import EnvironmentCheck, GraphWithSplits, Sources, load_once, prepare_once
@@ -52,7 +51,7 @@ class Runner:
         predictions: dict[str, Prediction] = {}
         for training in trainings_of(key.dataset, key.model, self.recipes):
             training_start = perf_counter()
-            fitted = self._load_or_train(training.model, key, graph)
+            fitted = self._load_or_train(training, key, graph)
             if self.fitted is not None:
                 skipped_seconds += max(0.0, fitted.history.seconds - (perf_counter() - training_start))
             epochs += fitted.history.epochs
@@ -67,27 +66,28 @@ class Runner:
         finished = datetime.now(UTC).isoformat(timespec="seconds")
         return Run(key, predictions, seconds, epochs, versions(), finished)
 
-    def _load_or_train(self, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Fitted:
+    def _load_or_train(self, training: Training, key: RunKey, graph: GraphWithSplits) -> Fitted:
         """Load the fitted model if it was saved, else train it."""
-        path = None if self.fitted is None else fitted_path(Path(self.fitted), model, key, graph)
+        path = None if self.fitted is None else fitted_path(Path(self.fitted), training, key, graph)
         if path is not None and path.exists():
             return Fitted.load(path)
         task = prepare_once(self.sources, key.dataset, self.n_splits, key.split, key.fold)
-        fitted: Fitted = model.fit_task(task, seed=key.seed)
+        fitted: Fitted = training.model.fit_task(task, seed=key.seed)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             fitted.save(path)
         return fitted
 
 
-def fitted_path(folder: Path, model: Model[Any], key: RunKey, graph: GraphWithSplits) -> Path:
+def fitted_path(folder: Path, training: Training, key: RunKey, graph: GraphWithSplits) -> Path:
     """Return the path of a fitted model.
 
     The name ends with a hash of everything the model depends on: hyperparameters, graph, split, seed and versions.
     """
-    dependencies = [model.name, model.hyperparameters(), graph.fingerprint(key.split), key.fold, key.seed, versions()]
+    data = graph.fingerprint(key.split), key.fold, key.seed
+    dependencies = [training.model.name, training.hyperparameters(), *data, versions()]
     digest = sha256(json.dumps(dependencies, sort_keys=True).encode()).hexdigest()[:12]
-    return folder / f"{key.dataset}-{model.name}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
+    return folder / f"{key.dataset}-{key.model}-{key.split}-{key.fold}-{key.init}-{digest}.safetensors"
 
 
 def read_progress(plan: Plan, folder: Path, workers: int | None) -> Progress:

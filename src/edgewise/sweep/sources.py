@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from edgewise.data import Split, dataset_statistics, load_dataset, load_splits, make_splits
-from edgewise.data.datasets import DATASET_NAMES
+from edgewise.data.datasets import DATASET_NAMES, canonical_name
 from edgewise.data.pyg_files import LOADERS
+from edgewise.data.splits import split_files
 from edgewise.models.task import Task, prepare_task
 from edgewise.sweep.runs import RunKey
 from edgewise.sweep.store import TaskRow
@@ -68,7 +69,30 @@ class Sources:
         """Draw ``n_splits`` random splits of a graph, or load all published ones."""
         if self.splits_dir is None:
             return make_splits(data.y, n_splits, FOLDS, self.splits_seed)
-        return load_splits(_splits_folder(Path(self.splits_dir), dataset), data.num_nodes)
+        return load_splits(self._splits_folders([dataset])[dataset], data.num_nodes)
+
+    def describe_splits(self, datasets: Collection[str]) -> str:
+        """Return the source of the splits of each dataset as text. Raise ValueError if one has no published splits."""
+        if self.splits_dir is None:
+            return f"splits: random, seed {self.splits_seed}"
+        folders, width = self._splits_folders(datasets), max(map(len, datasets))
+        lines = ["published splits:"]
+        for dataset, folder in folders.items():
+            files = split_files(folder)
+            lines.append(f"  {dataset:{width}}  {len(files)} in {files[0][1].parent}")
+        return "\n".join(lines)
+
+    def _splits_folders(self, datasets: Collection[str]) -> dict[str, Path]:
+        """Return the subfolder of each dataset in the folder of published splits, ignoring case, - and _."""
+        root = Path(self.splits_dir or "").expanduser()
+        inner = {_letters(path.name): path for path in sorted(root.iterdir()) if path.is_dir()}
+        if missing := [dataset for dataset in datasets if _letters(dataset) not in inner]:
+            found = ", ".join(path.name for path in inner.values()) or "no folders"
+            raise ValueError(
+                f"Expected a folder {' and a folder '.join(missing)} in --splits-dir, but {root} has {found}. Check "
+                "the path. For random splits, run these datasets without --splits-dir; --out may be the same."
+            )
+        return {dataset: inner[_letters(dataset)] for dataset in datasets}
 
     def _splits_by_number(self, dataset: str, data: "Data", n_splits: int) -> dict[tuple[int, int], Split]:
         by_number = {(split.split, split.fold): split for split in self.splits(dataset, data, n_splits)}
@@ -181,12 +205,9 @@ def _hash(*parts: bytes | memoryview) -> str:
     return digest.hexdigest()[:16]
 
 
-def _splits_folder(folder: Path, dataset: str) -> Path:
-    """Return the subfolder of a dataset, ignoring case."""
-    matches = [inner for inner in sorted(folder.glob("*")) if inner.name.lower() == dataset]
-    if not matches:
-        raise ValueError(f"Expected a folder {dataset} in --splits-dir, but {folder} has none. Check the path.")
-    return matches[0]
+def _letters(name: str) -> str:
+    """Return the name of a dataset in lower case, without - and _, such as corafull."""
+    return canonical_name(name).replace("-", "")
 
 
 def sort_datasets(names: Collection[str]) -> list[str]:

@@ -109,8 +109,8 @@ class Store(ResultFile):
         for key in self.finished():
             if hyperparameters.get(key.cell, key.hyperparameters) != key.hyperparameters:
                 raise StoreError(
-                    f"Expected runs of {' '.join(key.cell)} with the requested hyperparameters and calibrators, but "
-                    f"some in {self.path} have others. Nothing was changed. Choose another --out."
+                    f"Expected runs of {' '.join(key.cell)} with the requested hyperparameters, calibrators and "
+                    f"model file, but some in {self.path} have others. Nothing was changed. Choose another --out."
                 )
 
     def _check_version(self, name: str, written: str, here: str) -> None:
@@ -151,7 +151,7 @@ class Store(ResultFile):
         return [CommandRow(*row) for row in self._rows("SELECT * FROM commands ORDER BY rowid")]
 
     def add(self, run: Run) -> None:
-        """Write a finished run and delete an earlier failure of it, in one transaction."""
+        """Write a finished run and delete earlier failures of it, in one transaction."""
         key = run.key
         row = (
             *_columns(key),
@@ -160,7 +160,7 @@ class Store(ResultFile):
         )
         with self._transaction():
             self._connection.execute(f"INSERT INTO runs VALUES ({', '.join('?' * len(row))})", row)
-            self._connection.execute(f"DELETE FROM failures WHERE ({KEY_COLUMNS}) = (?, ?, ?, ?, ?, ?)", _columns(key))
+            self._delete_failures(key)
             self._connection.execute(
                 "UPDATE commands SET runs = runs + 1, seconds = ? WHERE rowid = ?",
                 (perf_counter() - self._clock, self._command),
@@ -169,9 +169,14 @@ class Store(ResultFile):
     def add_failure(self, key: RunKey, error: str) -> None:
         """Write the error of a failed run, which is run again by the next command."""
         with self._transaction():
-            self._connection.execute(
-                "INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", (*_columns(key), error)
-            )
+            self._delete_failures(key)
+            self._connection.execute("INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?)", (*_columns(key), error))
+
+    def _delete_failures(self, key: RunKey) -> None:
+        """Delete failures of a run, also those with other hyperparameters, such as a file that has been corrected."""
+        where = "(dataset, model, split, fold, init) = (?, ?, ?, ?, ?)"
+        values = key.dataset, key.model, key.split, key.fold, key.init
+        self._connection.execute(f"DELETE FROM failures WHERE {where}", values)
 
     def finished(self) -> set[RunKey]:
         """Return the keys of all finished runs."""

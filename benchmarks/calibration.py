@@ -1,0 +1,126 @@
+"""Measure the structured calibrator against temperature scaling, and its joints against alternate scaling.
+
+python benchmarks/calibration.py --quick
+python benchmarks/calibration.py --page docs/speed.md
+
+The first table compares one fit of the structured calibrator with the fit and the evaluation of temperature scaling, on
+synthetic graphs with sparse features. The second one computes joints with given marginals for couplings between -3 and
+4, and compares them with scaling rows and columns alternately until no message changes by 1e-10, the usual method.
+"""
+
+import argparse
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import speed_page
+import torch
+from measure import environment, measure
+from scipy.sparse import random_array
+from torch import Tensor
+from torch_geometric.data import Data
+
+import edgewise as ew
+from edgewise.inference.coupled_marginals import coupled_messages
+
+NUM_CLASSES = 7
+FEATURES_PER_NODE = 40
+
+
+class Size(NamedTuple):
+    """Size of a graph."""
+
+    nodes: int
+    edges: int
+    features: int
+
+    def __str__(self) -> str:
+        return f"{self.nodes:,} nodes, {self.edges:,} edges, {self.features:,} features"
+
+
+# The second differs from the first by features only, the third by edges only, the last in all.
+SIZES = (Size(20_000, 50_000, 1_000), Size(20_000, 50_000, 12_000), Size(20_000, 500_000, 1_000))
+SIZES += (Size(200_000, 500_000, 1_000),)
+QUICK_SIZES = tuple(Size(size.nodes // 10, size.edges // 10, size.features) for size in SIZES)
+NUM_JOINTS, QUICK_NUM_JOINTS = 100_000, 5_000
+COLUMNS = ("Graph", "temperature, fit and evaluation", "structured, fit", "ratio")
+MESSAGE_COLUMNS = ("Joints with given marginals", "seconds", "ratio")
+
+
+def draw(size: Size) -> tuple[Data, ew.Split, Tensor]:
+    """Draw a homophilous graph with sparse features, 15% labeled nodes and overconfident logits."""
+    degree = 2 * size.edges / size.nodes
+    graph = ew.synthetic(size.nodes, NUM_CLASSES, homophily=0.8, average_degree=degree, num_features=16, seed=0)
+    density = FEATURES_PER_NODE / size.features
+    x = random_array((size.nodes, size.features), density=density, rng=np.random.default_rng(0))
+    features = torch.sparse_coo_tensor(np.stack(x.coords), x.data, x.shape, check_invariants=True)
+    data = Data(x=features, y=graph.data.y, edge_index=graph.data.edge_index)
+    return data, ew.make_splits(data.y)[0], 2 * graph.field.unary
+
+
+def seconds_of_fits(size: Size, repeats: int) -> tuple[float, float]:
+    """Return the seconds of temperature scaling with its evaluation, and of a fit of the structured calibrator."""
+    data, split, logits = draw(size)
+
+    def temperature() -> None:
+        calibrated = ew.TemperatureScaling().fit(logits, data, split)
+        ew.evaluate(calibrated, data, mask=split.test, same_label=True)
+
+    structured = measure(lambda: ew.StructuredCalibrator().fit(logits, data, split), repeats)
+    return measure(temperature, repeats).seconds, structured.seconds
+
+
+def alternate_scaling(log_p: Tensor, coupling: Tensor) -> Tensor:
+    """Compute the messages by scaling rows and columns alternately."""
+    (at_start, at_end), factor = log_p, torch.expm1(coupling).unsqueeze(1)
+    previous, into_end = at_end, torch.zeros_like(at_end)
+    while float((into_end - previous).abs().max()) >= 1e-10:
+        into_start = torch.log1p(factor * (at_end - into_end).softmax(-1))
+        previous, into_end = into_end, torch.log1p(factor * (at_start - into_start).softmax(-1))
+    return torch.stack([torch.log1p(factor * (at_end - into_end).softmax(-1)), into_end])
+
+
+def seconds_of_messages(num_edges: int, repeats: int) -> list[float]:
+    """Return the seconds of the scalar equation and of alternate scaling, and check that they agree."""
+    generator = torch.Generator().manual_seed(0)
+    log_p = (3 * torch.randn(2, num_edges, NUM_CLASSES, generator=generator, dtype=torch.float64)).log_softmax(-1)
+    coupling = 7 * torch.rand(num_edges, generator=generator, dtype=torch.float64) - 3
+    torch.testing.assert_close(
+        coupled_messages(log_p, coupling), alternate_scaling(log_p, coupling), atol=1e-7, rtol=0.0
+    )
+    methods: tuple[Callable[[Tensor, Tensor], Tensor], ...] = (coupled_messages, alternate_scaling)
+    return [measure(lambda method=method: method(log_p, coupling), repeats).seconds for method in methods]
+
+
+def fits_table(rows: list[tuple[Size, float, float]]) -> str:
+    """Return the table of fits."""
+    texts = [[str(size), f"{one:.3f} s", f"{two:.2f} s", f"**{two / one:.1f} ×**"] for size, one, two in rows]
+    return speed_page.table(COLUMNS, texts)
+
+
+def messages_table(num_edges: int, ours: float, plain: float) -> str:
+    """Return the table of joints."""
+    rows = [
+        [f"one scalar equation per edge, {num_edges:,} edges", f"{ours:.2f}", ""],
+        ["rows and columns scaled alternately", f"{plain:.2f}", f"**{plain / ours:.0f} ×**"],
+    ]
+    return speed_page.table(MESSAGE_COLUMNS, rows)
+
+
+def main() -> None:
+    """Measure and print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    speed_page.add_options(parser)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sizes, num_edges = (QUICK_SIZES, QUICK_NUM_JOINTS) if options.quick else (SIZES, NUM_JOINTS)
+    repeats = 1 if options.quick else 3
+    fits = fits_table([(size, *seconds_of_fits(size, repeats)) for size in sizes])
+    messages = messages_table(num_edges, *seconds_of_messages(num_edges, repeats))
+    text = f"{environment('edgewise', 'torch', 'scipy')}; one thread.\n\n{fits}\n\n{messages}"
+    print(text)
+    speed_page.replace_section(options.page, "calibration", text)
+
+
+if __name__ == "__main__":
+    main()
