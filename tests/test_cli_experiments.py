@@ -121,7 +121,10 @@ def test_quick_runs_one_split_and_one_initialization(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (["--datasets", "coro"], "such as synthetic-0.3, but got 'coro'."),
-        (["--models", "gcn", "mlp"], "gcn, gat, gmnn, epfgnn, jointgcn, or FILE.py:NAME, but got 'mlp'."),
+        (
+            ["--models", "gcn", "mlp"],
+            "epfgnn, deepensemble, mcdropout, spn, jointgcn, or FILE.py:NAME, but got 'mlp'.",
+        ),
         (["--calibrators", "platt"], f"from {', '.join(known_calibrators())}, or all, but got 'platt'."),
         (["--ray", "local", "--fitted", "x"], "Omit --fitted"),
         (["--folds", 4], "Expected --folds"),

@@ -49,14 +49,17 @@ from .metrics import joint_nll as joint_nll
 from .metrics.calibration_errors import classwise_ece as classwise_ece
 from .metrics.calibration_errors import smooth_ece as smooth_ece
 from .metrics.module import GraphCalibration as GraphCalibration
+from .models.ensemble import Ensemble as Ensemble
 from .models.epfgnn import EPFGNN as EPFGNN
 from .models.fitted import Fitted as Fitted
 from .models.gat import GAT as GAT
 from .models.gcn import GCN as GCN
 from .models.gmnn import GMNN as GMNN
 from .models.joint_gcn import JointGCN as JointGCN
+from .models.mc_dropout import MCDropout as MCDropout
 from .models.network import Network as Network
 from .models.seeds import Seeds as Seeds
+from .models.spn import SPN as SPN
 from .models.training import Epoch as Epoch
 from .models.training import History as History
 from .models.wrap import wrap as wrap

@@ -1,6 +1,7 @@
 """Small stochastic block models with features, small models, and comparisons of fitted models."""
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,8 +14,18 @@ SMALL_MODELS = {
     "gat": ew.GAT(hidden=8, heads=2, max_epochs=12),
     "gmnn": ew.GMNN(hidden=8, pretrain_epochs=10, round_epochs=6, samples=4),
     "epfgnn": ew.EPFGNN(hidden=8, pretrain_epochs=10, rounds=3, steps=4),
+    "spn": ew.SPN(hidden=8, max_epochs=12),
+    "deepensemble": ew.Ensemble(ew.GCN(hidden=8, max_epochs=12), members=2),
+    "mcdropout": ew.MCDropout(ew.GCN(hidden=8, max_epochs=12), samples=3),
 }
 ALL_SMALL_MODELS = {**SMALL_MODELS, "jointgcn": ew.JointGCN(hidden=8, folds=3, max_epochs=12)}
+
+
+def with_options(model, **options):
+    """Return a model with other options. Options that it does not have are those of its classifier."""
+    own = {name: value for name, value in options.items() if hasattr(model, name)}
+    nested = {name: value for name, value in options.items() if name not in own}
+    return replace(model, **own, **({"classifier": replace(model.classifier, **nested)} if nested else {}))
 
 
 def block_graph_arrays(

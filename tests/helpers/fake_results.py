@@ -27,6 +27,9 @@ PREDICTIONS_OF = {
         *("mean_field", "sum_product"),
     ),
     "jointgcn": ("joint",),
+    "deepensemble": ("deepensemble_product", "deepensemble_mixture"),
+    "mcdropout": ("mcdropout_product", "mcdropout_mixture"),
+    "spn": ("spn_sum_product",),
 }
 ORDER = ("nodewise", "edgewise", "agree", "disagree", SAME_LABEL)
 ROW_OF = {source: row for rows in READINGS.values() for row, source in rows.items()}  # the published row to imitate

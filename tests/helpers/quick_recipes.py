@@ -14,4 +14,7 @@ QUICK_RECIPES: Recipes = {
         replace(training, model=replace(training.model, pretrain_epochs=10, rounds=2)) for training in RECIPES["epfgnn"]
     ),
     "jointgcn": (Training(ew.JointGCN(folds=2, max_epochs=5)),),
+    "deepensemble": (Training(ew.Ensemble(ew.GCN(max_epochs=5), members=2)),),
+    "mcdropout": (Training(ew.MCDropout(ew.GCN(max_epochs=5), samples=4)),),
+    "spn": (Training(ew.SPN(max_epochs=5)),),
 }

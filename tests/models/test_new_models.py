@@ -120,7 +120,8 @@ def test_integer_options_are_checked_under_postponed_annotations(name, monkeypat
 
 def test_known_models_are_exported_by_name():
     known = known_models()
-    assert {"epfgnn", "gat", "gcn", "gmnn", "jointgcn"} <= set(known) and ThreeLayers.name not in known
+    assert {"deepensemble", "epfgnn", "gat", "gcn", "gmnn", "jointgcn", "mcdropout", "spn"} <= set(known)
+    assert ThreeLayers.name not in known
     assert all(kind.name == name and getattr(ew, kind.__name__) is kind for name, kind in known.items())
     assert issubclass(known["gcn"], Classifier)
 
@@ -134,6 +135,9 @@ PREDICTIONS = {
         "published_sum_product",
     ],
     ew.JointGCN(max_epochs=2, folds=2): ["joint"],
+    ew.Ensemble(ew.GCN(max_epochs=2), members=2): ["deepensemble_product", "deepensemble_mixture"],
+    ew.MCDropout(ew.GCN(max_epochs=2), samples=2): ["mcdropout_product", "mcdropout_mixture"],
+    ew.SPN(max_epochs=2): ["spn_sum_product"],
 }
 
 

@@ -16,7 +16,15 @@ from edgewise.kernels.dropout import Dropout
 from edgewise.models import gmnn
 from edgewise.models.seeds import Initializer, generator
 from edgewise.models.task import prepare_task
-from helpers.block_graph import SMALL_MODELS, assert_same_bits, copy_with, digest, make_block_graph, make_split
+from helpers.block_graph import (
+    SMALL_MODELS,
+    assert_same_bits,
+    copy_with,
+    digest,
+    make_block_graph,
+    make_split,
+    with_options,
+)
 
 DATA = make_block_graph()
 SPLIT = make_split(DATA)
@@ -25,7 +33,7 @@ LARGE = {  # large enough for sums to be split between threads
     "dense": make_block_graph(300, dense=True, within=0.05, between=0.01),
 }
 LARGE_SPLIT = make_split(LARGE["sparse"])
-WIDE = {name: replace(model, hidden=64) for name, model in SMALL_MODELS.items()}
+WIDE = {name: with_options(model, hidden=64) for name, model in SMALL_MODELS.items()}
 
 
 @pytest.fixture(params=SMALL_MODELS)
@@ -49,9 +57,10 @@ def pretraining(fitted):
 
 def without_training(model):
     """Return a copy of the model that takes one step, smaller than rounding errors."""
-    short = {"max_epochs": 1} if hasattr(model, "max_epochs") else {"pretrain_epochs": 1, "rounds": 1}
+    is_classifier = hasattr(getattr(model, "classifier", model), "max_epochs")
+    short = {"max_epochs": 1} if is_classifier else {"pretrain_epochs": 1, "rounds": 1}
     short |= {"gmnn": {"round_epochs": 1}, "epfgnn": {"steps": 1, "schedule": "published"}}.get(model.name, {})
-    return replace(model, learning_rate=1e-30, **short)
+    return with_options(model, learning_rate=1e-30, **short)
 
 
 def matrices(fitted):
@@ -220,7 +229,7 @@ def test_initial_weights_depend_on_initialization_seed_only(model):
 
 def test_initial_weights_do_not_depend_on_dropout(model):
     begin = matrices(without_training(model).fit(DATA, SPLIT))
-    other = matrices(replace(without_training(model), dropout=0.1).fit(DATA, SPLIT))
+    other = matrices(with_options(without_training(model), dropout=0.1).fit(DATA, SPLIT))
     assert equal_names(begin, other) == list(begin)
 
 
@@ -268,11 +277,11 @@ def test_masks_depend_on_dropout_seed_only(model, mask_starts):
 
 def test_masks_are_unique(model, mask_starts):
     starts = fit_mask_starts(model, ew.Seeds(), mask_starts)
-    draws = 4 if model.name == "gat" else 1
-    assert len(starts) == len(set(starts)) == draws * model.fit(DATA, SPLIT).history.epochs
+    draws, samples = 4 if model.name == "gat" else 1, 3 if model.name == "mcdropout" else 0
+    assert len(starts) == len(set(starts)) == draws * model.fit(DATA, SPLIT).history.epochs + samples
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
+@pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn", "spn", "deepensemble", "mcdropout"])
 def test_models_without_sampling_ignore_the_sampling_seed(name):
     assert_same_bits(
         SMALL_MODELS[name].fit(DATA, SPLIT, seed=ew.Seeds(1, 2, 3)),
@@ -361,7 +370,7 @@ def test_order_of_edges_does_not_matter(model):
 
 
 @pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
-@pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn"])
+@pytest.mark.parametrize("name", ["gcn", "gat", "epfgnn", "spn", "deepensemble", "mcdropout"])
 def test_permuting_nodes_permutes_results_without_dropout(name, dense):
     """Dropout masks depend on the order of nodes. Without dropout, results differ by rounding only."""
     data = make_block_graph(dense=dense, dtype=torch.float64)
@@ -369,7 +378,7 @@ def test_permuting_nodes_permutes_results_without_dropout(name, dense):
     inverse = order.argsort()
     permuted = copy_with(data, x=data.x[order], edge_index=inverse[data.edge_index], y=data.y[order])
     split = ew.Split(SPLIT.train[order], SPLIT.val[order], SPLIT.test[order], 0, 0)
-    model = replace(SMALL_MODELS[name], dropout=0.0)
+    model = with_options(SMALL_MODELS[name], dropout=0.0)
     one, other = model.fit(data, SPLIT), model.fit(permuted, split)
     assert other.history.val_accuracy == one.history.val_accuracy
     assert other.history.loss == pytest.approx(one.history.loss, rel=1e-9)

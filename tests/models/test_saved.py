@@ -44,7 +44,9 @@ def save_damaged(fitted, path, *, without=(), tensors=None, **metadata):
 
 def hyperparameters_json(fitted, **entries):
     """Return hyperparameters as they are saved, with additional entries."""
-    return json.dumps({"hidden": fitted.model.hidden, **entries})
+    options = fitted.model.hyperparameters()
+    options.get("classifier", {}).get("options", options).update(entries)
+    return json.dumps(options)
 
 
 def test_save_and_load_round_trip(fitted, tmp_path):

@@ -13,6 +13,8 @@ MODELS = (
     ew.GAT(max_epochs=15, hidden=8, heads=2),
     ew.GMNN(pretrain_epochs=8, round_epochs=6, samples=4, hidden=8),
     ew.EPFGNN(pretrain_epochs=8, rounds=2, steps=6, hidden=8, schedule="published"),
+    ew.SPN(max_epochs=10, hidden=8),
+    ew.MCDropout(ew.GAT(max_epochs=8, hidden=8, heads=2), samples=3),
 )
 
 

@@ -15,6 +15,7 @@ from edgewise.sweep.runs import RunKey
 from edgewise.workers.processes import choose_job
 
 QUICK = {"splits": 1, "inits": 1}
+PAPER_CELLS = {(dataset, model) for dataset in DATASETS for model in MODELS}
 RUNS = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
 
 
@@ -78,7 +79,7 @@ def test_time_left_is_within_a_quarter_after_the_first_minute(repeats: dict[str,
     runs = paper_plan(**repeats).runs()
     pace = {
         cell: median(seconds / epochs for (*of, _, _, _), (epochs, seconds) in stored.items() if tuple(of) == cell)
-        for cell in TYPICAL_SECONDS
+        for cell in PAPER_CELLS
     }
     seconds = {
         run: slowness * pace[run.cell] * stored[run.dataset, run.model, run.split, run.fold, run.init][0]
@@ -92,7 +93,8 @@ def test_time_left_is_within_a_quarter_after_the_first_minute(repeats: dict[str,
 
 
 def test_every_cell_of_the_paper_has_a_typical_time() -> None:
-    assert set(TYPICAL_SECONDS) == {(dataset, model) for dataset in DATASETS for model in MODELS}
+    assert set(TYPICAL_SECONDS) >= PAPER_CELLS
+    assert {dataset for dataset, _ in TYPICAL_SECONDS} == set(DATASETS)
     assert all(seconds > 0 for seconds in TYPICAL_SECONDS.values())
 
 

@@ -155,7 +155,7 @@ def test_other_hyperparameters_change_the_key_but_not_the_seed() -> None:
 @pytest.mark.parametrize("model", KNOWN_MODELS)
 def test_hyperparameters_are_complete_and_sorted(model: str) -> None:
     described = json.loads(hyperparameters("cora", model, RECIPES))
-    assert described == [dataclasses.asdict(training.model) for training in trainings_of("cora", model, RECIPES)]
+    assert described == [training.model.hyperparameters() for training in trainings_of("cora", model, RECIPES)]
     assert all(list(of_training) == sorted(of_training) for of_training in described)
     assert hyperparameters("cora", model, RECIPES) == hyperparameters("cora", model, RECIPES)
 

@@ -1,6 +1,5 @@
 """EPFGNN: a pairwise MRF with a GCN's logits as unary potentials (Wang, Shen, Cremers 2021)."""
 
-import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -10,11 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from edgewise.inference import Convergence, PairwiseMRF, max_product, mean_field, sum_product
+from edgewise.inference import PairwiseMRF
 from edgewise.inference.mrf import MAX_POTENTIAL
 from edgewise.kernels.dropout import Dropout
 from edgewise.kernels.stars import Stars, piecewise_loss
-from edgewise.models.fitted import Fitted
+from edgewise.models.fitted_mrf import INFERENCES, FittedMRF, Inference
 from edgewise.models.gcn import backbone
 from edgewise.models.graph_pass import TrainingPass, TrainingRows
 from edgewise.models.model import Model
@@ -35,14 +34,12 @@ from edgewise.suggestions import suggest_keywords
 from edgewise.validation import check_flag, check_option
 
 SCHEDULES = ("backbone", "published")
-INFERENCES = {"sum_product": sum_product, "max_product": max_product, "mean_field": mean_field}
 
 Schedule = Literal["backbone", "published"]
-Inference = Literal["sum_product", "max_product", "mean_field"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FittedEPFGNN(Fitted):
+class FittedEPFGNN(FittedMRF):
     """A fitted EPFGNN: a pairwise MRF, and the labels of the training nodes.
 
     Attributes
@@ -62,12 +59,8 @@ class FittedEPFGNN(Fitted):
     """
 
     model: "EPFGNN"
-    unary: Float[Tensor, "nodes classes"]
-    edge_index: Int[Tensor, "2 edges"]
     edge_scale: Float[Tensor, " edges"]
     coupling: Float[Tensor, "classes classes"]
-    known: Int[Tensor, " train"]
-    known_labels: Int[Tensor, " train"]
 
     parts = ("unary", "edge_index", "edge_scale", "coupling", "known", "known_labels")
 
@@ -81,35 +74,8 @@ class FittedEPFGNN(Fitted):
 
     def mrf(self, evidence: bool = True) -> PairwiseMRF:
         """Return the MRF, with or without the training nodes clamped to their labels."""
-        labels = dict(zip(self.known.tolist(), self.known_labels.tolist(), strict=True)) if evidence else {}
-        return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=labels)
-
-    def infer(self, inference: Inference | None = None, evidence: bool | None = None) -> tuple[Posterior, Convergence]:
-        """Return the posterior and its convergence. The arguments are those of `posterior`, which warns instead."""
-        chosen = self.model.inference if inference is None else inference
-        check_option("inference", chosen, tuple(INFERENCES))
-        clamped = self.model.evidence if evidence is None else evidence
-        check_flag("evidence", clamped)
-        return INFERENCES[chosen](self.mrf(clamped))
-
-    def posterior(self, inference: Inference | None = None, evidence: bool | None = None) -> Posterior:
-        """Return the posterior of nodes and edges, and warn if inference did not converge.
-
-        Inference stops at convergence or after 1000 sweeps. For other limits or damping call
-        ``ew.sum_product(fitted.mrf(), max_sweeps=…, damping=…)``.
-
-        Parameters
-        ----------
-        inference
-            "sum_product", "max_product" or "mean_field". The default is the option of the model.
-        evidence
-            Whether training nodes are clamped to their labels. False is an ablation. The default is the option of the
-            model.
-        """
-        posterior, convergence = self.infer(inference, evidence)
-        if not convergence:
-            warnings.warn(f"Inference of {self.model.name}: {convergence.advice}", stacklevel=2)
-        return posterior
+        known = self._evidence(evidence)
+        return PairwiseMRF(self.unary, self.edge_index, self.coupling, edge_scale=self.edge_scale, evidence=known)
 
     def predictions(self) -> dict[str, Callable[[], Posterior]]:
         """Return mean field and sum-product predictions; with the published schedule, names begin with "published_"."""
@@ -218,12 +184,12 @@ class EPFGNN(Model[FittedEPFGNN]):
             self,
             weights,
             log.history(),
-            check_logits(em.unary(weights), self.learning_rate, MAX_POTENTIAL),
-            task.edge_index,
-            weights["edge_scale"],
-            _symmetric(weights["coupling"]),
-            task.train,
-            task.labels[task.train],
+            unary=check_logits(em.unary(weights), self.learning_rate, MAX_POTENTIAL),
+            edge_index=task.edge_index,
+            edge_scale=weights["edge_scale"],
+            coupling=_symmetric(weights["coupling"]),
+            known=task.train,
+            known_labels=task.labels[task.train],
         )
 
 

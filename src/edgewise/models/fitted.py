@@ -13,7 +13,7 @@ from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.models.seeds import Weights
-from edgewise.models.task import Directed, prepare_graph
+from edgewise.models.task import Directed, Graph, prepare_graph
 from edgewise.models.training import History, one_thread
 from edgewise.posterior import IndependentPosterior, Posterior
 from edgewise.representation import changed_options
@@ -81,7 +81,7 @@ class Fitted(ABC):
     def load(path: Path | str) -> "Fitted":
         """Read a file written by `save`, onto the CPU. Import the module that defines a custom model first."""
         tensors, metadata = read_tensors(path, "fitted model", "Fitted.save", {"format": [FORMAT]})
-        return _rebuild(_find_model(metadata.get("model", ""), path), metadata, tensors, path)
+        return _rebuild(find_model(metadata.get("model", ""), path), metadata, tensors, path)
 
     def __repr__(self) -> str:
         curves = f"epochs={self.history.epochs}, seconds={self.history.seconds:.2f}"
@@ -93,8 +93,8 @@ class Fitted(ABC):
         return fitted_html(self)
 
 
-def _find_model(name: str, path: Path | str) -> "type[Model[Any]]":
-    """Return the model class with this name, among all that are defined."""
+def find_model(name: str, source: Path | str) -> "type[Model[Any]]":
+    """Return the model class with a name that was read from a source, among all that are defined."""
     from edgewise.models.model import defined_models, known_models
 
     known_models()  # imports all modules of this package
@@ -103,12 +103,17 @@ def _find_model(name: str, path: Path | str) -> "type[Model[Any]]":
     if not matching:
         names = ", ".join(model_class.name for model_class in defined.values())
         raise ValueError(
-            f"Expected a fitted model of a known type ({names}), but {path} holds {name[:40]!r}. Import the module "
+            f"Expected a fitted model of a known type ({names}), but {source} holds {name[:40]!r}. Import the module "
             "that defines it before loading, or update edgewise."
         )
     if len(matching) > 1:
         raise ValueError(f"Expected one model named {name!r}, but got {' and '.join(matching)}. Rename one of them.")
     return next(iter(matching.values()))
+
+
+def graph_like_training(data: Any, directed: Directed, predictions: Tensor) -> Graph:
+    """Validate a graph to which a trained model is applied, with the dtype and device of its predictions."""
+    return prepare_graph(data, directed=directed, dtype=predictions.dtype, device=predictions.device)
 
 
 def _rebuild(
@@ -171,8 +176,7 @@ class FittedClassifier(Fitted):
         >>> fitted.apply(data.subgraph(torch.arange(100))).posterior()
         IndependentPosterior(nodes=100, classes=7)
         """
-        weight = next(weight for weight in self.weights.values() if weight.is_floating_point())
-        graph = prepare_graph(data, directed=directed, dtype=weight.dtype, device=weight.device)
+        graph = graph_like_training(data, directed, self.logits)
         model: Any = self.model  # with a method compute_logits
         with one_thread():
             return replace(self, logits=model.compute_logits(graph, self.weights, self.logits.shape[1]))

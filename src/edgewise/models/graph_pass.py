@@ -176,8 +176,10 @@ class ReceptiveField:
         return torch.from_numpy(nodes).to(self.graph.device)
 
 
-def all_logits(forward: Forward, graph: Graph, x: Features, weights: Weights) -> Float[Tensor, "nodes classes"]:
-    """Compute the logits of all nodes, without dropout and without gradients."""
+def all_logits(
+    forward: Forward, graph: Graph, x: Features, weights: Weights, dropout: Dropout = NO_DROPOUT
+) -> Float[Tensor, "nodes classes"]:
+    """Compute the logits of all nodes without gradients, by default without dropout."""
     field = ReceptiveField(graph, x, graph.all_nodes, None)
 
     def propagate_features(weight: Tensor) -> Tensor:
@@ -189,15 +191,15 @@ def all_logits(forward: Forward, graph: Graph, x: Features, weights: Weights) ->
         return adjacency.matmul(x @ weight)
 
     with torch.no_grad():
-        return GraphPass(field, propagate_features, Draws(NO_DROPOUT)).logits(forward, weights)
+        return GraphPass(field, propagate_features, Draws(dropout)).logits(forward, weights)
 
 
 class TrainingRows:
-    """The receptive fields of the nodes in the loss and of the validation nodes."""
+    """The receptive fields of the nodes in the loss and of the nodes in validation, by default the validation nodes."""
 
-    def __init__(self, task: Task, x: Features, nodes: Nodes, hops: int | None):
+    def __init__(self, task: Task, x: Features, nodes: Nodes, hops: int | None, val: Nodes | None = None):
         self.nodes = ReceptiveField(task, x, nodes, hops)
-        self.val = ReceptiveField(task, x, np.asarray(task.val.cpu()), hops)
+        self.val = ReceptiveField(task, x, np.asarray(task.val.cpu()) if val is None else val, hops)
         self._task, self._x, self._hops = task, x, hops
 
     @cached_property

@@ -16,7 +16,7 @@ from edgewise.models.fitted import Fitted
 from edgewise.models.gcn import backbone
 from edgewise.models.graph_pass import all_logits
 from edgewise.models.model import Model
-from edgewise.models.seeds import Seeds, Weights, generator
+from edgewise.models.seeds import Seeds, Weights, derive_seeds, generator
 from edgewise.models.task import Task
 from edgewise.models.training import Log, check_logits, minimize_lbfgs
 from edgewise.posterior import PairwisePosterior, Posterior
@@ -162,7 +162,7 @@ class JointGCN(Model[FittedJointGCN]):
         """Train a GCN without fold k, or on all training nodes if no node is in another fold."""
         rest = task.train[fold != k]
         part = replace(task, train=rest if len(rest) else task.train)
-        own = Seeds(*(generator(seed, f"network {k}").initial_seed() for seed in seeds))
+        own = derive_seeds(seeds, f"network {k}")
         gcn = backbone(self, self.max_epochs, self.patience)
         weights = gcn.train_weights(part, own, f"network {k + 1}", log)
         logits = all_logits(gcn.forward, task, task.x, weights)

@@ -1,6 +1,7 @@
 """Base classes of models. A model is a frozen dataclass of hyperparameters, and its ``fit`` returns a `Fitted`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
@@ -188,6 +189,13 @@ class Classifier(Model[FittedClassifier]):
     def compute_logits(self, graph: Graph, weights: Weights, num_classes: int) -> Float[Tensor, "nodes classes"]:
         """Compute the logits of all nodes, without dropout."""
         return all_logits(self.forward, graph, graph.x, weights)
+
+    def sample_logits(
+        self, graph: Graph, weights: Weights, num_classes: int, seeds: Sequence[int]
+    ) -> Float[Tensor, "samples nodes classes"]:
+        """Compute the logits of all nodes with dropout, one sample per seed."""
+        masks = [Dropout(self.dropout, dropout_key(seed, f"{self.name} sample")) for seed in seeds]
+        return torch.stack([all_logits(self.forward, graph, graph.x, weights, dropout) for dropout in masks])
 
     def train_weights(self, task: Task, seeds: Seeds, phase: str, log: Log) -> Weights:
         """Train on the labels of the training nodes, and return the weights of the best epoch.

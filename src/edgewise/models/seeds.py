@@ -46,6 +46,11 @@ def as_seeds(seed: "int | Seeds") -> Seeds:
     return seeds
 
 
+def derive_seeds(seeds: Seeds, purpose: str) -> Seeds:
+    """Return seeds for one of several trainings, independent of those for other purposes."""
+    return Seeds(*(_hash_seed(seed, purpose) for seed in seeds))
+
+
 def generator(seed: int, purpose: str) -> torch.Generator:
     """Return a generator for one purpose, independent of the generators for other purposes."""
     return torch.Generator().manual_seed(_hash_seed(seed, purpose))

@@ -43,6 +43,30 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
             note="JointGCN is not in the paper: it averages GCNs, each trained without a part of the training nodes, "
             "and couples the ends of each edge with a strength fitted to the held-out labels.",
         ),
+        "deepensemble": RowStyle(
+            "Deep ensemble",
+            "#2a7f8e",
+            ">",
+            "6 2 2 2",
+            note="The deep ensemble is not in the paper: it is the mixture of five GCNs with different seeds.",
+        ),
+        "mcdropout": RowStyle(
+            "MC dropout",
+            "#7a5230",
+            "P",
+            "3 2",
+            "#c49a6c",
+            note="MC dropout is not in the paper: it is the mixture of 32 predictions of a GCN with dropout.",
+        ),
+        "spn": RowStyle(
+            "SPN",
+            "#b3007d",
+            "X",
+            "10 2 2 2 2 2",
+            "#ff7ac6",
+            note="SPN is not in the paper: it is a Markov random field with potentials of a node network and an edge "
+            "network, and predicts by belief propagation.",
+        ),
         # Two of Paul Tol's colors, distinct from those of the uncalibrated models.
         "gcn calibrated": RowStyle("GCN, calibrated", "#882255", "$✦$", dark_color="#f2a2c4"),
         "gat calibrated": RowStyle("GAT, calibrated", "#332288", "*", dark_color="#b8b0f0"),

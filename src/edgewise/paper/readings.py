@@ -35,6 +35,9 @@ READINGS: Mapping[str, Mapping[str, Source]] = MappingProxyType(
             "gmnn": Source("gmnn", "mixture"),
             "epfgnn": Source("epfgnn", "sum_product"),
             "epfgnn mean field": Source("epfgnn", "mean_field"),
+            "deepensemble": Source("deepensemble", "deepensemble_mixture"),
+            "mcdropout": Source("mcdropout", "mcdropout_mixture"),
+            "spn": Source("spn", "spn_sum_product"),
             "jointgcn": Source("jointgcn", "joint"),
         },
     }
@@ -86,6 +89,12 @@ MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "beliefs as joints",
         "joint": "node marginals averaged over GCNs; joints with these marginals and one coupling for all edges, "
         "learned from held-out labels",
+        "deepensemble_product": "probabilities averaged over 5 GCNs with different seeds; product joints",
+        "deepensemble_mixture": "the mixture of 5 GCNs with different seeds, with its own joints",
+        "mcdropout_product": "probabilities averaged over 32 predictions of a GCN with dropout; product joints",
+        "mcdropout_mixture": "the mixture of 32 predictions of a GCN with dropout, with its own joints",
+        "spn_sum_product": "potentials of a node network and an edge network; sum-product with labels clamped; edge "
+        "beliefs as joints",
     }
 )
 UNCALIBRATED_PREDICTION = "product"  # the input of calibrators; models that have it can be calibrated

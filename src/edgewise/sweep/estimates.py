@@ -6,20 +6,30 @@ from statistics import fmean, median
 from edgewise.sweep.runs import RunKey
 
 # Mean seconds per run of docs/reproduction/runs.parquet, used before any run has been measured. The first model of a
-# group includes the pretraining that others continue, see `Plan.runs`.
+# group includes the pretraining that others continue, see `Plan.runs`. Models that are not in that file: means of a few
+# runs on their own.
 TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
     ("cora", "gcn"): 0.58,
     ("cora", "gat"): 1.7,
     ("cora", "gmnn"): 0.62,
     ("cora", "epfgnn"): 0.79,
+    ("cora", "deepensemble"): 3.0,
+    ("cora", "mcdropout"): 0.58,
+    ("cora", "spn"): 1.3,
     ("citeseer", "gcn"): 0.61,
     ("citeseer", "gat"): 1.6,
     ("citeseer", "gmnn"): 0.74,
     ("citeseer", "epfgnn"): 0.78,
+    ("citeseer", "deepensemble"): 2.5,
+    ("citeseer", "mcdropout"): 0.55,
+    ("citeseer", "spn"): 1.2,
     ("pubmed", "gcn"): 4.9,
     ("pubmed", "gat"): 10.9,
     ("pubmed", "gmnn"): 3.8,
     ("pubmed", "epfgnn"): 2.9,
+    ("pubmed", "deepensemble"): 26.6,
+    ("pubmed", "mcdropout"): 5.0,
+    ("pubmed", "spn"): 6.6,
 }
 
 # Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not

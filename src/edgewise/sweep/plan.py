@@ -10,7 +10,9 @@ from edgewise.data.datasets import DATASET_NAMES, canonical_name
 from edgewise.data.pyg_files import PLANETOID_NAMES
 from edgewise.models import known_models
 from edgewise.models.fitted import FittedClassifier
+from edgewise.models.mixture_model import MixtureModel
 from edgewise.models.model import Classifier, Model
+from edgewise.models.spn import SPN
 from edgewise.posterior import Posterior
 from edgewise.suggestions import did_you_mean
 from edgewise.sweep.estimates import TYPICAL_SECONDS, typical_seconds
@@ -20,6 +22,7 @@ from edgewise.sweep.sources import FOLDS, homophily_of_name, synthetic_name
 from edgewise.validation import check_whole_number
 
 CALIBRATORS_ENTRY = "calibrators"  # key of the calibrators in the hyperparameters
+FULL_TRAINING = (Classifier, MixtureModel, SPN)  # models that train a classifier up to its own limits
 SOURCE_ENTRY = "source_sha256"  # key of the hash of the file of a model
 MAX_REPEATS = 1000  # of splits and of initializations, so that seeds are unique, see `RunKey.seed`
 
@@ -136,8 +139,8 @@ class Plan:
         """Return all runs, those that share work one after the other, see `RunKey.group`.
 
         Every cell gets its first run before any cell gets its second. Large datasets come first, so that no long run
-        is left for a single worker at the end. In a group classifiers come last: a GCN continues the pretraining of
-        other models.
+        is left for a single worker at the end. In a group the models that train a classifier up to its own limits
+        come last: they continue the pretraining of other models.
         """
         hyperparameters_of = {
             (dataset, model): hyperparameters(dataset, model, self.recipes, self.calibrators)
@@ -147,7 +150,7 @@ class Plan:
         datasets = sorted(
             self.datasets, key=lambda dataset: -sum(typical_seconds((dataset, model)) for model in self.models)
         )
-        models = sorted(self.models, key=self._is_classifier)
+        models = sorted(self.models, key=self._trains_fully)
         return [
             RunKey(dataset, model, hyperparameters_of[dataset, model], split, fold, init)
             for init in range(self.inits)
@@ -162,8 +165,8 @@ class Plan:
         """The number of runs."""
         return len(self.datasets) * len(self.models) * self.splits * self.folds * self.inits
 
-    def _is_classifier(self, model: str) -> bool:
-        return all(isinstance(training.model, Classifier) for training in _trainings(model, self.recipes))
+    def _trains_fully(self, model: str) -> bool:
+        return all(isinstance(training.model, FULL_TRAINING) for training in _trainings(model, self.recipes))
 
     def _check_model(self, name: str) -> str:
         if name not in self.recipes and name not in known_models():

@@ -49,6 +49,8 @@ const page = (() => {
     v: (x, y, r) => polygon([x, y + 1.3 * r], [x + 1.2 * r, y - 0.9 * r], [x - 1.2 * r, y - 0.9 * r]),
     "<": (x, y, r) => polygon([x - 1.3 * r, y], [x + 0.9 * r, y - 1.2 * r], [x + 0.9 * r, y + 1.2 * r]),
     ">": (x, y, r) => polygon([x + 1.3 * r, y], [x - 0.9 * r, y - 1.2 * r], [x - 0.9 * r, y + 1.2 * r]),
+    P: (x, y, r) => cross(x, y, r, 0),
+    X: (x, y, r) => cross(x, y, r, Math.PI / 4),
     "$✦$": (x, y, r) => star(x, y, 1.5 * r, 0.6 * r, 4),
     "*": (x, y, r) => star(x, y, 1.6 * r, 0.7 * r, 5),
   };
@@ -57,6 +59,16 @@ const page = (() => {
     const corners = [...Array(2 * tips).keys()].map(corner);
     return polygon(...corners.map(([r, angle]) => [x + r * Math.sin(angle), y - r * Math.cos(angle)]));
   };
+
+  const cross = (x, y, r, turn) => {
+    const [wide, long] = [0.45 * r, 1.3 * r];
+    const arm = (k) => [[-wide, -long], [wide, -long], [wide, -wide]].map(([a, b]) => rotate(a, b, turn + (k * Math.PI) / 2));
+    return polygon(...[0, 1, 2, 3].flatMap(arm).map(([a, b]) => [x + a, y + b]));
+  };
+  const rotate = (a, b, angle) => [
+    a * Math.cos(angle) - b * Math.sin(angle),
+    a * Math.sin(angle) + b * Math.cos(angle),
+  ];
 
   // Axes from 0 to max in both directions, as wide as the container, so that text has the size of the page.
   function newPlot(place, { maxWidth, aspect, maxHeight, extraHeight, max, step, write }) {
