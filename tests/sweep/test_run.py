@@ -175,9 +175,9 @@ def test_calibrators_only_add_predictions(
     split = graph.splits[run.key.split, run.key.fold]
     temperature = ew.TemperatureScaling().fit(fit_again(graph, run), graph.data, split)
     assert repr(run.predictions["temperature"]) == scored(graph, run, temperature)
-    joint, local = run.predictions["structured"], run.predictions["local"]
-    assert joint["nodewise"].nll == pytest.approx(local["nodewise"].nll)
-    assert joint["edgewise"].nll != local["edgewise"].nll
+    joint, nodes = run.predictions["structured"], run.predictions["bayesian"]
+    assert joint["nodewise"].nll == pytest.approx(nodes["nodewise"].nll)
+    assert joint["edgewise"].nll != nodes["edgewise"].nll
 
 
 def test_saved_model_is_not_trained_again(calibrated: tuple[Run, Runner], monkeypatch: pytest.MonkeyPatch) -> None:

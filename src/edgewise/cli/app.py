@@ -181,7 +181,7 @@ ADVICE = {
     rf": pass one of ew\.make_splits.*?{END}": ": add some to --val.",
     r", or \(name, label pairs\)": "",
     r"ew\.TemperatureScaling\(\)": "--calibrator temperature",
-    r"ew\.LocalScaling\(\)": "--calibrator local",
+    r"ew\.BayesianScaling\(\)": "--calibrator bayesian",
     r": threshold\.check\(p, happened\)": " with --test",
     r"Pass features, data\.x or --features on the command line,": "Pass --features",
     r"(a class out of 0, .*, but got '[^']*[^'\d][^']*'\.)": r"\1 For names of classes pass --classes FILE.",
