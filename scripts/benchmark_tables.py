@@ -1,4 +1,4 @@
-"""Write the tables of docs/benchmark.md from its stored runs.
+"""Write the tables of docs/benchmark.md, docs/calibration.md and the README from the stored runs of the benchmark.
 
 python scripts/benchmark_tables.py
 """
@@ -6,59 +6,74 @@ python scripts/benchmark_tables.py
 import math
 import re
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edgewise.paper.formatting import PERCENT, display_name, format_number, format_signed
 from edgewise.paper.gains import gain
-from edgewise.paper.readings import Source
+from edgewise.paper.readings import CALIBRATORS, UNCALIBRATED_PREDICTION, Source
 from edgewise.paper.results import Results
-from edgewise.paper.score_rows import METHOD_SCORES, mark_best, prediction_row
+from edgewise.paper.score_rows import METHOD_SCORES, UNCALIBRATED, ScoreRow, mark_best, prediction_row
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmark.md"
-RUNS = PAGE.parent / "benchmark" / "runs.parquet"
+HOME = Path(__file__).parents[1]
+PAGES = (HOME / "docs" / "benchmark.md", HOME / "docs" / "calibration.md", HOME / "README.md")
+RUNS = HOME / "docs" / "benchmark" / "runs.parquet"
 
 # The structured calibrator was chosen on the first graphs, and run once on the others after that.
 DEVELOPMENT = ("cora", "citeseer", "pubmed", "photo", "dblp", "cora-ml", "actor", "minesweeper")
 CONFIRMATION = ("computers", "cs", "physics", "tolokers")
+GRAPHS = (*DEVELOPMENT, *CONFIRMATION)
 PUBLISHED_SPLITS = ("cora", "citeseer", "pubmed", "photo", "computers", "cs", "physics")
+MIN_LIMIT = 0.01  # of the edge NLL, and of the same-label ECE, above those of the predictions they are compared with
 
 METHODS = {
-    "GCN": Source("gcn", "product"),
+    "GCN": Source("gcn", UNCALIBRATED_PREDICTION),
     "GCN, temperature": Source("gcn", "temperature"),
-    "GCN, vector": Source("gcn", "vector"),
-    "GCN, ensemble temperature": Source("gcn", "ensemble"),
-    "GCN, GATS": Source("gcn", "gats"),
-    "GCN, local": Source("gcn", "local"),
-    "GCN, bayesian": Source("gcn", "bayesian"),
     "GCN, structured": Source("gcn", "structured"),
-    "GAT": Source("gat", "product"),
+    "GAT": Source("gat", UNCALIBRATED_PREDICTION),
+    "GAT, temperature": Source("gat", "temperature"),
     "GAT, structured": Source("gat", "structured"),
-    "GraphSAGE": Source("graphsage", "product"),
+    "GraphSAGE": Source("graphsage", UNCALIBRATED_PREDICTION),
+    "GraphSAGE, temperature": Source("graphsage", "temperature"),
     "GraphSAGE, structured": Source("graphsage", "structured"),
     "GMNN, mixture": Source("gmnn", "mixture"),
     "EPFGNN": Source("epfgnn", "sum_product"),
     "JointGCN": Source("jointgcn", "joint"),
-    "Ensemble of 5 GCNs": Source("deepensemble", "mixture"),
-    "GCN, Monte-Carlo dropout": Source("mcdropout", "mixture"),
-    "SPN": Source("spn", "sum_product"),
+    "5 GCNs": Source("deepensemble", "deepensemble_mixture"),
+    "GCN, dropout": Source("mcdropout", "mcdropout_mixture"),
+    "SPN": Source("spn", "spn_sum_product"),
 }
-SCORES = ("edge NLL", "same label ECE", "node NLL", "node accuracy")
-MIN_LIMIT = 0.01  # of the edge NLL, and of the ECE, above that of the other predictions
+CALIBRATED = {
+    UNCALIBRATED: Source("gcn", UNCALIBRATED_PREDICTION),
+    **{name: Source("gcn", name) for name in CALIBRATORS},
+}
+SCORES_OF_METHODS = ("edge NLL", "same label ECE", "node NLL", "node accuracy")
+SCORES_OF_CALIBRATORS = ("node ECE", "edge NLL", "edge ECE", "same label ECE")
+SUMMARY = (UNCALIBRATED, "temperature", "structured")
+SCORES_OF_SUMMARY = ("edge NLL", "same label ECE")
 
 
 def sections(results: Results) -> dict[str, str]:
-    """Return all tables of the page by name."""
-    scores = {name.replace(" ", "-"): score_table(results, name) for name in SCORES}
-    return {"graphs": graph_table(results), **scores, "aims": aim_table(results)}
+    """Return all tables by name."""
+    of_methods = {section_name("methods", name): score_table(results, name, METHODS) for name in SCORES_OF_METHODS}
+    of_calibrators = {
+        section_name("calibrators", name): score_table(results, name, CALIBRATED) for name in SCORES_OF_CALIBRATORS
+    }
+    aims = {section_name("aims", model): aim_table(results, model) for model in ("gcn", "gat", "graphsage")}
+    return {"graphs": graph_table(results), **of_methods, **of_calibrators, **aims, "summary": summary_table(results)}
+
+
+def section_name(kind: str, name: str) -> str:
+    """Return the name of a section in the comments of a page."""
+    return f"{kind}: {name}"
 
 
 def graph_table(results: Results) -> str:
     """Return sizes of the graphs, kind of their splits, and number of runs of each model."""
     rows = []
-    for dataset in (*DEVELOPMENT, *CONFIRMATION):
+    for dataset in GRAPHS:
         task = next(task for task in results.tasks if task.dataset == dataset)
-        runs = {len(results.of(dataset, model)) for model in results.models}
+        runs = {len(results.of(dataset, model)) for model in results.models} - {0}
         rows.append(
             [
                 display_name(dataset),
@@ -68,68 +83,76 @@ def graph_table(results: Results) -> str:
                 str(task.classes),
                 f"{task.homophily:.2f}",
                 "published" if dataset in PUBLISHED_SPLITS else "random",
-                " or ".join(map(str, sorted(runs - {0}, reverse=True))),
+                " or ".join(map(str, sorted(runs, reverse=True))),
             ]
         )
     return table(["Graph", "nodes", "edges", "features", "classes", "homophily", "splits", "runs"], rows)
 
 
-def score_table(results: Results, name: str) -> str:
-    """Return means of a score, with the best of each graph in bold."""
-    view, metric = METHOD_SCORES[name]
-    graphs = (*DEVELOPMENT, *CONFIRMATION)
-    columns = [
-        mark_best(
-            [
-                prediction_row(dataset, *source, source.prediction, results.of(dataset, source.model), [(view, metric)])
-                for source in METHODS.values()
-            ]
-        )
-        for dataset in graphs
-    ]
-    rows = [
-        [label, *(score_text(column[at].scores[0].mean, metric, column[at].scores[0].is_best) for column in columns)]
-        for at, label in enumerate(METHODS)
-    ]
-    unit = f"{name}, percent" if metric in PERCENT else name
-    return table([unit[0].upper() + unit[1:], *map(display_name, graphs)], rows)
+def score_rows(results: Results, dataset: str, sources: Mapping[str, Source], *names: str) -> list[ScoreRow]:
+    """Return the scores of methods on a graph, with the best of each column marked."""
+    scores = [METHOD_SCORES[name] for name in names]
+    return mark_best(
+        [
+            prediction_row(dataset, model, prediction, prediction, results.of(dataset, model), scores)
+            for model, prediction in sources.values()
+        ]
+    )
 
 
-def score_text(mean: float, metric: str, is_best: bool) -> str:
-    """Format a mean, with – if there are no runs."""
-    text = "–" if math.isnan(mean) else format_number(mean, metric)
-    return f"**{text}**" if is_best else text
+def score_table(results: Results, name: str, sources: Mapping[str, Source]) -> str:
+    """Return means of a score with methods in rows and graphs in columns, the best of each graph in bold."""
+    columns = [score_rows(results, dataset, sources, name) for dataset in GRAPHS]
+    rows = [[label, *(cell(column[at]) for column in columns)] for at, label in enumerate(sources)]
+    unit = f"{name}, percent" if METHOD_SCORES[name][1] in PERCENT else name
+    return table([unit[0].upper() + unit[1:], *map(display_name, GRAPHS)], rows)
 
 
-def aim_table(results: Results) -> str:
-    """Return for each graph whether structured calibration of the GCN meets its aims."""
+def summary_table(results: Results) -> str:
+    """Return two scores of the GCN before and after calibration, with graphs in rows."""
+    sources = {name: CALIBRATED[name] for name in SUMMARY}
     rows = []
-    for dataset in (*DEVELOPMENT, *CONFIRMATION):
-        found = gain(results, dataset)
+    for dataset in GRAPHS:
+        scored = score_rows(results, dataset, sources, *SCORES_OF_SUMMARY)
+        rows.append([display_name(dataset), *(cell(row, at) for at in range(len(SCORES_OF_SUMMARY)) for row in scored)])
+    head = [f"{score.replace(' label', '-label')}, {name}" for score in SCORES_OF_SUMMARY for name in SUMMARY]
+    return table(["Graph", *head], rows)
+
+
+def cell(row: ScoreRow, at: int = 0) -> str:
+    """Format the mean of a score, with – if there are no runs."""
+    score = row.scores[at]
+    text = "–" if math.isnan(score.mean) else format_number(score.mean, score.metric)
+    return f"**{text}**" if score.is_best else text
+
+
+def aim_table(results: Results, model: str) -> str:
+    """Return for each graph whether structured calibration of a model meets its aims."""
+    rows = []
+    for dataset in GRAPHS:
+        found = gain(results, dataset, model)
         if found is None:
             continue
-        limit = max(MIN_LIMIT, 2 * found.edge_nll.error)
-        nll_met, ece_met = found.edge_nll.mean <= limit, found.same_label_ece.mean <= MIN_LIMIT
-        accuracy_met = found.node_accuracy.mean == 0 and found.node_accuracy.error == 0
+        nll, ece, accuracy = found.edge_nll, found.same_label_ece, found.node_accuracy
+        limit = max(MIN_LIMIT, 2 * nll.error)
         missed = [
-            name
-            for name, met in (("edge NLL", nll_met), ("same-label ECE", ece_met), ("accuracy", accuracy_met))
-            if not met
+            *(["edge NLL"] if nll.mean > limit else []),
+            *(["same-label ECE"] if ece.mean > MIN_LIMIT else []),
+            *(["node accuracy"] if accuracy.mean or accuracy.error else []),
         ]
         rows.append(
             [
                 display_name(dataset),
-                {"product": "uncalibrated"}.get(found.rival, found.rival),
-                f"{format_signed(found.edge_nll.mean, 4)} ± {found.edge_nll.error:.4f}",
+                UNCALIBRATED if found.rival == UNCALIBRATED_PREDICTION else found.rival,
+                f"{format_signed(nll.mean, 4)} ± {nll.error:.4f}",
                 f"{limit:.4f}",
-                "yes" if found.edge_nll.mean < 0 else "no",
-                format_signed(100 * found.same_label_ece.mean, 2),
-                format_signed(100 * found.node_accuracy.mean, 2),
-                str(found.edge_nll.runs),
+                format_signed(100 * ece.mean, 2),
+                format_signed(100 * accuracy.mean, 2),
+                str(nll.runs),
                 f"missed: {', '.join(missed)}" if missed else "met",
             ]
         )
-    head = ["Graph", "best product joints", "edge NLL", "limit", "below", "same-label ECE", "accuracy", "runs", "aims"]
+    head = ["Graph", "best product joints", "edge NLL", "limit", "same-label ECE", "node accuracy", "runs", "aims"]
     return table(head, rows)
 
 
@@ -138,17 +161,19 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def section(page: str, name: str) -> str:
-    """Return the text between the two comments of a section."""
-    match = re.search(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- end of {name} -->", page, re.DOTALL)
-    if match is None:
-        raise ValueError(f"Expected the comments <!-- {name} --> and <!-- end of {name} -->, but they are missing.")
-    return match.group(1)
+def sections_of(page: Path) -> dict[str, str]:
+    """Return the text between the two comments of each section of a page."""
+    text = page.read_text(encoding="utf-8")
+    return dict(re.findall(r"<!-- ([^>]*) -->\n\n(.*?)\n\n<!-- end of \1 -->", text, re.DOTALL))
 
 
 if __name__ == "__main__":
     ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
-    text = PAGE.read_text(encoding="utf-8")
-    for name, new in sections(Results.read(RUNS)).items():
-        text = text.replace(section(text, name), new)
-    PAGE.write_text(text, encoding="utf-8")
+    tables = sections(Results.read(RUNS))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name, old in sections_of(page).items():
+            text = text.replace(
+                f"<!-- {name} -->\n\n{old}\n\n<!-- end of", f"<!-- {name} -->\n\n{tables[name]}\n\n<!-- end of"
+            )
+        page.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ import edgewise as ew
 from edgewise.cli import app
 
 HOME = Path(__file__).parents[1]
-FOLDERS = ("reproduction/tables", "reproduction/own/tables", "calibration/tables", "study/study")
+FOLDERS = ("reproduction/tables", "reproduction/own/tables", "benchmark/tables", "study/study")
 GENERATED = {f"docs/{name}.md" for name in FOLDERS}  # without code
 PAGES = ["README.md", *(str(page.relative_to(HOME)) for page in sorted((HOME / "docs").rglob("*.md")))]
 PAGES = [page for page in PAGES if page not in GENERATED]
@@ -41,7 +41,7 @@ NOT_RUN = {
     r"edgewise reproduce .*--splits-dir .*": "needs files that are not part of the project",
     r"edgewise reproduce .*examples/graph_sage.*": "tests/sweep/test_own_models.py runs it",
     r"python scripts/gmnn_pretraining.py .*": "needs such files; test_reproduction.py runs it on other splits",
-    r"edgewise report docs/.*": "test_reproduction.py and test_calibration_docs.py compute these tables",
+    r"edgewise report docs/.*": "test_reproduction.py and test_benchmark_docs.py compute these tables",
 }
 SMALLEST_SWEEP = "--datasets cora --models gcn --splits 1 --folds 1 --inits 1"
 
