@@ -97,8 +97,9 @@ def test_beliefs_are_max_marginals_with_product_joints() -> None:
     unary = torch.tensor([[0.2, -0.4], [1.0, 0.3], [-0.7, 0.9], [0.1, 0.0]])
     edges, scale = torch.tensor([[0, 1, 1], [1, 2, 3]]), torch.tensor([0.8, -0.5, 1.2])  # a tree
     coupling = torch.tensor([[1.0, -0.3], [-0.3, 0.6]])
+    known = {"known": torch.tensor([1, 3]), "known_labels": torch.tensor([1, 0])}
     fitted = FittedEPFGNN(
-        ew.EPFGNN(), {}, None, unary, edges, scale, coupling, torch.tensor([1, 3]), torch.tensor([1, 0])
+        ew.EPFGNN(), {}, None, unary=unary, edge_index=edges, edge_scale=scale, coupling=coupling, **known
     )
     posterior = posterior_with_misplaced_evidence(fitted)
     misplaced = [
