@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from statistics import fmean, pstdev
 
@@ -11,19 +10,18 @@ import matplotlib as mpl
 import pytest
 
 from edgewise.paper.readings import CALIBRATORS, PREDICTIONS
-from edgewise.sweep.runs import SAME_LABEL, Run
+from edgewise.sweep.runs import SAME_LABEL
 from helpers.fake_results import fake_results, fake_run
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from edgewise.paper.figures import draw_calibrators, sweep_figures
-from edgewise.paper.findings import verdict_summary, verdicts
 from edgewise.paper.page import page_data
 from edgewise.paper.paper_tables import paper_tables, scores_csv
 from edgewise.paper.report import report_text
 from edgewise.paper.results import Results
-from edgewise.paper.score_rows import calibrated_runs, calibrator_rows, structured_rows
+from edgewise.paper.score_rows import calibrated_runs, calibrator_rows
 from edgewise.paper.text_tables import printed_rows, table_latex
 
 SOME = ("temperature", "isotonic", "structured")
@@ -108,105 +106,6 @@ def test_csv_has_all_scores_of_calibrators(results: Results) -> None:
     values = [run.predictions["structured"]["disagree"].nll for run in results.of("cora", "gcn")]
     valid = [value for value in values if not math.isnan(value)]
     assert float(line["mean"]) == pytest.approx(fmean(valid)) and int(line["runs"]) == len(valid) == 2
-
-
-# --- structured calibration compared with others ---
-
-SCORES = {"gcn": 1.0, "gat": 1.1, "gmnn": 0.9, "jointgcn": 0.8}  # uncalibrated edge NLL
-
-
-def with_scores(run: Run, shifts: Mapping[str, float]) -> Run:
-    """Set edge NLL, Brier score and ECE to those of the model minus a shift per calibrator, and accuracy to 0.8."""
-    base = SCORES[run.key.model]
-    predictions = {}
-    for name, views in run.predictions.items():
-        nll = base - shifts.get(name, 0.0) + 0.01 * run.key.fold
-        edgewise = replace(views["edgewise"], nll=nll, brier=nll / 2, ece=nll / 10)
-        predictions[name] = {**views, "edgewise": edgewise, "nodewise": replace(views["nodewise"], accuracy=0.8)}
-    return replace(run, predictions=predictions)
-
-
-def with_fixed_scores(results: Results, structured: float) -> Results:
-    """Set the scores of Cora runs: temperature scaling lowers the NLL by 0.15, structured calibration as given."""
-    shifts = {"temperature": 0.15, "structured": structured}
-    return replace(results, runs=[with_scores(run, shifts) for run in results.runs if run.key.dataset == "cora"])
-
-
-def test_structured_table_has_paper_models_and_calibrated_models(results: Results) -> None:
-    rows = printed_rows(structured_rows(with_fixed_scores(results, 0.4)))
-    assert [row.label for row in rows] == [
-        *("gcn", "gat", "gmnn as published", "gmnn as defined", "jointgcn"),
-        *("gcn + temperature", "gat + temperature", "gcn + structured", "gat + structured"),
-    ]
-    by_name = {row.label: row.cells for row in rows}
-    assert by_name["gcn + structured"][0].text == "0.610 ± 0.008" and by_name["gcn + structured"][0].is_bold
-    assert by_name["gat + temperature"][2].text == "9.60 ± 0.08"
-
-
-def test_verdict_with_all_aims_met(results: Results) -> None:
-    of_gcn, of_gat = verdicts(with_fixed_scores(results, 0.4))
-    assert of_gcn.missed == of_gat.missed == []
-    assert str(of_gcn) == (
-        "Cora, GCN: all aims are met. Edge NLL 0.6100 is below all 5 others, the lowest GCN + temperature (0.8600); "
-        "edge Brier score 0.3050 is below all 5 others, the lowest GCN + temperature (0.4300); "
-        "edge ECE 6.100% is not above any of 5 others, the lowest GCN + temperature (8.600%); "
-        "node accuracy equals that of GCN in each of 3 runs; "
-        "paired by run, its edge NLL is below that of GCN + temperature in 3 of 3 runs."
-    )
-    assert "all aims are met for 2; each aim: edge NLL 2," in verdict_summary([of_gcn, of_gat])
-
-
-def test_verdict_lists_missed_aims_with_their_numbers(results: Results) -> None:
-    found = with_fixed_scores(results, 0.15)  # equal to temperature scaling
-    first = next(run for run in found.runs if run.key.model == "gcn" and run.key.fold == 1)
-    structured = first.predictions["structured"]
-    other = replace(structured["nodewise"], accuracy=0.7)
-    lower = replace(structured["edgewise"], nll=0.859)
-    changed = replace(
-        first,
-        predictions={**first.predictions, "structured": {**structured, "nodewise": other, "edgewise": lower}},
-    )
-    found = replace(found, runs=[changed if run is first else run for run in found.runs])
-    of_gcn, of_gat = verdicts(found)
-    assert of_gcn.missed == ["edge Brier score", "node accuracy"]
-    assert str(of_gcn) == (
-        "Cora, GCN: not met for edge Brier score and node accuracy. "
-        "Edge NLL 0.8597 is below all 5 others, the lowest GCN + temperature (0.8600); "
-        "edge Brier score 0.4300 is not below GCN + temperature (0.4300); "
-        "edge ECE 8.600% is not above any of 5 others, the lowest GCN + temperature (8.600%); "
-        "node accuracy differs from that of GCN in 1 of 3 runs, by −10.000 points; "
-        "paired by run, its edge NLL is below that of GCN + temperature in 1 of 3 runs."
-    )
-    assert of_gat.missed == ["edge NLL", "edge Brier score", "edge ECE"]
-    assert "GMNN as defined (0.9100), GMNN as published (0.9100)" in str(of_gat)
-    assert "all aims are met for 0; each aim: edge NLL 1, edge Brier score 0, edge ECE 1, node accuracy 1." in (
-        verdict_summary([of_gcn, of_gat])
-    )
-
-
-def test_structured_table_uses_only_runs_of_structured_calibration(results: Results) -> None:
-    """Otherwise a split without calibration would give rows means over different test sets."""
-    more = [replace(run, key=replace(run.key, split=1)) for run in results.of("cora", "gmnn")]
-    alone = structured_rows(results)
-    assert structured_rows(replace(results, runs=[*results.runs, *more])) == alone
-    fewer = [run for run in results.runs if run.key.cell != ("cora", "gmnn") or run.key.fold]
-    of_cora = [row for row in structured_rows(replace(results, runs=fewer)) if row.dataset == "cora"]
-    assert {row.name: row.runs for row in of_cora if row.has_fewer_runs} == {
-        "gmnn as published": 2,
-        "gmnn as defined": 2,
-    }
-
-
-def test_empty_edge_set_does_not_meet_the_aims(results: Results) -> None:
-    def without_edges(run: Run) -> Run:
-        nothing = dict.fromkeys(("nll", "brier", "ece"), math.nan)
-        views = {n: {**p, "edgewise": replace(p["edgewise"], **nothing)} for n, p in run.predictions.items()}
-        return replace(run, predictions=views)
-
-    found = replace(results, runs=[without_edges(run) for run in results.runs if run.key.cell == ("cora", "gcn")])
-    (verdict,) = verdicts(found)
-    assert verdict.missed[:3] == ["edge NLL", "edge Brier score", "edge ECE"]
-    assert "edge ECE: nothing to score" in str(verdict)
 
 
 # --- figure ---

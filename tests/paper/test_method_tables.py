@@ -8,7 +8,7 @@ from statistics import fmean, pstdev, stdev
 import numpy as np
 import pytest
 
-from edgewise.paper.gains import gain, gain_table
+from edgewise.paper.gains import Gain, aims_line, gain, gain_table
 from edgewise.paper.method_tables import (
     METHOD_COLUMNS,
     meanings_table,
@@ -17,7 +17,7 @@ from edgewise.paper.method_tables import (
     method_tables,
     overview_table,
 )
-from edgewise.paper.model_differences import paired_difference
+from edgewise.paper.model_differences import PairedDifference, paired_difference
 from edgewise.paper.page import page_data, results_page
 from edgewise.paper.readings import MODELS
 from edgewise.paper.report import file_tables, report_text
@@ -179,7 +179,6 @@ def test_paired_difference_matches_a_loop(results: Results) -> None:
     assert found.runs == len(differences) == 5
     assert found.mean == pytest.approx(fmean(differences))
     assert found.error == pytest.approx(stdev(differences) / math.sqrt(5))
-    assert found.in_errors == pytest.approx(found.mean / found.error)
 
 
 @pytest.mark.parametrize(("value", "mean", "runs"), [(math.nan, 0.0, 2), (math.inf, math.inf, 3)])
@@ -188,7 +187,7 @@ def test_paired_difference_of_scores_that_are_not_finite(value: float, mean: flo
     b = [with_scores(a[0], {"product": {("edgewise", "nll"): value}}), *a[1:]]
     found = paired_difference(a, b, ("product", "product"), "edgewise", "nll")
     assert (found.mean, found.runs) == (mean, runs)
-    assert math.isnan(found.in_errors)
+    assert math.isnan(found.error) == math.isinf(mean)
     one = paired_difference(a[1:2], b, ("product", "product"), "edgewise", "nll")
     assert (one.mean, one.runs) == (0.0, 1) and math.isnan(one.error)
 
@@ -227,8 +226,37 @@ def test_gain_table_has_the_numbers_and_their_standard_errors() -> None:
     (row,) = gain_table(runs_with_gains()).rows
     assert (row.group, row.label) == ("cora", "gcn")
     assert [cell.text for cell in row.cells] == [
-        *("vector", "−0.2000 ± 0.0577", "−3.5", "−2.00 ± 0.58", "+0.33 ± 0.33", "3"),
+        *("vector", "−0.2000 ± 0.0577", "−2.00 ± 0.58", "+0.33 ± 0.33", "3", "missed: accuracy"),
     ]
+
+
+def difference(mean: float, error: float = 0.0) -> PairedDifference:
+    return PairedDifference(mean, error, 3)
+
+
+@pytest.mark.parametrize(
+    ("edge_nll", "same_label_ece", "node_accuracy", "missed"),
+    [
+        (difference(-0.1, 0.01), difference(0.01, 0.1), difference(0.0), []),
+        (difference(0.0099, 0.001), difference(-0.1), difference(0.0), []),
+        (difference(0.019, 0.01), difference(0.0), difference(0.0), []),  # within two standard errors
+        (difference(0.0101, 0.001), difference(0.0), difference(0.0), ["NLL"]),
+        (difference(0.021, 0.01), difference(0.011, 0.1), difference(0.0), ["NLL", "ECE"]),
+        (difference(0.0), difference(0.0), difference(0.0, 0.001), ["accuracy"]),  # up in one run, down in another
+        (difference(-0.1, math.nan), difference(0.0, math.nan), difference(0.0, math.nan), []),  # one run
+        (difference(math.nan, math.nan), difference(math.nan), difference(0.0), ["NLL", "ECE"]),
+    ],
+)
+def test_aims_are_missed_beyond_their_limits(
+    edge_nll: PairedDifference, same_label_ece: PairedDifference, node_accuracy: PairedDifference, missed: list[str]
+) -> None:
+    assert Gain("vector", edge_nll, same_label_ece, node_accuracy).missed == missed
+
+
+def test_aims_are_counted() -> None:
+    found = runs_with_gains()
+    assert aims_line(found) == "Structured calibration meets its aims for 0 of 1 pair of dataset and model."
+    assert aims_line(fake_results(("cora",), MODELS)) == ""
 
 
 def test_gain_uses_only_runs_with_the_method() -> None:

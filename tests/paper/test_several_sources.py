@@ -138,6 +138,6 @@ def test_report_command_reads_folders_and_tables(
     assert done.exit_code == 0, done.output
     assert len(done.output.splitlines()) <= 24
     tables = CliRunner().invoke(app, ["report", str(folder), str(table), "--to", str(to), "--verbose"])
-    assert "Calibrators" in tables.output and "Cora, GCN:" in tables.output
+    assert "Calibrators" in tables.output and "Structured calibration compared" in tables.output
     assert {"report.html", "tables.md", "tables.tex", "tables.csv"} == {path.name for path in to.iterdir()}
     assert [len(run.predictions) for run in Results.read(export).runs] == [3, 3, 3]

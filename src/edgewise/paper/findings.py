@@ -1,4 +1,4 @@
-"""Findings of a sweep as sentences: differences between the two readings, and aims of structured calibration."""
+"""Differences between the two readings of the paper, as sentences."""
 
 import math
 from collections import defaultdict
@@ -9,25 +9,16 @@ from statistics import fmean
 import numpy as np
 from scipy.special import stdtrit
 
-from edgewise.paper.formatting import NO_VALUE, PERCENT, display_name, format_signed, join_with_and, score_name
+from edgewise.paper.formatting import NO_VALUE, PERCENT, format_signed, join_with_and, score_name
 from edgewise.paper.readings import (
     AS_DEFINED,
     AS_PUBLISHED,
-    MODELS,
     PREDICTIONS,
     READINGS,
-    UNCALIBRATED_PREDICTION,
     changed_rows,
 )
 from edgewise.paper.results import Results, runs_with
-from edgewise.paper.score_rows import (
-    COMPARED_SCORES,
-    STRUCTURED,
-    TEMPERATURE,
-    NamedPrediction,
-    compared_predictions,
-    summarize,
-)
+from edgewise.paper.score_rows import COMPARED_SCORES
 from edgewise.paper.text_tables import Cell, Row
 from edgewise.sweep.progress import format_count
 
@@ -166,141 +157,3 @@ def _summary(all_changes: Changes, row: str) -> str:
             start = SHARED_OUTCOMES[outcomes.pop()] if len(outcomes) == 1 else DIFFERENT_OUTCOMES
             by_outcome[start].append(score_name(*score))
     return " ".join(f"{start}: {join_with_and(names)}." for start, names in by_outcome.items() if names)
-
-
-@dataclass(frozen=True)
-class Aim:
-    """One aim of structured calibration, its outcome as text, and whether it is met."""
-
-    name: str
-    outcome: str
-    is_met: bool
-
-    @property
-    def detail(self) -> str:
-        """The outcome without the name, which a table has in its heading."""
-        return self.outcome.removeprefix(self.name).lstrip(": ")
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome of all aims for a model on a dataset. ``paired`` compares its runs with temperature scaling."""
-
-    dataset: str
-    model: str
-    aims: Sequence[Aim]
-    paired: str
-
-    @property
-    def missed(self) -> list[str]:
-        """The names of the aims that are not met."""
-        return [aim.name for aim in self.aims if not aim.is_met]
-
-    def __str__(self) -> str:
-        return f"{display_name(self.dataset)}, {display_name(self.model)}: {self.outcome}"
-
-    @property
-    def outcome(self) -> str:
-        """The aims that are not met, then the numbers of all aims."""
-        whole = f"not met for {join_with_and(self.missed)}" if self.missed else "all aims are met"
-        numbers = "; ".join([*(aim.outcome for aim in self.aims), *([self.paired] if self.paired else [])])
-        return f"{whole}. {numbers[0].upper()}{numbers[1:]}."
-
-
-def verdicts(results: Results) -> list[Verdict]:
-    """Return a verdict per dataset of the paper and model with structured calibration."""
-    return [
-        _verdict(one, [other for other in predictions if _is_rival(one, other)])
-        for dataset in results.paper_datasets
-        for predictions in [compared_predictions(results, dataset)]
-        for one in predictions
-        if one.source.prediction == STRUCTURED
-    ]
-
-
-def _is_rival(one: NamedPrediction, other: NamedPrediction) -> bool:
-    """Return whether ``other`` is an uncalibrated model of the paper, or temperature scaling of the same model."""
-    if other.source.prediction in (TEMPERATURE, STRUCTURED):
-        return other.source == one.source._replace(prediction=TEMPERATURE)
-    return other.source.model in MODELS
-
-
-def verdict_summary(verdicts: Sequence[Verdict]) -> str:
-    """Describe the aims, and count the pairs of dataset and model for which all and each of them are met."""
-    names = [aim.name for aim in verdicts[0].aims] if verdicts else []
-    met = [f"{name} {sum(name not in verdict.missed for verdict in verdicts)}" for name in names]
-    return (
-        "Structured calibration has four aims: a mean edge NLL and a mean edge Brier score below those of the paper's "
-        "models, in both readings, and of temperature scaling of the same model; a mean edge ECE no higher than any of "
-        "theirs; and an unchanged node accuracy in each run. Of "
-        f"{format_count(len(verdicts), 'pair')} of dataset and model, all aims are met for "
-        f"{sum(not verdict.missed for verdict in verdicts)}; each aim: {', '.join(met)}."
-    )
-
-
-def _verdict(one: NamedPrediction, others: Sequence[NamedPrediction]) -> Verdict:
-    aims = [
-        _lowest_aim(one, others, "edge NLL", "nll", or_equal=False),
-        _lowest_aim(one, others, "edge Brier score", "brier", or_equal=False),
-        _lowest_aim(one, others, "edge ECE", "ece", or_equal=True),
-        _same_accuracy_aim(one),
-    ]
-    return Verdict(one.runs[0].key.dataset, one.source.model, aims, _paired(one))
-
-
-def _lowest_aim(one: NamedPrediction, others: Sequence[NamedPrediction], name: str, metric: str, or_equal: bool) -> Aim:
-    """Compare a mean over runs with those of others. Others without a value are ignored."""
-    ours = _mean(one, metric)
-    if math.isnan(ours):
-        return Aim(name, f"{name}: nothing to score", False)
-    means = sorted((mean, other.name) for other in others if not math.isnan(mean := _mean(other, metric)))
-    lower = [(mean, other) for mean, other in means if (mean < ours if or_equal else mean <= ours)]
-    value = f"{name} {_format_number(ours, metric)}"
-    if lower:
-        return Aim(name, f"{value} is {'above' if or_equal else 'not below'} {_list_means(lower, metric)}", False)
-    comparison = f"{'not above any of' if or_equal else 'below all'} {format_count(len(means), 'other')}"
-    return Aim(name, f"{value} is {comparison}, the lowest {_list_means(means[:1], metric)}", True)
-
-
-def _mean(one: NamedPrediction, metric: str) -> float:
-    return summarize(one.values("edgewise", metric))[0]
-
-
-def _list_means(means: Sequence[tuple[float, str]], metric: str) -> str:
-    return join_with_and([f"{display_name(name)} ({_format_number(mean, metric)})" for mean, name in means])
-
-
-def _format_number(value: float, metric: str) -> str:
-    """Format a mean with more digits than tables have, so that different means look different."""
-    return (f"{100 * value:.3f}%" if metric in PERCENT else f"{value:.4f}").replace("inf", "∞")
-
-
-def _same_accuracy_aim(one: NamedPrediction) -> Aim:
-    """Compare the accuracy of each run with that of its uncalibrated prediction."""
-    base = display_name(one.source.model)
-    before = NamedPrediction(base, one.source._replace(prediction=UNCALIBRATED_PREDICTION), one.runs).values(
-        "nodewise", "accuracy"
-    )
-    pairs = zip(one.values("nodewise", "accuracy"), before, strict=True)
-    changes = sorted(ours - theirs for ours, theirs in pairs if ours != theirs)
-    runs = format_count(len(one.runs), "run")
-    if not changes:
-        return Aim("node accuracy", f"node accuracy equals that of {base} in each of {runs}", True)
-    ends = " to ".join(dict.fromkeys(format_signed(100 * change, 3) for change in (changes[0], changes[-1])))
-    outcome = f"node accuracy differs from that of {base} in {len(changes)} of {runs}, by {ends} points"
-    return Aim("node accuracy", outcome, False)
-
-
-def _paired(one: NamedPrediction) -> str:
-    """Count the runs whose edge NLL is below that of temperature scaling in the same run."""
-    both = runs_with(TEMPERATURE, one.runs)
-    if not both:
-        return ""
-    ours, theirs = (
-        NamedPrediction(name, one.source._replace(prediction=name), both).values("edgewise", "nll")
-        for name in (one.source.prediction, TEMPERATURE)
-    )
-    lower = sum(mine < other for mine, other in zip(ours, theirs, strict=True))
-    runs = format_count(len(both), "run")
-    base = display_name(one.source.model)
-    return f"paired by run, its edge NLL is below that of {base} + {TEMPERATURE} in {lower} of {runs}"

@@ -113,11 +113,6 @@ class PairedDifference:
     error: float
     runs: int
 
-    @property
-    def in_errors(self) -> float:
-        """The mean in standard errors; NaN if there is no error or it is zero."""
-        return self.mean / self.error if self.error > 0 else math.nan
-
 
 def paired_difference(
     a: Sequence[Run], b: Sequence[Run], predictions: tuple[str, str], view: str, metric: str

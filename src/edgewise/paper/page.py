@@ -17,8 +17,6 @@ from edgewise.paper.findings import (
     WORSE,
     change_rows,
     describe_changes,
-    verdict_summary,
-    verdicts,
 )
 from edgewise.paper.formatting import (
     COUNTS,
@@ -33,7 +31,7 @@ from edgewise.paper.formatting import (
     row_styles_css,
     score_name,
 )
-from edgewise.paper.gains import gain_table
+from edgewise.paper.gains import aims_line, gain_table
 from edgewise.paper.method_tables import (
     EXPLANATIONS,
     METHOD_COLUMNS,
@@ -51,14 +49,12 @@ from edgewise.paper.score_rows import (
     METHOD_SCORES,
     STATISTICS,
     STRUCTURED,
-    STRUCTURED_SCORES,
     UNCALIBRATED,
     Score,
     calibrated_runs,
     calibrator_rows,
     score_rows,
     statistics_rows,
-    structured_rows,
     summarize,
 )
 from edgewise.paper.text_tables import NEAR_BEST, printed_rows, score_cell
@@ -172,8 +168,7 @@ def _tables(results: Results) -> dict[str, object]:
 
 
 def _calibrated(results: Results) -> dict[str, object]:
-    """Return the tables of calibrators, and the verdicts on structured calibration."""
-    all_verdicts = verdicts(results)
+    """Return the tables of calibrators."""
     return {
         "calibrated": printed_rows(calibrator_rows(results)),
         "calibrated_scores": METHOD_SCORES,
@@ -181,10 +176,7 @@ def _calibrated(results: Results) -> dict[str, object]:
         "calibrated_models": {model: calibrated_row(model) for model in calibrated_models(results)},
         "calibrators": results.calibrators,
         "uncalibrated": UNCALIBRATED,
-        "structured": printed_rows(structured_rows(results)),
-        "structured_scores": STRUCTURED_SCORES,
-        "verdicts": all_verdicts,
-        "verdict_summary": verdict_summary(all_verdicts),
+        "aims": aims_line(results),
     }
 
 

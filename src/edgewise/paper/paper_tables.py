@@ -9,7 +9,7 @@ from itertools import product
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import scores_beyond_one_std
-from edgewise.paper.findings import Change, changes, verdict_summary, verdicts
+from edgewise.paper.findings import Change, changes
 from edgewise.paper.formatting import (
     COUNTS,
     FRACTIONS,
@@ -27,14 +27,12 @@ from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
     COMPARED_SCORES,
     METHOD_SCORES,
-    STRUCTURED_SCORES,
     Score,
     ScoreRow,
     calibrator_rows,
     reading_score,
     score_rows,
     statistics_rows,
-    structured_rows,
 )
 from edgewise.paper.text_tables import Cell, Row, Table, printed_rows, score_cell
 from edgewise.sweep.runs import SAME_LABEL
@@ -46,24 +44,18 @@ CALIBRATED_NOTE = (
     "is the event that both ends of an edge have the same label."
 )
 CALIBRATORS_TITLE = "Calibrators"
-STRUCTURED_TITLE = "Structured calibration compared with the paper's models"
-STRUCTURED_NOTE = (
-    "Accuracy and ECE in percent; mean ± std over the runs with the same splits, folds and initializations as "
-    "structured calibration; best of each dataset in bold."
-)
 OTHER_PROCEDURE_NOTE = "The published procedure was different, so differences from its numbers are expected."
 
 
 def paper_tables(results: Results) -> list[Table]:
     """Return all tables but those of methods: datasets, scores, differences, calibrators, gains, outliers."""
     scores = [_scores(results, reading, metric) for reading in READINGS for metric in METRIC_NAMES]
-    calibrated = [_calibrators(results), _structured(results)]
     tables = [
         *_datasets(results),
         *scores,
         _changes(results),
         model_difference_table(results),
-        *calibrated,
+        _calibrators(results),
         gain_table(results),
         beyond_one_std_table(results),
     ]
@@ -130,12 +122,6 @@ def _calibrators(results: Results) -> Table:
         for row in printed_rows(calibrator_rows(results))
     ]
     return Table(CALIBRATORS_TITLE, [*METHOD_SCORES], rows, [CALIBRATED_NOTE])
-
-
-def _structured(results: Results) -> Table:
-    all_verdicts = verdicts(results)
-    notes = [STRUCTURED_NOTE, verdict_summary(all_verdicts), *map(str, all_verdicts)]
-    return Table(STRUCTURED_TITLE, [*STRUCTURED_SCORES], printed_rows(structured_rows(results)), notes)
 
 
 def beyond_one_std_table(results: Results) -> Table:

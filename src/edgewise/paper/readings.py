@@ -117,8 +117,8 @@ CALIBRATED_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "local": "logits divided by a temperature per node, a function of the spread of its logits and its degree; "
         "product joints",
         "bayesian": "the average of sixteen scaling models, weighted by their evidence; product joints",
-        "structured": "node marginals of Bayesian scaling; joints with these marginals and one learned coupling, weaker "
-        "at hubs, which may be zero",
+        "structured": "node marginals of Bayesian scaling; joints with these marginals and one learned coupling, which "
+        "is weaker at hubs and may be zero",
     }
 )
 CALIBRATORS = tuple(CALIBRATED_PREDICTIONS)

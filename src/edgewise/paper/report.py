@@ -9,8 +9,8 @@ from edgewise.files.output import replace_file
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import tally_line
 from edgewise.paper.figures import write_figures
-from edgewise.paper.findings import verdicts
 from edgewise.paper.formatting import NO_VALUE, display_name, format_number
+from edgewise.paper.gains import aims_line
 from edgewise.paper.method_tables import method_tables
 from edgewise.paper.page import write_results_page
 from edgewise.paper.paper_tables import CALIBRATORS_TITLE, beyond_one_std_table, paper_tables, scores_csv
@@ -104,10 +104,7 @@ def _edge_errors(results: Results, bold: Callable[[str], str]) -> list[str]:
 
 def _cells_text(results: Results, bold: Callable[[str], str]) -> list[str]:
     """Return the tally, and the cells that differ most from the published ones."""
-    lines, all_verdicts = fill(tally_line(results), NOTE_COLUMNS), verdicts(results)
-    if all_verdicts:
-        met, pairs = sum(not verdict.missed for verdict in all_verdicts), format_count(len(all_verdicts), "pair")
-        lines += f"\nStructured calibration meets all its aims for {met} of {pairs} of dataset and model."
+    lines = "\n".join([fill(tally_line(results), NOTE_COLUMNS), aims_line(results)]).rstrip()
     far = beyond_one_std_table(results)
     if not far.rows:
         return [lines]

@@ -15,9 +15,9 @@ import numpy as np
 
 from edgewise.data.statistics import MeanStd
 from edgewise.metrics.sums import VIEWS
-from edgewise.paper.formatting import COUNTS, FRACTIONS, READING_NAMES, format_number
+from edgewise.paper.formatting import COUNTS, FRACTIONS, format_number
 from edgewise.paper.published import PUBLISHED_DATASETS, PUBLISHED_SCORES
-from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, UNCALIBRATED_PREDICTION, Source
+from edgewise.paper.readings import UNCALIBRATED_PREDICTION
 from edgewise.paper.results import Results, runs_with
 from edgewise.sweep.runs import SAME_LABEL, Run
 
@@ -166,7 +166,7 @@ def _statistics_row(results: Results, dataset: str) -> ScoreRow:
 
 # --- calibrators ---
 
-UNCALIBRATED = "uncalibrated"
+UNCALIBRATED, TEMPERATURE, STRUCTURED = "uncalibrated", "temperature", "structured"
 # Of predictions and calibrators. By the name of the column: view and metric.
 METHOD_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -216,77 +216,6 @@ def calibrator_rows(
     return mark_best(rows)
 
 
-# --- structured calibration compared with other predictions ---
-
-STRUCTURED, TEMPERATURE = "structured", "temperature"
-# By the name of the column: view and metric.
-STRUCTURED_SCORES: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        "edge NLL": ("edgewise", "nll"),
-        "edge Brier": ("edgewise", "brier"),
-        "edge ECE": ("edgewise", "ece"),
-        "node accuracy": ("nodewise", "accuracy"),
-    }
-)
-
-
-@dataclass(frozen=True)
-class NamedPrediction:
-    """A prediction of a model, its name in the comparison, and the runs that have it."""
-
-    name: str
-    source: Source
-    runs: Sequence[Run]
-
-    def values(self, view: str, metric: str) -> list[float]:
-        """Return one score per run."""
-        return [run.predictions[self.source.prediction][view][metric] for run in self.runs]
-
-
-def compared_predictions(results: Results, dataset: str) -> list[NamedPrediction]:
-    """Return structured calibration and the predictions that it is compared with on a dataset.
-
-    Only runs with a split, fold and init that structured calibration also has are included.
-    """
-    structured = [run for model in results.models for run in runs_with(STRUCTURED, results.of(dataset, model))]
-    bases, positions = dict.fromkeys(run.key.model for run in structured), {run_position(run) for run in structured}
-    found = [
-        NamedPrediction(
-            name, source, [run for run in results.runs_of(dataset, source) if run_position(run) in positions]
-        )
-        for name, source in _compared_sources(results, bases)
-    ]
-    return [one for one in found if one.runs]
-
-
-def _compared_sources(results: Results, bases: Iterable[str]) -> list[tuple[str, Source]]:
-    """Return names and sources: rows of the tables, twice if the readings differ, and calibrated models."""
-    published, defined = results.rows(AS_PUBLISHED), results.rows(AS_DEFINED)
-    named = []
-    for row in dict.fromkeys((*published, *defined)):
-        differ = row in published and row in defined and published[row] != defined[row]
-        for reading, rows in ((AS_PUBLISHED, published), (AS_DEFINED, defined)):
-            if row in rows:
-                named.append((f"{row} {READING_NAMES[reading]}" if differ else row, rows[row]))
-    named += [(f"{base} + {name}", Source(base, name)) for name in (TEMPERATURE, STRUCTURED) for base in bases]
-    return list(dict.fromkeys(named))
-
-
 def run_position(run: Run) -> tuple[int, int, int]:
     """Return split, fold and initialization, by which runs of two models are paired."""
     return run.key.split, run.key.fold, run.key.init
-
-
-def structured_rows(results: Results) -> list[ScoreRow]:
-    """Return a row per prediction in the comparison of structured calibration, for each dataset of the paper."""
-    rows = []
-    for dataset in results.paper_datasets:
-        found = compared_predictions(results, dataset)
-        usual = max((len(one.runs) for one in found), default=0)
-        for one in found:
-            scores = [
-                score_of_runs(dataset, one.name, view, metric, one.runs, one.source.prediction)
-                for view, metric in STRUCTURED_SCORES.values()
-            ]
-            rows.append(ScoreRow(dataset, one.name, scores, len(one.runs), len(one.runs) < usual))
-    return mark_best(rows)
