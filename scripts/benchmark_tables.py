@@ -142,7 +142,7 @@ def aim_table(results: Results, model: str) -> str:
                 format_signed(100 * ece.mean, 2),
                 format_signed(100 * accuracy.mean, 2),
                 str(nll.runs),
-                f"missed: {', '.join(found.missed)}" if found.missed else "met",
+                found.verdict,
             ]
         )
     head = ["Graph", "best product joints", "edge NLL", "limit", "same-label ECE", "node accuracy", "runs", "aims"]

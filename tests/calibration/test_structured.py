@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from torch_geometric.utils import to_undirected
 
 from edgewise import (
@@ -18,6 +19,7 @@ from edgewise import (
     VectorScaling,
 )
 from edgewise.data.splits import make_splits
+from edgewise.inference.coupled_marginals import pointwise_mutual_information
 from edgewise.metrics import evaluate
 from edgewise.posterior import IndependentPosterior, PairwisePosterior, Posterior
 from edgewise.simulation import synthetic
@@ -46,11 +48,12 @@ def test_marginals_are_those_of_the_node_calibrator(case, nodes):
     alone = nodes.fit(case.logits, case.data, case.split)
     assert isinstance(found, PairwisePosterior)
     assert torch.equal(found.node, alone.posterior().node)
-    assert {name: parameters[name] for name in alone.parameters}.keys() == alone.parameters.keys()
+    for name, value in alone.parameters.items():
+        torch.testing.assert_close(parameters[name], value, atol=0.0, rtol=0.0)
     edges = edges_of(case)
     joints = found.joint(edges)
     torch.testing.assert_close(joints.sum(2), found.node[edges[0]], atol=1e-12, rtol=0.0)
-    torch.testing.assert_close(joints.sum(1), found.node[edges[1]], atol=1e-9, rtol=0.0)  # scaled to 1e-10 nats
+    torch.testing.assert_close(joints.sum(1), found.node[edges[1]], atol=1e-12, rtol=0.0)
     torch.testing.assert_close(found.joint(edges.flip(0)), joints.transpose(1, 2))
     ratio = joints[:, 0, 0] * joints[:, 1, 1] / (joints[:, 0, 1] * joints[:, 1, 0])
     torch.testing.assert_close(ratio.log() / 2, parameters["coupling"] * degree_factors(case))
@@ -270,7 +273,7 @@ def test_invalid_features_raise(case, x, match):
     [
         ({"nodes": "temperature"}, "TemperatureScaling()"),
         ({"nodes": StructuredCalibrator()}, "but got StructuredCalibrator("),
-        ({"ridge": 0.0}, "Expected ridge to be a number above 0, but got 0.0."),
+        ({"ridge": 0.0}, "Expected ridge to be a number of at least 1e-08, but got 0.0."),
     ],
 )
 def test_invalid_options_raise(options, match):
@@ -293,4 +296,71 @@ def test_independent_labels_have_no_coupling_for_any_class_proportions(proportio
         noise = 0.1 * torch.randn(600, 2, generator=g)
         logits = torch.tensor([proportion, 1 - proportion]).log().expand(600, 2) + noise
         found.append(StructuredCalibrator(TemperatureScaling()).fit(logits, data, split).parameters["coupling"])
-    assert abs(sum(found) / 3) < 0.15
+    assert max(map(abs, found)) < 0.15
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_labels_of_one_class_show_no_coupling(features):
+    """All edges and all pairs have equal labels, so there is nothing to compare."""
+    g, nodes = torch.Generator().manual_seed(0), torch.arange(200)
+    y = (nodes >= 150).long()
+    data = SimpleNamespace(
+        x=torch.randn(200, 4, generator=g), y=y, edge_index=torch.randint(200, (2, 800), generator=g)
+    )
+    if not features:
+        data.x = None
+    split = SimpleNamespace(train=nodes < 50, val=(nodes >= 50) & (nodes < 150))
+    logits = torch.randn(200, 2, generator=g, dtype=torch.float64)
+    found = StructuredCalibrator(TemperatureScaling()).fit(logits, data, split).parameters
+    assert found["log_odds_ratio"] == found["coupling"] == found["uses_coupling"] == 0.0
+
+
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 10.0])
+def test_coupling_uses_predictions_that_leave_labels_out(make_case, ridge):
+    """Without validation edges, w rests on ridge regressions that are refitted without the two ends of each edge."""
+    case = make_case(3, num_nodes=80, num_edges=160, num_classes=2)
+    case.split.val &= torch.arange(80) > 76  # too few for an edge between them
+    found = StructuredCalibrator(TemperatureScaling(), ridge=ridge).fit(case.logits, case.data, case.split).parameters
+    y, labeled = case.data.y.numpy(), (case.split.train | case.split.val).numpy()
+    edges = edges_of(case).T.tolist()
+    dense = np.eye(80)
+    for i, j in edges:
+        dense[i, j] = dense[j, i] = 1.0
+    root = np.sqrt(dense.sum(1))
+    x = np.linalg.matrix_power(dense / np.outer(root, root), 2) @ case.data.x.double().numpy()
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+    nodes = np.flatnonzero(labeled)
+    targets = np.eye(2)[y] - np.eye(2)[y[nodes]].mean(0)
+
+    def refit(without):
+        kept = np.setdiff1d(nodes, without)
+        gram = x[kept].T @ x[kept] + ridge * np.eye(x.shape[1])
+        return x[without] @ np.linalg.solve(gram, x[kept].T @ targets[kept])
+
+    log_proportions = np.log(np.bincount(y[nodes], minlength=2) + 0.5)
+    alone = np.concatenate([refit([i]) for i in nodes])
+
+    def nll(log_t):
+        z = alone / math.exp(log_t) + log_proportions
+        return float((np.logaddexp.reduce(z, axis=1) - z[np.arange(len(nodes)), y[nodes]]).sum())
+
+    temperature = math.exp(minimize_scalar(nll, bounds=(-10.0, 10.0), method="bounded", options={"xatol": 1e-8}).x)
+    factors = degree_factors(case).tolist()
+    used = [(g, i, j) for g, (i, j) in zip(factors, edges, strict=True) if labeled[i] and labeled[j]]
+    f, variance, kappa = effective_log_odds(case)
+    log_p = torch.stack(
+        [torch.from_numpy(refit([i, j]) / temperature + log_proportions).log_softmax(1) for _, i, j in used], dim=1
+    )
+    labels = torch.tensor([[y[i], y[j]] for _, i, j in used]).T
+
+    def likelihood(w):
+        terms = pointwise_mutual_information(log_p, w * torch.tensor([g for g, _, _ in used]).double(), labels)
+        return math.exp(kappa * float(terms.sum()))
+
+    mean, slab_variance = slab_of(f, variance)
+    grid = np.linspace(-3, 4, 701)
+    prior = np.array([normal_density(w - mean, slab_variance) for w in grid])
+    posterior = prior * np.array([likelihood(w) for w in grid])
+    spike = normal_density(f, variance) / (normal_density(f, variance) + normal_density(f, variance + 1))
+    probability = 1 / (1 + spike * prior.sum() / ((1 - spike) * posterior.sum()))
+    assert found["coupling"] == pytest.approx(probability * (posterior @ grid) / posterior.sum(), abs=2e-3)

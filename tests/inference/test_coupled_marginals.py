@@ -190,7 +190,7 @@ def test_second_derivatives(coupling):
 
 @given(
     seed=st.integers(0, 10_000),
-    couplings=st.lists(st.floats(-6, 40), min_size=4, max_size=4),
+    couplings=st.lists(st.floats(-6, 300), min_size=4, max_size=4),
     num_classes=st.integers(1, 6),
     spread=st.floats(0.0, 8.0),
 )

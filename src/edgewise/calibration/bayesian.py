@@ -45,10 +45,13 @@ class BayesianScaling(NodeCalibrator):
     of normal priors. Its evidence and its posterior are those of the Laplace approximation (MacKay 1992). Its
     prediction is the mean of p over the 2K points θ̂ ± √K λ_k^(-½) u_k, with the K eigenpairs (λ_k, u_k) of the Hessian,
     which have the mean and the covariance of the posterior. So little data gives less confident predictions, and a
-    parameter that the labels do not support is used little.
+    parameter that the labels contradict is not used. Without labels, each parameter is used with probability ½.
 
     A node with many neighbors occurs in many edges, therefore ω_i ∝ (1 + d_i)^0.3. The weights sum to their effective
-    sample size (Σ ω)² / Σ ω².
+    sample size (Σ ω)² / Σ ω². If all predictions are correct, half a label is added, spread over all validation nodes
+    and classes. |log T| is at most 10. Eigenvalues of a Hessian are at least half the smallest precision of a prior.
+    Models with a probability below 0.003 are left out. The time of a prediction grows with the square of the number of
+    classes.
 
     The predicted class of a node does not change. Where the average has another class on top, the probabilities of the
     predicted class and of those above it are replaced by their mean (isotonic regression).

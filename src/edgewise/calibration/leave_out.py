@@ -12,6 +12,7 @@ HOPS = 2  # of the propagated features
 MAX_FEATURES = 1024  # above it, features are hashed to so many columns
 HASH_SEED = 0
 CHUNK_COLUMNS = 64  # features that are propagated at once
+CHUNK_PAIRS = 1 << 14  # pairs whose entries of the hat matrix are computed at once
 
 
 class LeaveOutScores(NamedTuple):
@@ -42,7 +43,8 @@ def leave_out(
     residuals = identity * targets + sign * (factor @ (factor.T @ targets))
     diagonal = identity + sign * factor.square().sum(1)  # 1 - H_ii
     start, end = pairs
-    off_diagonal = sign * (factor[start] * factor[end]).sum(1)  # -H_ij
+    chunks = zip(start.split(CHUNK_PAIRS), end.split(CHUNK_PAIRS), strict=True)
+    off_diagonal = sign * torch.cat([(factor[i] * factor[j]).sum(1) for i, j in chunks])  # -H_ij
     determinant = (diagonal[start] * diagonal[end] - off_diagonal.square()).unsqueeze(1)
     without_start = diagonal[end, None] * residuals[start] - off_diagonal[:, None] * residuals[end]
     without_end = diagonal[start, None] * residuals[end] - off_diagonal[:, None] * residuals[start]

@@ -37,7 +37,8 @@ PRIOR_DEVIATION = 0.1  # of w, relative to J
 MIN_PRIOR_DEVIATION = 0.25  # nats
 GRID = np.linspace(-3.0, 4.0, 29)  # couplings whose likelihood is computed; between them it is interpolated
 FINE_GRID = np.linspace(-3.0, 4.0, 1401)
-MAX_COUPLING = 6.0  # nats, of an edge; Sinkhorn iterations converge slowly for larger couplings
+MIN_RIDGE = 1e-8  # below it, a matrix may not be invertible in float64
+MAX_COUPLING = 6.0  # nats, of an edge
 MAX_LOG_TEMPERATURE = 10.0  # the minimum is its negative
 
 
@@ -57,16 +58,18 @@ class StructuredCalibrator(Calibrator):
     logit(k, n) = log((k + ½) / (n - k + ½)), f = logit(same-label edges, edges) - logit(same-label pairs, pairs). The
     variance of f is about V = (1 / (same-label edges + ½) + 1 / (other edges + ½)) / κ. The effective fraction κ of
     labeled edges accounts for edges that share a node: with r_e = 1[same label] minus its mean,
-    κ = min(1, Σ_e r_e² / (Σ_i (Σ_{e ∋ i} r_e)² - Σ_e r_e²)). J = f · f² / (f² + V) is f shrunk to 0.
+    κ = min(1, Σ_e r_e² / (Σ_i (Σ_{e ∋ i} r_e)² - Σ_e r_e²)), or 1 if the denominator is not positive.
+    J = f · f² / (f² + V) is f shrunk to 0.
 
     **Coupling.** The prior of w is a spike at 0 and a slab N(0.35 J, (0.1 J)² + 0.35² V + 0.25²) (George and McCulloch
-    1993). The odds of the spike are N(f; 0, V) / N(f; 0, V + 1). The log-likelihood of w is
-    κ Σ log q_ij(y_i, y_j) / (p_i(y_i) p_j(y_j)) over labeled edges. w is the posterior mean, so labels that show no
-    dependence of neighbors give products. Without labeled edges w is 0.
+    1993). The odds of the spike are N(f; 0, V) / N(f; 0, V + 1). The log-likelihood of w is κ Σ log q_ij(y_i, y_j) /
+    (p_i(y_i) p_j(y_j)) over labeled edges. w is the posterior mean, so labels that show no dependence of neighbors give
+    nearly products. Without labeled edges, and if all pairs of labeled nodes have the same label or none, w is 0.
 
-    The likelihood needs marginals of a model that was not trained on the labels of the edge:
+    The likelihood needs marginals of a model that was hardly fitted to the labels of the edge:
 
-    - If both ends are validation nodes, the calibrated marginals p are used. These edges are few.
+    - If both ends are validation nodes, the calibrated marginals p are used. The network was not trained on these
+      labels, but the few parameters of the node calibrator were fitted to them. These edges are few.
     - On training nodes a network is overconfident. For all other labeled edges the marginals come from a ridge
       regression on features that are propagated over two hops, fitted without the labels of both ends (`leave_out`).
       They are softmax(r / T + log π), with the scores r, the class proportions π of the labeled nodes, and the T with
@@ -81,7 +84,7 @@ class StructuredCalibrator(Calibrator):
     nodes
         The node calibrator, by default `BayesianScaling`.
     ridge
-        Penalty λ of the ridge regression.
+        Penalty λ of the ridge regression, at least 1e-8. Rows of features have length 1.
 
     Examples
     --------
@@ -104,7 +107,7 @@ class StructuredCalibrator(Calibrator):
             raise ValueError(
                 f"Expected nodes to be a node calibrator, but got {self.nodes!r}. Pass one, like TemperatureScaling()."
             )
-        check_number("ridge", self.ridge, above=0)
+        check_number("ridge", self.ridge, least=MIN_RIDGE)
 
     def min_val_nodes(self, num_classes: int) -> int:
         """Return that of the node calibrator."""
@@ -125,7 +128,8 @@ class StructuredCalibrator(Calibrator):
             coupling = (w * factor).clamp(-MAX_COUPLING, MAX_COUPLING)
             return ratio.kappa * float(pointwise_mutual_information(log_marginals, coupling, labels).sum())
 
-        coupling, probability = _fit_coupling(log_likelihood, ratio) if edges.numel() else (0.0, 0.0)
+        is_informed = edges.numel() > 0 and ratio.is_defined
+        coupling, probability = _fit_coupling(log_likelihood, ratio) if is_informed else (0.0, 0.0)
         _check_num_edges(inputs, used.shape[1])
         return {
             **{f"nodes/{name}": value for name, value in node_parameters.items()},
@@ -222,11 +226,15 @@ def _labeled_edges(inputs: CalibrationInput) -> Int[Tensor, "2 labeled"]:
 
 
 class LogOddsRatio(NamedTuple):
-    """The log odds ratio f and its variance V, and the effective fraction κ of the labeled edges."""
+    """The log odds ratio f and its variance V, and the effective fraction κ of the labeled edges.
+
+    f is 0, and not defined, if all pairs of labeled nodes have the same label, or none.
+    """
 
     estimate: float
     variance: float
     kappa: float
+    is_defined: bool
 
     @property
     def shrunk(self) -> float:
@@ -240,14 +248,16 @@ def _log_odds_ratio(labels: Int[Tensor, " nodes"], edges: Int[Tensor, "2 edges"]
     total = float(counts.sum())
     is_same = (labels[edges[0]] == labels[edges[1]]).double()
     same, num_edges = float(is_same.sum()), edges.shape[1]
-    estimate = _logit(same, num_edges) - _logit(float((counts * (counts - 1)).sum()) / 2, total * (total - 1) / 2)
+    same_pairs, num_pairs = float((counts * (counts - 1)).sum()) / 2, total * (total - 1) / 2
+    is_defined = 0 < same_pairs < num_pairs
+    estimate = _logit(same, num_edges) - _logit(same_pairs, num_pairs) if is_defined else 0.0
     residual = is_same - same / max(1, num_edges)
     at_node = torch.zeros(len(labels), dtype=torch.float64).index_add_(0, edges.flatten(), residual.repeat(2))
     squares = float(residual.square().sum())
     shared = float(at_node.square().sum()) - squares
     kappa = min(1.0, squares / shared) if shared > 0 else 1.0
     variance = 1 / (same + 0.5) + 1 / (num_edges - same + 0.5)
-    return LogOddsRatio(estimate, variance / kappa, kappa)
+    return LogOddsRatio(estimate, variance / kappa, kappa, is_defined)
 
 
 def _logit(count: float, total: float) -> float:

@@ -51,6 +51,13 @@ class Gain:
         return max(MAX_LOSS, MAX_ERRORS * self.edge_nll.error)
 
     @property
+    def verdict(self) -> str:
+        """Whether the aims are met, and which are not; nothing for a single run."""
+        if math.isnan(self.edge_nll.error):
+            return NO_VALUE
+        return f"missed: {', '.join(self.missed)}" if self.missed else "met"
+
+    @property
     def missed(self) -> list[str]:
         """Which of "NLL", "ECE" and "accuracy" do not meet their aim. Without a score an aim is not met."""
         met = {
@@ -103,10 +110,10 @@ def gain_table(results: Results) -> Table:
 
 
 def aims_line(results: Results) -> str:
-    """Return a sentence that counts where structured calibration meets its aims, "" if it was not run."""
-    found = gains(results)
-    met, pairs = sum(not gain.missed for *_, gain in found), format_count(len(found), "pair")
-    return f"Structured calibration meets its aims for {met} of {pairs} of dataset and model." if found else ""
+    """Return a sentence that counts where structured calibration meets its aims, "" without several runs of it."""
+    verdicts = [verdict for *_, gain in gains(results) if (verdict := gain.verdict) != NO_VALUE]
+    met, pairs = verdicts.count("met"), format_count(len(verdicts), "pair")
+    return f"Structured calibration meets its aims for {met} of {pairs} of dataset and model." if verdicts else ""
 
 
 def _cells(gain: Gain) -> list[Cell]:
@@ -117,7 +124,7 @@ def _cells(gain: Gain) -> list[Cell]:
         _difference_cell(gain.same_label_ece, "ece"),
         _difference_cell(gain.node_accuracy, "accuracy"),
         Cell(str(gain.edge_nll.runs), value=gain.edge_nll.runs),
-        Cell(f"missed: {', '.join(gain.missed)}" if gain.missed else "met", value=len(gain.missed)),
+        Cell(gain.verdict, value=len(gain.missed)),
     ]
 
 
