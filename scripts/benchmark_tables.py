@@ -13,7 +13,7 @@ from edgewise.paper.formatting import PERCENT, display_name, format_number, form
 from edgewise.paper.gains import gain
 from edgewise.paper.readings import CALIBRATORS, UNCALIBRATED_PREDICTION, Source
 from edgewise.paper.results import Results
-from edgewise.paper.score_rows import METHOD_SCORES, UNCALIBRATED, ScoreRow, mark_best, prediction_row
+from edgewise.paper.score_rows import METHOD_SCORES, UNCALIBRATED, ScoreRow, mark_best, prediction_row, run_position
 
 HOME = Path(__file__).parents[1]
 PAGES = (HOME / "docs" / "benchmark.md", HOME / "docs" / "calibration.md", HOME / "README.md")
@@ -68,11 +68,11 @@ def section_name(kind: str, name: str) -> str:
 
 
 def graph_table(results: Results) -> str:
-    """Return sizes of the graphs, kind of their splits, and number of runs of each model."""
+    """Return sizes of the graphs, kind of their splits, and numbers of runs of GCN and of all models."""
     rows = []
     for dataset in GRAPHS:
         task = next(task for task in results.tasks if task.dataset == dataset)
-        runs = {len(results.of(dataset, model)) for model in results.models} - {0}
+        runs = len(results.of(dataset, "gcn")), len(common_positions(results, dataset, METHODS))
         rows.append(
             [
                 display_name(dataset),
@@ -82,21 +82,38 @@ def graph_table(results: Results) -> str:
                 str(task.classes),
                 f"{task.homophily:.2f}",
                 "published" if dataset in PUBLISHED_SPLITS else "random",
-                " or ".join(map(str, sorted(runs, reverse=True))),
+                *map(str, runs),
             ]
         )
-    return table(["Graph", "nodes", "edges", "features", "classes", "homophily", "splits", "runs"], rows)
+    head = [
+        "Graph",
+        "nodes",
+        "edges",
+        "features",
+        "classes",
+        "homophily",
+        "splits",
+        "runs of GCN",
+        "runs of all models",
+    ]
+    return table(head, rows)
+
+
+def common_positions(results: Results, dataset: str, sources: Mapping[str, Source]) -> set[tuple[int, int, int]]:
+    """Return split, fold and initialization of the runs that all models have, of those with any run on a graph."""
+    models = dict.fromkeys(source.model for source in sources.values())
+    positions = [{run_position(run) for run in results.of(dataset, model)} for model in models]
+    return set.intersection(*filter(None, positions))
 
 
 def score_rows(results: Results, dataset: str, sources: Mapping[str, Source], *names: str) -> list[ScoreRow]:
-    """Return the scores of methods on a graph, with the best of each column marked."""
-    scores = [METHOD_SCORES[name] for name in names]
-    return mark_best(
-        [
-            prediction_row(dataset, model, prediction, prediction, results.of(dataset, model), scores)
-            for model, prediction in sources.values()
-        ]
-    )
+    """Return the scores of methods on a graph over the runs that all have, with the best of each column marked."""
+    scores, common = [METHOD_SCORES[name] for name in names], common_positions(results, dataset, sources)
+    rows = []
+    for model, prediction in sources.values():
+        runs = [run for run in results.of(dataset, model) if run_position(run) in common]
+        rows.append(prediction_row(dataset, model, prediction, prediction, runs, scores))
+    return mark_best(rows)
 
 
 def score_table(results: Results, name: str, sources: Mapping[str, Source]) -> str:
