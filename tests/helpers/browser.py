@@ -17,6 +17,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+# Observers of sizes are called once per frame, which can come after the page has loaded.
+NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 
 @contextmanager
@@ -57,6 +59,7 @@ class Opener:
         self.tab.set_viewport_size({"width": width, "height": 900})
         self.tab.emulate_media(media="screen", color_scheme=scheme)
         self.tab.goto(self.files[name] + address)
+        self.tab.evaluate(NEXT_FRAME)
         return self.tab
 
     def check_no_messages_or_requests(self) -> None:

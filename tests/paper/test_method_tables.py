@@ -16,6 +16,7 @@ from edgewise.paper.method_tables import (
     method_table,
     method_tables,
     overview_table,
+    overview_tables,
 )
 from edgewise.paper.model_differences import PairedDifference, paired_difference
 from edgewise.paper.page import page_data, results_page
@@ -273,3 +274,12 @@ def test_gain_uses_only_runs_with_the_method() -> None:
     assert gain(more, "cora", "gat") is None and gain(more, "pubmed") is None
     assert gain(fake_results(("cora",), MODELS), "cora") is None
     assert gain(found, "cora", method="vector").rival == "temperature"
+
+
+def test_overview_states_few_runs() -> None:
+    runs = [*fake_results(("cora", "citeseer"), ("gcn", "gat", "gmnn"), splits=2).runs]
+    found = Results([run for run in runs if run.key.cell != ("cora", "gat") or (run.key.split, run.key.fold) == (0, 0)])
+    rows = {dataset: method_rows(found, dataset) for dataset in found.datasets}
+    for table in overview_tables(rows):
+        remarks = {row.group: [cell.remark for cell in row.cells] for row in table.rows}
+        assert remarks == {"gcn": ["", ""], "gat": ["1 run", ""], "gmnn": ["", ""]}

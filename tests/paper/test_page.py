@@ -15,8 +15,10 @@ import pytest
 
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.comparison import compare, tally_line
-from edgewise.paper.formatting import ROW_STYLES, row_style
+from edgewise.paper.formatting import ROW_STYLES, display_name, row_style
+from edgewise.paper.method_tables import METHOD_COLUMNS
 from edgewise.paper.page import page_data, pool_bins, results_page, write_results_page
+from edgewise.paper.published import DATASETS
 from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READINGS
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
@@ -221,7 +223,9 @@ def texts_of(results: Results, reading: str, metric: str) -> list[list[str]]:
 @pytest.mark.parametrize(("name", "scheme"), [*((name, "light") for name in PAGES), ("whole", "dark")])
 def test_page_opens_from_disk_without_messages(opened: Opener, name: str, scheme: str) -> None:
     page = opened(name, scheme=scheme)
-    assert page.title() == "A Graph Is More Than Its Nodes, reproduced"
+    of_paper = "A Graph Is More Than Its Nodes, reproduced"
+    assert page.title() == ("Nodes and pairs of neighbors: 2 models on 11 graphs" if name == "others" else of_paper)
+    assert page.locator("h1").text_content() == page.title()
     assert page.locator("h1").count() == 1
     assert opened.files[name] in opened.requests
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((heading) => Number(heading.tagName[1]))")
@@ -295,7 +299,9 @@ def test_every_column_of_every_table_sorts(opened: Opener) -> None:
              return rows.map((row) => row.cells[place].dataset.value ?? row.cells[place].textContent);
            })"""
     )
-    assert len(columns) == 4 * 6 + 5 + 7 + 9 + 9
+    scores, overviews = 4 * (2 + len(VIEWS)), 2 * (2 + len(DATASETS))
+    differs, better, predictions, statistics = 2 + 5, 2 + 3, 3 + len(METHOD_COLUMNS), 1 + 8
+    assert len(columns) == scores + overviews + differs + better + predictions + statistics
     for values in columns:
         filled = [value for value in values if value]
         assert values[: len(filled)] == filled
@@ -577,6 +583,18 @@ def test_desktop_page_uses_its_width(opened: Opener, width: int) -> None:
     assert page.evaluate(wide) == []
 
 
+def test_tables_of_many_graphs_fit_the_page(opened: Opener) -> None:
+    page = opened("others")
+    wide = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert page.evaluate(wide) == 0
+    place = page.locator("#table-overview-1").bounding_box()
+    page.evaluate("(down) => scrollTo(0, down)", place["y"] + 30)
+    assert page.locator("#table-overview-1 thead th").first.bounding_box()["y"] == 0  # headings stay visible
+    page.set_viewport_size({"width": 690, "height": 1000})  # an A4 page between its margins
+    page.emulate_media(media="print")
+    assert page.evaluate(wide) == 0
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_names_are_followed_by_spaces(opened: Opener, name: str) -> None:
     page = opened(name, address="#reading=as_defined")
@@ -638,7 +656,7 @@ def test_unpublished_datasets_have_no_published_numbers(opened: Opener) -> None:
 def test_calibrator_is_overlaid_on_its_model(opened: Opener) -> None:
     page, results = opened("calibrated"), calibrated_results()
     assert list(drawn_bins(page)) == ["gcn", "gat"]  # calibrated rows are off by default
-    link = page.locator('#table-calibrators a[data-dataset="citeseer"][data-base="gat"]', has_text="temperature")
+    link = page.locator('#table-predictions a[data-dataset="citeseer"][data-base="gat"]', has_text="temperature")
     link.click()
     runs = [run.predictions for run in results.of("citeseer", "gat")]
     for base, calibrator in (("gat", "temperature"), ("gcn", "structured")):
@@ -658,22 +676,27 @@ def test_calibrator_is_overlaid_on_its_model(opened: Opener) -> None:
     assert drawn_bins(opened("calibrated", address=address)) == chosen
 
 
-def test_calibrator_table_sorts_and_filters(opened: Opener) -> None:
+def test_calibrated_predictions_sort_and_filter(opened: Opener) -> None:
     page = opened("calibrated", address="#dataset=cora")
-    shown = shown_rows(page, "table-calibrators")
-    assert [row[:2] for row in shown] == [["Cora", model] for model in ("GCN", "GAT") for _ in (0, *CALIBRATORS)]
-    heading(page, "table-calibrators", "Edge NLL").click()
-    nll = column(page, "table-calibrators", 7)
+    shown = shown_rows(page, "table-predictions")
+    assert [row[:3] for row in shown] == [
+        *(["Cora", model, name] for model in ("GCN", "GAT") for name in ("product", *map(display_name, CALIBRATORS))),
+        ["Cora", "JointGCN", "joint"],
+    ]
+    assert page.locator("#table-predictions a >> visible=true").count() == 2 * len(CALIBRATORS)
+    heading(page, "table-predictions", "Edge NLL").click()
+    nll = column(page, "table-predictions", 7)
     assert nll == sorted(nll) and len(nll) == len(shown)
     assert page.locator("#table-gains tbody tr").count() == 4
-    assert "meets its aims for" in page.locator("#gains-title + .about").text_content()
+    assert "meets its aims for" in page.locator("#calibrators .intro").text_content()
+    assert "meets its aims for" in page.locator(".tally").text_content()
     assert page.locator('.models label[data-model="jointgcn"] .value').text_content() == "not in this reading"
     assert page.get_by_role("link", name="Calibrators", exact=True).count() == 1
     assert page.locator('#table-ece tbody[data-reading="as_defined"]', has_text="JointGCN").count() == 1
     page.set_viewport_size({"width": 690, "height": 1000})  # an A4 page between its margins
     page.emulate_media(media="print")
     assert page.evaluate("[...document.querySelectorAll('.scroll')].every((one) => one.scrollWidth <= one.clientWidth)")
-    assert len(shown_rows(page, "table-calibrators")) == 2 * len(shown)
+    assert len(shown_rows(page, "table-predictions")) == 2 * len(shown)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -685,7 +708,7 @@ def test_model_outside_the_paper_is_gray(opened: Opener, scheme: str) -> None:
     marks = page.locator('#diagram g[data-model="sage"] circle.point')
     assert marks.count() == len(drawn_bins(page)["sage"])
     assert "rgb(140, 140, 140)" in marks.first.evaluate(fill)
-    page.locator('#table-calibrators a[data-base="sage"]', has_text="local").click()
+    page.locator('#table-predictions a[data-base="sage"]', has_text="local").click()
     assert list(drawn_bins(page)) == ["sage", "sage calibrated"]
     stars = page.locator('#diagram g[data-model="sage calibrated"] polygon.point')
     assert stars.count() == len(drawn_bins(page)["sage calibrated"])

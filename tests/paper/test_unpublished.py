@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 
 from edgewise.paper import results
 from edgewise.paper.comparison import compare, tally_line
-from edgewise.paper.figures import draw_errors, draw_reliability_grid
+from edgewise.paper.figures import draw_errors, draw_reliability_grid, sweep_figures
 from edgewise.paper.findings import change_rows, describe_changes
 from edgewise.paper.formatting import display_name, format_signed
 from edgewise.paper.page import page_data, results_page
@@ -160,7 +160,7 @@ def test_reliability_grid_without_agreeing_edges() -> None:
 def test_error_figure_wraps_many_datasets() -> None:
     datasets = ["cora", "texas", "actor", "squirrel", "roman-empire", "synthetic-0.1"]
     found = fake_results(datasets, ("gcn", "gat"), splits=1)
-    figure = draw_errors(found, AS_PUBLISHED, "agree_against_disagree_ece")
+    figure = draw_errors(found, AS_DEFINED, "agree_against_disagree_ece")
     figure.draw_without_rendering()
     assert [ax.get_title(loc="left") for ax in figure.axes] == [*map(display_name, datasets)]
     assert [
@@ -169,6 +169,25 @@ def test_error_figure_wraps_many_datasets() -> None:
     rows = [round(ax.get_position().y0, 3) for ax in figure.axes]
     assert len(set(rows)) == 2 and rows[:4] == rows[:1] * 4
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["GCN", "GAT"]
+    plt.close(figure)
+
+
+def test_figures_as_published_have_only_the_graphs_of_the_paper() -> None:
+    found = fake_results(("cora", "texas"), ("gcn",), splits=1)
+    names = []
+    for name, figure in sweep_figures(found):
+        names.append(name)
+        if name.startswith("edge"):
+            graphs = ["Cora"] if name.endswith("published") else ["Cora", "Texas"]
+            assert [ax.get_title(loc="left") for ax in figure.axes] == graphs
+        plt.close(figure)
+    of_graphs = {name for name in names if name.startswith("reliability")}
+    assert of_graphs == {f"reliability_{name}" for name in ("cora_as_published", "cora_as_defined", "texas_as_defined")}
+
+
+def test_legend_names_models_without_a_style() -> None:
+    figure = draw_errors(fake_results(("cora",), ("gcn", "mlp"), splits=1), AS_DEFINED, "edge_against_node_ece")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["GCN", "MLP"]
     plt.close(figure)
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from edgewise.files.output import replace_file
 from edgewise.metrics.sums import VIEWS
 from edgewise.paper.formatting import READING_NAMES, display_name, row_style
-from edgewise.paper.readings import READINGS
+from edgewise.paper.readings import AS_PUBLISHED, READINGS
 from edgewise.paper.reliability_grid import draw_grid
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import UNCALIBRATED, Score, calibrated_runs, calibrator_rows
@@ -52,12 +52,18 @@ def save_figure(figure: Figure, path: Path) -> None:
 def sweep_figures(results: Results) -> Iterator[tuple[str, Figure]]:
     """Yield each figure with its file name."""
     for reading in READINGS:
-        for dataset in results.datasets:
+        datasets = figure_datasets(results, reading)
+        for dataset in datasets:
             yield f"reliability_{dataset}_{reading}", draw_reliability_grid(results, reading, dataset)
-        for name in ERROR_PAIRS if results.runs else ():
+        for name in ERROR_PAIRS if datasets else ():
             yield f"{name}_{reading}", draw_errors(results, reading, name)
     if calibrated_runs(results):
         yield "calibrators", draw_calibrators(results)
+
+
+def figure_datasets(results: Results, reading: str) -> list[str]:
+    """Return the datasets drawn in a reading. Only those of the paper have a published procedure."""
+    return results.paper_datasets if reading == AS_PUBLISHED else results.datasets
 
 
 def draw_reliability_grid(results: Results, reading: str, dataset: str) -> Figure:
@@ -91,13 +97,14 @@ def _panel(view: str, results: Sequence[ViewResult]) -> Panel:
 def draw_errors(results: Results, reading: str, name: str) -> Figure:
     """Draw one calibration error against another, with a point per run and a panel per dataset."""
     x_view, y_view, x_name, y_name = ERROR_PAIRS[name]
-    columns = min(DATASETS_PER_ROW, len(results.datasets))
-    lines = -(-len(results.datasets) // DATASETS_PER_ROW)
+    datasets = figure_datasets(results, reading)
+    columns = min(DATASETS_PER_ROW, len(datasets))
+    lines = -(-len(datasets) // DATASETS_PER_ROW)
     size = max(6.0, 3.4 * columns), 0.6 + 3.3 * lines  # the title needs six inches
     fig, grid = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-    for ax in grid.flat[len(results.datasets) :]:
+    for ax in grid.flat[len(datasets) :]:
         ax.remove()
-    for ax, dataset in zip(grid.flat, results.datasets, strict=False):
+    for ax, dataset in zip(grid.flat, datasets, strict=False):
         errors = {
             model: np.array(
                 [[100 * one.ece for one in results.views(reading, dataset, model, view)] for view in (x_view, y_view)]

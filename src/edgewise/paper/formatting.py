@@ -82,7 +82,8 @@ def calibrated_row(model: str) -> str:
 def row_style(row: str) -> RowStyle:
     """Return the style of a row. Rows without one are gray, with a star if calibrated, else a circle."""
     is_calibrated = row == calibrated_row(row.split(" ")[0])
-    return ROW_STYLES.get(row, RowStyle(row, GRAY, "*", "2 3") if is_calibrated else RowStyle(row, GRAY))
+    label = display_name(row)
+    return ROW_STYLES.get(row, RowStyle(label, GRAY, "*", "2 3") if is_calibrated else RowStyle(label, GRAY))
 
 
 def row_styles_css(rows: Iterable[str]) -> str:
@@ -109,6 +110,7 @@ LABELS = {
     "cora-ml": "Cora-ML",
     **{row: style.label for row, style in ROW_STYLES.items()},
     "mlp": "MLP",
+    "graphsage": "GraphSAGE",
     "cagcn": "CaGCN",
     "gats": "GATS",
     "directed_edges": "edges",

@@ -8,6 +8,7 @@ best is at most two standard errors.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import multimode
 
 from edgewise.paper.formatting import NO_VALUE, PERCENT, display_name
 from edgewise.paper.model_differences import paired_difference
@@ -15,6 +16,7 @@ from edgewise.paper.readings import PREDICTIONS, Source
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import METHOD_SCORES, ScoreRow, mark_best, prediction_row
 from edgewise.paper.text_tables import NEAR_BEST, Cell, Row, Table, printed_rows, score_cell
+from edgewise.sweep.progress import format_count
 
 OVERVIEW_SCORES = ("edge NLL", "same label ECE")
 METHOD_COLUMNS = (*METHOD_SCORES, "runs")
@@ -96,12 +98,17 @@ def overview_tables(rows: Mapping[str, Sequence[ScoreRow]]) -> list[Table]:
 def overview_table(rows: Mapping[str, Sequence[ScoreRow]], name: str) -> Table:
     """Return a table of one score, with methods in rows and graphs in columns.
 
-    ``rows`` has the rows of `method_rows` by graph, and ``name`` is one of the columns of `METHOD_SCORES`.
+    ``rows`` has the rows of `method_rows` by graph, and ``name`` is one of the columns of `METHOD_SCORES`. A cell with
+    fewer runs than most methods have on the graph states their number.
     """
     index = list(METHOD_SCORES).index(name)
     cells = {
-        (row.model, row.name, dataset): replace(score_cell(replace(row.scores[index], std=math.nan)), remark="")
+        (row.model, row.name, dataset): replace(
+            score_cell(replace(row.scores[index], std=math.nan)),
+            remark=format_count(row.runs, "run") if row.runs < usual else "",
+        )
         for dataset, of_dataset in rows.items()
+        for usual in [max(multimode(row.runs for row in of_dataset))]
         for row in of_dataset
     }
     methods = dict.fromkeys((model, prediction) for model, prediction, _ in cells)

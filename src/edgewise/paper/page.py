@@ -46,13 +46,10 @@ from edgewise.paper.recipes import paper_plan
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
     COMPARED_SCORES,
-    METHOD_SCORES,
     STATISTICS,
     STRUCTURED,
-    UNCALIBRATED,
     Score,
     calibrated_runs,
-    calibrator_rows,
     score_rows,
     statistics_rows,
     summarize,
@@ -168,14 +165,11 @@ def _tables(results: Results) -> dict[str, object]:
 
 
 def _calibrated(results: Results) -> dict[str, object]:
-    """Return the tables of calibrators."""
+    """Return the calibrators and their comparison."""
     return {
-        "calibrated": printed_rows(calibrator_rows(results)),
-        "calibrated_scores": METHOD_SCORES,
         "gains": gain_table(results),
         "calibrated_models": {model: calibrated_row(model) for model in calibrated_models(results)},
         "calibrators": results.calibrators,
-        "uncalibrated": UNCALIBRATED,
         "aims": aims_line(results),
     }
 
