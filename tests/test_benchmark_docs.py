@@ -1,21 +1,25 @@
 """Numbers of docs/benchmark.md, docs/calibration.md, docs/choosing.md and the README are those of the stored runs."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from types import ModuleType
 
 import pytest
 
+from edgewise.paper.readings import Source
 from edgewise.paper.recipes import RECIPES
 from edgewise.paper.report import write_tables
 from edgewise.paper.results import Results
 from edgewise.sweep.own_models import read_own_models
 from edgewise.sweep.plan import SOURCE_ENTRY, calibrators_of, hyperparameters
+from helpers.page_numbers import has_numbers
 from helpers.scripts import load_script
 
 HOME = Path(__file__).parents[1]
 DOCS = HOME / "docs"
+PAGE, CHOOSING = DOCS / "calibration.md", DOCS / "choosing.md"
 OWN = read_own_models([str(HOME / "examples" / "graph_sage.py") + ":GraphSAGE"])
 WITHOUT_GRAPHSAGE = ("cs", "physics")
 NEW_MODELS = ("deepensemble", "mcdropout", "spn")  # 5 runs on some graphs
@@ -92,6 +96,69 @@ def test_a_table_has_the_means_of_the_runs(results: Results, script: ModuleType)
             runs = [run for run in results.of(dataset, model) if (run.key.split, run.key.fold, run.key.init) in common]
             values = [run.predictions[prediction]["same_label"].ece for run in runs]
             assert text.strip("*") == (f"{100 * sum(values) / len(values):.2f}" if values else "–")
+
+
+class Means:
+    """Means of scores of calibrators of the GCN over the runs on a graph."""
+
+    def __init__(self, results: Results, calibrators: Mapping[str, Source]) -> None:
+        self.results, self.calibrators = results, calibrators
+
+    def __call__(self, dataset: str, name: str, view: str, metric: str) -> float:
+        prediction = self.calibrators[name].prediction
+        return fmean(run.predictions[prediction][view][metric] for run in self.results.of(dataset, "gcn"))
+
+    def lowest(self, view: str, metric: str, dataset: str) -> str:
+        return min(self.calibrators, key=lambda name: self(dataset, name, view, metric))
+
+
+def test_statements_on_calibrators_are_those_of_the_runs(results: Results, script: ModuleType) -> None:
+    mean, graphs = Means(results, script.CALIBRATED), script.GRAPHS
+
+    def count(name: str, other: str, view: str, metric: str) -> str:
+        return str(sum(mean(graph, name, view, metric) > mean(graph, other, view, metric) for graph in graphs))
+
+    lowest = [graph for graph in graphs if mean.lowest("edgewise", "nll", graph) == "structured"]
+    assert set(graphs).difference(lowest) == {"actor"} and mean.lowest("edgewise", "nll", "actor") == "cagcn"
+    behind = mean("actor", "structured", "edgewise", "nll") - mean("actor", "cagcn", "edgewise", "nll")
+    runs = [run for graph in graphs for run in results.of(graph, "gcn")]
+    below = sum(
+        run.predictions["structured"]["edgewise"].nll < run.predictions["temperature"]["edgewise"].nll for run in runs
+    )
+    assert count("temperature", "uncalibrated", "nodewise", "nll") == "0"
+    worse = count("temperature", "uncalibrated", "edgewise", "nll")
+    of_runs = str(below), str(len(runs))
+    assert has_numbers(PAGE, "11", "12", f"{behind:.3f}", *of_runs, "12", worse, near="**Pairs.**")
+    assert has_numbers(CHOOSING, str(len(runs)), str(below), near="lower edge NLL than temperature scaling")
+
+    ece = {graph: mean(graph, "structured", "edgewise", "ece") for graph in graphs}
+    above = {graph: ece[graph] - mean(graph, "temperature", "edgewise", "ece") for graph in graphs}
+    assert max(above, key=above.__getitem__) == "dblp"
+    of_dblp = (f"{100 * value:.1f}%" for value in (ece["dblp"], ece["dblp"] - above["dblp"]))
+    higher = str(sum(value > 0 for value in above.values()))
+    assert has_numbers(PAGE, higher, *of_dblp, near="**Its edge ECE is not always the lowest.**")
+
+    gaps = {
+        graph: mean(graph, "bayesian", "nodewise", "nll") - mean(graph, best, "nodewise", "nll")
+        for graph in graphs
+        if (best := mean.lowest("nodewise", "nll", graph)) not in ("bayesian", "structured")
+    }
+    assert max(gaps.values()) < 0.004 and count("cagcn", "temperature", "nodewise", "ece") == "12"
+    assert has_numbers(PAGE, str(12 - len(gaps)), "0.004", str(len(gaps)), "12", near="**Nodes.**")
+    assert has_numbers(CHOOSING, str(12 - len(gaps)), "12", "0.004", near="| nodes only |")
+
+    hubs = [f"{100 * mean('pubmed', name, 'edgewise', 'ece'):.1f}%" for name in ("uncalibrated", "temperature")]
+    assert has_numbers(CHOOSING, *hubs, worse, "12", near="| a graph with hubs |")
+    isotonic = count("isotonic", "uncalibrated", "edgewise", "nll")
+    assert has_numbers(CHOOSING, isotonic, "12", near="| lowest node ECE of one graph")
+    assert {graph for graph in graphs if mean.lowest("nodewise", "ece", graph) == "isotonic"} == {"cora", "tolokers"}
+    physics = mean("physics", "uncalibrated", "nodewise", "ece")
+    assert abs(mean("physics", "bayesian", "nodewise", "ece") - physics) < 0.001
+    gain_on_physics = mean("physics", "uncalibrated", "edgewise", "nll") - mean(
+        "physics", "structured", "edgewise", "nll"
+    )
+    shown = f"{100 * physics:.1f}%", "0.1", f"{gain_on_physics:.3f}"
+    assert has_numbers(CHOOSING, *shown, near="| a model that is calibrated already |")
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)

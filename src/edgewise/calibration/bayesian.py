@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from edgewise.calibration.calibration_input import CalibrationInput, Predictions
-from edgewise.calibration.calibrator import Learned, NodeCalibrator, Parameters
+from edgewise.calibration.calibrator import MIN_NODES_FOR_TEMPERATURE, Learned, NodeCalibrator, Parameters
 from edgewise.calibration.scaling import log_spread_and_degree, scaling_covariates, subtract_mean
 from edgewise.suggestions import suggest_keywords
 
@@ -70,6 +70,10 @@ class BayesianScaling(NodeCalibrator):
     """
 
     name = "bayesian"
+
+    def min_val_nodes(self, num_classes: int) -> int:
+        """Return 50, as for one temperature: other parameters are used as far as the labels support them."""
+        return MIN_NODES_FOR_TEMPERATURE
 
     def learn_parameters(self, inputs: CalibrationInput) -> Parameters:
         """Fit the sixteen models, and store the points of all models with their weights in the average."""
