@@ -176,8 +176,8 @@ def _with_calibration(split: Split, dealt: Indices | None) -> Split:
     calibration = _mask(dealt, len(split.test))
     if not calibration.any():
         raise ValueError(
-            f"Expected at least one calibration node, but got none of {int(split.test.sum())} test nodes. Pass a larger "
-            "fraction, or calibration=0."
+            f"Expected at least one calibration node, but got none of {int(split.test.sum())} test nodes. Pass a "
+            "larger fraction, or calibration=0."
         )
     return replace(split, calibration=calibration, test=split.test & ~calibration)
 
