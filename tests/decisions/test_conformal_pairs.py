@@ -11,6 +11,7 @@ import edgewise as ew
 from edgewise.data.edges import greedy_matching, undirected_edges
 from edgewise.decisions import conformal_pairs, threshold_for_fdr
 from helpers.reference import conformal as loops
+from helpers.scripts import load_script
 from helpers.small_posteriors import EDGES, KINDS
 
 NUM_NODES, NUM_CLASSES = 300, 3
@@ -384,3 +385,21 @@ def test_selection_on_the_matching_equals_the_threshold_for_fdr(event):
         assert selection.check(data.y).to_dict() == threshold.check(*among).to_dict()
     with pytest.raises(ValueError, match=r"-1 \(unknown\)"):
         selection.check(torch.full_like(data.y, -1))
+
+
+def test_scores_of_the_script_are_those_of_the_sets():
+    probs, data, calibration, test = draw(9)
+    split = ew.Split(torch.zeros_like(test), torch.zeros_like(test), test, calibration=calibration)
+    with load_script("conformal_sizes") as script:
+        scores = script.scores(probs, data, split)
+        assert len(scores) == len(script.HEAD) - 2
+    pairs = fit((probs, data, calibration, test), alpha=0.1)
+    known, among = pairs.calibration_pairs.T.tolist(), pairs.test_pairs.T.tolist()
+    limit = loops.quantile([max(1 - float(probs[i, data.y[i]]) for i in pair) for pair in known], "0.1")
+    sets = [
+        [{k for k in range(NUM_CLASSES) if 1 - float(probs[i, k]) <= limit + 1e-12} for i in pair] for pair in among
+    ]
+    covered = [all(int(data.y[i]) in s for i, s in zip(*each, strict=True)) for each in zip(among, sets, strict=True)]
+    assert scores[4] == pytest.approx(np.mean(covered))
+    assert scores[5] == pytest.approx(np.mean([len(a) * len(b) for a, b in sets]))
+    assert scores[2] == pairs.matching_coverage(data.y).fraction

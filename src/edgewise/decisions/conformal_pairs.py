@@ -230,8 +230,9 @@ class PairPredictionSets:
         ends, num_classes = self._check(pairs), self.posterior.num_classes
         for part in self._chunks(ends):
             sets = self._sets(ends[:, part]).view(-1, num_classes, num_classes)
-            is_backward = (ends[0, part] > ends[1, part])[:, None, None]
-            yield torch.where(is_backward, sets.transpose(1, 2), sets) if bool(is_backward.any()) else sets
+            backward = (ends[0, part] > ends[1, part]).nonzero().squeeze(1)
+            sets[backward] = sets[backward].transpose(1, 2)
+            yield sets
 
     def contains(self, pairs: EdgesLike, labels: ArrayLike) -> Bool[Tensor, " pairs"]:
         """Return whether the set of each pair holds its labels (2, pairs). For labels y of all nodes pass y[pairs]."""
@@ -429,7 +430,7 @@ class PairPredictionSets:
         ends = torch.stack([torch.minimum(*pairs), torch.maximum(*pairs)])
         joint = self._joint(ends)
         if self.options.score == "thr":
-            return -joint  # 1 - joint would round small probabilities
+            return joint.neg_()  # a new tensor; 1 - joint would round small probabilities
         # Pairs of a matching share no nodes, so these numbers are independent and uniform too.
         return label_scores(joint.double(), self.options.score, self._uniform[ends].sum(0) % 1.0)
 
