@@ -67,6 +67,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/metrics.py --page docs/speed.md
 	$(BIN)/python benchmarks/inference.py --page docs/speed.md
 	$(BIN)/python benchmarks/calibration.py --page docs/speed.md
+	$(BIN)/python benchmarks/conformal.py --page docs/speed.md
 	$(BIN)/python benchmarks/models.py --page docs/speed.md
 	$(BIN)/python benchmarks/kernels.py --page docs/speed.md
 	$(BIN)/python benchmarks/limits.py --page docs/speed.md
@@ -75,7 +76,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/report.py --page docs/speed.md
 
 bench-quick: $(VENV)/.bench
-	@for name in metrics inference calibration models kernels growth report; do \
+	@for name in metrics inference calibration conformal models kernels growth report; do \
 		$(BIN)/python benchmarks/$$name.py --quick || exit 1; done
 
 # The instances are not part of the project: docs/inference-errors.md says where to find them.

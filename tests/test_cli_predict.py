@@ -367,3 +367,81 @@ def test_selection_by_few_pairs_is_stated_on_stderr(count, num_lines, tmp_path):
     assert result.exit_code == 0, result.stderr
     assert len(result.stderr.splitlines()) == num_lines
     assert ("12 labeled pairs" in result.stderr) == bool(num_lines)
+
+
+# --- conformal sets ---
+
+
+@pytest.fixture
+def conformal(tmp_path):
+    """Write a graph of 200 nodes whose classes have names, and masks of calibration and test nodes."""
+    g = np.random.default_rng(0)
+    y = g.integers(3, size=200)
+    logits = g.normal(size=(200, 3)) + 1.5 * np.eye(3)[y]
+    calibration = g.permutation(200) < 100
+    arrays = {
+        "probs": np.exp(logits) / np.exp(logits).sum(1, keepdims=True),
+        "edges": g.integers(200, size=(2, 500)),
+        "labels": np.where(calibration, y, -1),
+        "calibration": calibration,
+        "test": ~calibration,
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    (tmp_path / "classes.txt").write_text("Ham\nSpam, cheap\nÜ\n")
+    return {name: tmp_path / f"{name}.npy" for name in arrays}, arrays, tmp_path
+
+
+def conformal_args(files, *names):
+    return [arg for name in names for arg in (f"--{name}", files[name])]
+
+
+@pytest.mark.parametrize("has_names", [False, True])
+def test_sets_in_all_formats_equal_those_of_the_library(conformal, has_names, monkeypatch):
+    files, arrays, folder = conformal
+    monkeypatch.setattr("edgewise.decisions.edge_predictions.BATCH_ROWS", 7)
+    names = ["Ham", "Spam, cheap", "Ü"] if has_names else [0, 1, 2]
+    args = conformal_args(files, "probs", "edges", "labels", "calibration", "test")
+    args += ["--conformal", 0.2, *(["--classes", folder / "classes.txt"] if has_names else [])]
+    written = {}
+    for ending in ("csv", "json", "parquet"):
+        result = run(*args, "--out", folder / f"sets.{ending}")
+        assert result.exit_code == 0, result.stderr
+        assert "sets with alpha 0.2" in result.stdout
+    written["csv"] = [json.loads(cell) for cell in pd.read_csv(folder / "sets.csv")["set"]]
+    written["json"] = [row["set"] for row in json.loads((folder / "sets.json").read_text())["pairs"]]
+    table = parquet.read_table(folder / "sets.parquet")
+    written["parquet"] = table["set"].to_pylist()
+    pairs = torch.stack([torch.from_numpy(table[side].to_numpy()) for side in ("start", "end")])
+    graph = Data(y=torch.from_numpy(arrays["labels"]), edge_index=pairs)
+    calibration = arrays["calibration"]
+    sets = ew.ConformalPairs(0.2).fit(arrays["probs"], graph, calibration=calibration, test=~calibration)
+    expected = [[[names[k], names[m]] for k, m in found.nonzero().tolist()] for found in sets.pair_sets(pairs)]
+    assert written == dict.fromkeys(written, expected)
+    guaranteed = pairs[:, torch.tensor(table["guaranteed"].to_pylist())]
+    assert {*map(frozenset, guaranteed.T.tolist())} == {*map(frozenset, sets.test_pairs.T.tolist())}
+
+
+@pytest.mark.filterwarnings("default::edgewise.ExchangeabilityWarning")
+def test_test_nodes_are_those_outside_of_calibration_by_default(conformal):
+    files, _, _ = conformal
+    args = [*conformal_args(files, "probs", "edges", "labels", "calibration"), "--conformal", 0.2]
+    assert run(*args, "--test", files["test"]).stdout == run(*args).stdout
+    result = run(*args, "--val", files["calibration"])
+    assert result.exit_code == 0
+    assert "100 of 100 calibration nodes are in used" in " ".join(result.stderr.split())
+
+
+def test_incomplete_options_of_sets_are_refused(conformal):
+    files, _, _ = conformal
+    given = conformal_args(files, "probs", "edges")
+    for names, alpha, expected in [
+        (["calibration"], None, "Expected --conformal with --calibration"),
+        (["labels"], 0.1, "Expected --calibration with --conformal"),
+        (["calibration"], 0.1, "Expected --labels with --conformal"),
+        (["calibration", "labels"], 1.5, "Expected alpha to be a number above 0 and below 1"),
+        (["calibration", "labels"], 0.001, "at least 999 calibration pairs"),
+    ]:
+        result = run(*given, *conformal_args(files, *names), *([] if alpha is None else ["--conformal", alpha]))
+        assert result.exit_code != 0
+        assert expected in " ".join(result.stderr.split()), result.stderr

@@ -34,6 +34,7 @@ NOT_RUN = {
     r"(python -m )?pip install .*": "tests/test_wheel.py installs the wheel",
     r"ray (start|stop).*": "tests/sweep/test_ray.py starts and kills nodes of a cluster",
     r"edgewise study --out docs/study": "takes minutes; tests/paper/test_study.py runs a small one",
+    r"python scripts/conformal_sizes.py .*": "takes minutes; tests/decisions/test_conformal_pairs.py runs its parts",
     r"python scripts/compare_joint_nll.py": "takes minutes; tests/test_joint_nll_page.py computes a part of its table",
     r"python scripts/compare_labelings.py": "takes minutes; tests/test_labelings_page.py computes its table",
     r"python scripts/difference_coverage.py": "takes minutes; tests/metrics/test_compare.py runs a small one",

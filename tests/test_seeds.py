@@ -34,6 +34,10 @@ SEEDED_CALLS: dict[str, Callable[[object], object]] = {
     "GATS": fit_calibrator(ew.GATS),
     "evaluate": lambda seed: ew.evaluate(PROBS, Y, DATA.edge_index, n_resamples=40, seed=seed),
     "joint_nll": lambda seed: ew.joint_nll(PROBS, Y, DATA.edge_index, sizes=(2,), num_sets=5, seed=seed),
+    "ConformalNodes": lambda seed: ew.ConformalNodes(alpha=0.5).fit(PROBS, DATA, calibration=SPLIT.val, seed=seed),
+    "ConformalPairs": lambda seed: ew.ConformalPairs(alpha=0.5).fit(
+        PROBS, DATA, calibration=~SPLIT.test, test=SPLIT.test, seed=seed
+    ),
     "synthetic": lambda seed: ew.synthetic(num_nodes=50, seed=seed),
     "truth": lambda seed: ew.synthetic(num_nodes=100, average_degree=8, seed=0).truth(burn_in=2, sweeps=20, seed=seed),
 }

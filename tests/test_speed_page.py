@@ -9,7 +9,18 @@ from helpers.page_numbers import has_numbers
 
 HOME = Path(__file__).parents[1]
 BENCHMARKS, PAGE = HOME / "benchmarks", HOME / "docs" / "speed.md"
-SECTIONS = ("metrics", "inference", "calibration", "models", "kernels", "limits", "growth", "sweep", "report")
+SECTIONS = (
+    "metrics",
+    "inference",
+    "calibration",
+    "conformal",
+    "models",
+    "kernels",
+    "limits",
+    "growth",
+    "sweep",
+    "report",
+)
 MODELS = ("GCN", "GAT", "GMNN", "EPFGNN")
 
 
@@ -60,6 +71,13 @@ def test_labels_of_the_calibration_tables_are_those_of_the_benchmark(load_benchm
     for size in benchmark.SIZES:
         (temperature,), (structured,), (ratio,) = cells("calibration", str(size))[-3:]
         assert structured / temperature == pytest.approx(ratio, rel=0.2)
+
+
+def test_labels_of_the_conformal_table_are_those_of_the_benchmark(load_benchmark):
+    benchmark = load_benchmark("conformal")
+    costs = [benchmark.Cost(1.0, 1 << 20)] * len(benchmark.ROWS)
+    assert labels(section("conformal")) == labels(benchmark.as_table(costs, costs))
+    assert all(ratio <= 3 for row in benchmark.ROWS for _, ratio in cells("conformal", f"{row} |")[:2])
 
 
 def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchmark):

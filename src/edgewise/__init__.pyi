@@ -15,10 +15,17 @@ from .data import Split as Split
 from .data import load_dataset as load_dataset
 from .data import load_splits as load_splits
 from .data import make_splits as make_splits
+from .decisions import ConformalNodes as ConformalNodes
+from .decisions import ConformalPairs as ConformalPairs
 from .decisions import EdgePredictions as EdgePredictions
+from .decisions import ExchangeabilityWarning as ExchangeabilityWarning
+from .decisions import NodePredictionSets as NodePredictionSets
+from .decisions import PairPredictionSets as PairPredictionSets
 from .decisions import RiskCoverage as RiskCoverage
 from .decisions import Threshold as Threshold
 from .decisions import bayes_threshold as bayes_threshold
+from .decisions import benjamini_hochberg as benjamini_hochberg
+from .decisions import conformal_p_values as conformal_p_values
 from .decisions import predict_edges as predict_edges
 from .decisions import risk_coverage as risk_coverage
 from .decisions import selective as selective

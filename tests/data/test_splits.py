@@ -354,3 +354,35 @@ def test_data_without_masks_are_rejected() -> None:
         Split.from_data(Data(train_mask=TRAIN, test_mask=TEST))
     with pytest.raises(ValueError, match=r"val_mask of shape \(4,\)"):
         Split.from_data(Data(train_mask=TRAIN, val_mask=VAL[:3], test_mask=TEST))
+
+
+def test_calibration_nodes_come_from_the_test_nodes_and_change_no_other_set():
+    y = torch.arange(600) % 3
+    for before, after in zip(make_splits(y), make_splits(y, calibration=0.25), strict=True):
+        assert before.calibration is None
+        assert torch.equal(before.train, after.train)
+        assert torch.equal(before.val, after.val)
+        assert torch.equal(before.test, after.test | after.calibration)
+        assert not (after.test & after.calibration).any()
+        assert int(after.calibration.sum()) == int(before.test.sum()) // 4
+    first, second = make_splits(y, n_splits=1, calibration=0.25)[:2]
+    assert torch.equal(first.calibration, second.calibration)
+
+
+def test_calibration_nodes_are_not_stratified():
+    """The number of calibration nodes of a class is hypergeometric. Its variance would be near 0 if stratified."""
+    y = torch.arange(200) % 2
+    counts = [int(s.calibration[y == 0].sum()) for s in make_splits(y, n_splits=400, n_folds=2, calibration=0.5)[::2]]
+    tested = int(make_splits(y, n_splits=1)[0].test.sum())
+    variance = tested / 4 * 0.25 * tested / (tested - 1)
+    assert np.var(counts) == pytest.approx(variance, rel=0.3)
+    assert np.mean(counts) == pytest.approx(tested / 4, abs=5 * (variance / 400) ** 0.5)
+
+
+def test_invalid_calibration_fraction_raises():
+    y = torch.arange(60) % 3
+    for fraction in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="Expected calibration to be a number of at least 0 and below 1"):
+            make_splits(y, calibration=fraction)
+    with pytest.raises(ValueError, match="at least one calibration node"):
+        make_splits(y, calibration=0.001)

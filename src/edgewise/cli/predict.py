@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from edgewise.decisions import EdgePredictions, Threshold
+    from edgewise.validation import ArrayLike
 
 
 PREDICT_HELP = f"""Predict the labels of pairs of nodes, and the probabilities of events.
@@ -40,6 +41,11 @@ distribution of the pair was computed, and whether inference converged.
 
 With --select, pairs are selected by P(EVENT). The threshold is chosen on the pairs with both ends in --val, for a
 --precision, a --cost or a false discovery rate (--fdr), and is checked on the pairs with both ends in --test.
+
+With --conformal ALPHA, each pair gets a set of label pairs. A random matching of the pairs is drawn. For its pairs
+with both ends in --test, marked in the column "guaranteed", the set holds the true labels with probability 1 - ALPHA,
+if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used their labels. Without
+--test, all nodes outside of --calibration are test nodes.
 
 {FILES_HELP}"""
 PREDICT_EXAMPLES = """\b
@@ -137,17 +143,28 @@ def predict(
     labels: Annotated[Path | None, typer.Option(metavar="FILE", help=LABELS_HELP)] = None,
     val: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Validation nodes: {NODES_HELP}.")] = None,
     test: Annotated[Path | None, typer.Option(metavar="FILE", help=f"Test nodes: {NODES_HELP}.")] = None,
+    conformal: Annotated[
+        float | None,
+        typer.Option(
+            metavar="ALPHA", help="Add a set of label pairs that misses the true labels with probability ALPHA."
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(metavar="FILE", help=f"Calibration nodes of --conformal: {NODES_HELP}.")
+    ] = None,
 ) -> None:
     """Read the files, predict pairs, select some of them, and write and print the table."""
     inputs = {"probs": probs, "logits": logits, "pairs": pairs, "edges": edges, "ids": ids, "classes": classes}
-    inputs |= {"labels": labels, "val": val, "test": test}
+    inputs |= {"labels": labels, "val": val, "test": test, "calibration": calibration}
     check_outputs({"--out": out}, inputs)
     nodes = NodeFiles(probs, logits, normalize, ids, classes)
     nodes.check()
     if (pairs is None) == (edges is None):
         raise ValueError(f"Expected --pairs or --edges, but got {'both' if pairs else 'none'}. Pass one of them.")
     selection = Selection(select, precision, confidence, cost, fdr, labels, val, test)
-    selection.check()
+    selection.check(has_sets=conformal is not None)
+    sets = Sets(conformal, calibration, labels, val, test)
+    sets.check()
     with progress_bar(description="predicting {:,} pairs") as progress:
         from edgewise.decisions import predict_edges
         from edgewise.files.tables import check_table_path
@@ -174,6 +191,8 @@ def predict(
                 progress=progress,
             )
         predictions, lines = selection.apply(predictions, nodes)
+        predictions, lines_of_sets = sets.apply(predictions, nodes)
+        lines += lines_of_sets
     try:
         if out:
             predictions.write(out)
@@ -210,12 +229,13 @@ class Selection:
     val: Path | None
     test: Path | None
 
-    def check(self) -> None:
-        """Raise ValueError if options are missing or exclude each other."""
+    def check(self, *, has_sets: bool) -> None:
+        """Raise ValueError if options are missing or exclude each other. Sets also use labels and masks."""
         goals = {"--precision": self.precision, "--cost": self.cost, "--fdr": self.fdr}
         passed = [name for name, goal in goals.items() if goal is not None]
         if self.event is None:
-            others = {"--confidence": self.confidence, "--labels": self.labels, "--val": self.val, "--test": self.test}
+            files = {"--labels": self.labels, "--val": self.val, "--test": self.test}
+            others = {"--confidence": self.confidence, **({} if has_sets else files)}
             if extra := [*passed, *(name for name, value in others.items() if value is not None)]:
                 raise ValueError(
                     f"Expected --select with {extra[0]}, but got none. Add an event, such as --select same."
@@ -279,3 +299,59 @@ class Selection:
         except ValueError as error:
             raise ValueError(f"Expected --cost as two numbers, such as 1:5, but got {self.cost}.") from error
         return threshold_for_cost(probs, outcomes, false_positive=false_positive, false_negative=false_negative)
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Options of the command that add conformal sets."""
+
+    alpha: float | None
+    calibration: Path | None
+    labels: Path | None
+    val: Path | None
+    test: Path | None
+
+    def check(self) -> None:
+        """Raise ValueError if options are missing."""
+        if self.alpha is None:
+            if self.calibration is not None:
+                raise ValueError(
+                    "Expected --conformal with --calibration, but got none. Add it, such as --conformal 0.1."
+                )
+            return
+        for name, file in (("--calibration", self.calibration), ("--labels", self.labels)):
+            if file is None:
+                raise ValueError(
+                    f"Expected {name} with --conformal, but got none: sets are calibrated with the labels of nodes "
+                    "that nothing else used. Add it."
+                )
+
+    def apply(self, predictions: "EdgePredictions", nodes: NodeFiles) -> "tuple[EdgePredictions, list[str]]":
+        """Return the table with the sets, and a line of text about them."""
+        if self.alpha is None or self.calibration is None or self.labels is None:
+            return predictions, []
+        from types import SimpleNamespace
+
+        import torch
+
+        from edgewise.conversion import Names, number_labels
+        from edgewise.decisions import ConformalPairs
+        from edgewise.decisions.conformal_column import add_sets
+
+        y: ArrayLike = nodes.labels(self.labels)
+        calibration = nodes.mask(self.calibration)
+        names = predictions.table["start_predicted"].names
+        if names is not None:
+            y = number_labels(y, Names(len(names), names), torch.from_numpy(calibration), "--classes")
+        test = ~calibration if self.test is None else nodes.mask(self.test)
+        used = None if self.val is None else nodes.mask(self.val)
+        graph = SimpleNamespace(y=y, edge_index=predictions.pairs)
+        with name_files_in_errors(y=self.labels, calibration=self.calibration, test=self.test, used=self.val):
+            options = ConformalPairs(self.alpha)
+            sets = options.fit(nodes.belief, graph, calibration=calibration, test=test, used=used)
+        sizes = sets.sizes(sets.test_pairs).double()
+        size = f", mean size {float(sizes.mean()):.2f}" if len(sizes) else ""
+        return add_sets(predictions, sets), [
+            f"sets with alpha {self.alpha:g}: {sets.calibration_pairs.shape[1]:,} calibration pairs, guaranteed for "
+            f"{len(sizes):,} test pairs of the matching{size}"
+        ]

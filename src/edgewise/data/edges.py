@@ -1,4 +1,4 @@
-"""Selection of the scored edges, lookup of edges, connected components and spanning forests."""
+"""Selection of the scored edges, lookup of edges, connected components, spanning forests and matchings."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -139,6 +139,33 @@ def spanning_forest(
     in_forest = torch.zeros(len(rank), dtype=torch.bool)
     in_forest[chosen] = True
     return in_forest.to(rank.device)[rank]
+
+
+def greedy_matching(
+    edge_index: Int[Tensor, "2 edges"], rank: Int[Tensor, " edges"], num_nodes: int
+) -> Bool[Tensor, " edges"]:
+    """Return which edges are in the matching that takes edges by rank if both ends are free. It is maximal.
+
+    The ranks are distinct, and there are no self-loops. Each round takes all edges that have the lowest rank at both of
+    their ends, and removes their neighbors. The result is that of one edge after the other, in about log E rounds.
+
+    >>> path = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    >>> greedy_matching(path, torch.tensor([1, 0, 2]), 4).tolist()
+    [False, True, False]
+    """
+    matched = torch.zeros_like(rank, dtype=torch.bool)
+    left = torch.arange(len(rank), device=rank.device)
+    while len(left):
+        ends, ranks = edge_index[:, left].long(), rank[left]
+        lowest = torch.full((num_nodes,), len(rank), dtype=ranks.dtype, device=rank.device)
+        for nodes in ends:
+            lowest.scatter_reduce_(0, nodes, ranks, "amin")
+        taken = (lowest[ends] == ranks).all(0)
+        matched[left[taken]] = True
+        is_free = torch.ones(num_nodes, dtype=torch.bool, device=rank.device)
+        is_free[ends[:, taken].flatten()] = False
+        left = left[is_free[ends].all(0)]
+    return matched
 
 
 def check_unique_edges(edges: Int[Tensor, "2 edges"], num_nodes: int) -> None:

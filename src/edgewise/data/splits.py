@@ -5,7 +5,7 @@ import math
 import re
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
 from pathlib import Path
@@ -40,6 +40,8 @@ class Split:
         Number of the random split. It serves only as a name.
     fold
         Number of the fold that is the validation set. It serves only as a name.
+    calibration
+        Calibration nodes of `ConformalNodes` and `ConformalPairs`, or None. Nothing else may use their labels.
 
     Examples
     --------
@@ -53,6 +55,7 @@ class Split:
     test: Bool[Tensor, " nodes"]
     split: int = 0
     fold: int = 0
+    calibration: Bool[Tensor, " nodes"] | None = None
 
     @staticmethod
     def from_data(data: Any, column: int = 0) -> "Split":
@@ -91,7 +94,8 @@ class Split:
         return Split(train, val, test, column)
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{name}={int(getattr(self, name).sum())}" for name in ("train", "val", "test"))
+        names = ("train", "val", "test") if self.calibration is None else ("train", "val", "calibration", "test")
+        counts = ", ".join(f"{name}={int(getattr(self, name).sum())}" for name in names)
         return f"Split({counts} of {len(self.train)} nodes, split={self.split}, fold={self.fold})"
 
 
@@ -104,6 +108,7 @@ def make_splits(
     *,
     labeled: float = 0.15,
     test: float = 0.85,
+    calibration: float = 0.0,
 ) -> list[Split]:
     """Draw stratified splits: label a fraction of each class, divide it into folds, and test a fraction of the rest.
 
@@ -124,20 +129,28 @@ def make_splits(
         Fraction of each class for training and validation.
     test
         Fraction of the remaining nodes for testing.
+    calibration
+        Fraction of the drawn test nodes that become calibration nodes instead. They are drawn uniformly, whatever their
+        classes, as the guarantee of conformal sets requires. All folds of a split share them. Training and validation
+        nodes do not depend on this fraction.
 
     Examples
     --------
     >>> splits = make_splits(torch.arange(400) % 2)
     >>> len(splits), [int(mask.sum()) for mask in (splits[0].train, splits[0].val, splits[0].test)]
     (15, [40, 20, 288])
+    >>> make_splits(torch.arange(400) % 2, calibration=0.25)[0]
+    Split(train=40, val=20, calibration=72, test=216 of 400 nodes, split=0, fold=0)
     """
     labels = _check_split_labels(y)
     _check_split_options(n_splits, n_folds, seed, labeled, test)
+    check_number("calibration", calibration, least=0, below=1)
     splits: list[Split] = []
     for split in range(n_splits):
         rng = np.random.default_rng([seed, split])
         folds, tested = _draw(labels, n_folds, rng, labeled, test)
-        splits += one_split_per_fold(folds, tested, len(labels), split)
+        dealt = rng.permutation(tested)[: _floor_product(calibration, len(tested))] if calibration else None
+        splits += [_with_calibration(s, dealt) for s in one_split_per_fold(folds, tested, len(labels), split)]
     return [_to_device(split, y.device) for split in splits] if isinstance(y, Tensor) else splits
 
 
@@ -156,6 +169,19 @@ def one_split_per_fold(folds: Sequence[Indices], tested: Indices, num_nodes: int
     return splits
 
 
+def _with_calibration(split: Split, dealt: Indices | None) -> Split:
+    """Return the split with some of its test nodes as calibration nodes."""
+    if dealt is None:
+        return split
+    calibration = _mask(dealt, len(split.test))
+    if not calibration.any():
+        raise ValueError(
+            f"Expected at least one calibration node, but got none of {int(split.test.sum())} test nodes. Pass a "
+            "larger fraction, or calibration=0."
+        )
+    return replace(split, calibration=calibration, test=split.test & ~calibration)
+
+
 def _mask(nodes: Indices, num_nodes: int) -> Bool[Tensor, " nodes"]:
     mask = torch.zeros(num_nodes, dtype=torch.bool)
     mask[torch.from_numpy(nodes)] = True
@@ -163,7 +189,8 @@ def _mask(nodes: Indices, num_nodes: int) -> Bool[Tensor, " nodes"]:
 
 
 def _to_device(split: Split, device: torch.device) -> Split:
-    return Split(split.train.to(device), split.val.to(device), split.test.to(device), split.split, split.fold)
+    names = ("train", "val", "test") if split.calibration is None else ("train", "val", "test", "calibration")
+    return replace(split, **{name: getattr(split, name).to(device) for name in names})
 
 
 def _draw(

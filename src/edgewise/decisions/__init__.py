@@ -1,5 +1,9 @@
-"""Decisions about pairs of nodes: predicted labels, selective prediction, thresholds."""
+"""Decisions about nodes and pairs of nodes: predicted labels, selective prediction, thresholds, conformal sets."""
 
+from edgewise.decisions.conformal_nodes import ConformalNodes, NodePredictionSets
+from edgewise.decisions.conformal_pairs import ConformalPairs, PairPredictionSets
+from edgewise.decisions.conformal_scores import Coverage, ExchangeabilityWarning
+from edgewise.decisions.conformal_selection import PairSelection, benjamini_hochberg, conformal_p_values
 from edgewise.decisions.edge_predictions import EdgePredictions
 from edgewise.decisions.predict import predict_edges
 from edgewise.decisions.risk_coverage import RiskCoverage, Selective, risk_coverage, selective
@@ -14,12 +18,21 @@ from edgewise.decisions.thresholds import (
 )
 
 __all__ = [
+    "ConformalNodes",
+    "ConformalPairs",
+    "Coverage",
     "EdgePredictions",
+    "ExchangeabilityWarning",
+    "NodePredictionSets",
+    "PairPredictionSets",
+    "PairSelection",
     "RiskCoverage",
     "Selective",
     "Threshold",
     "ThresholdOutcome",
     "bayes_threshold",
+    "benjamini_hochberg",
+    "conformal_p_values",
     "predict_edges",
     "risk_coverage",
     "selective",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +27,19 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1 << 16
 MAX_PRINTED_ROWS = 10
+
+
+class TableColumn(Protocol):
+    """A column of a table, from which rows are read in slices."""
+
+    @property
+    def names(self) -> NDArray[Any] | None:
+        """The names of the classes or nodes in the column, if any."""
+
+    def __getitem__(self, part: slice) -> NDArray[Any]: ...
+
+    def to_arrow(self, part: slice) -> "pa.Array":
+        """Convert a slice of rows to Arrow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +96,7 @@ class EdgePredictions:
     ([True, False], 'selected by P(same): P ≥ 0.7, set by hand')
     """
 
-    table: Mapping[str, Column]
+    table: Mapping[str, TableColumn]
     convergence: str
     events: Sequence[Event]
     node: Float[Tensor, "nodes classes"]

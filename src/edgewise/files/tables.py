@@ -315,10 +315,18 @@ def write_table(path: Path, batches: "Iterable[pa.RecordBatch]") -> None:
 
 
 def _write_csv(path: Path, schema: "pa.Schema", batches: "Iterator[pa.RecordBatch]") -> None:
+    """Write batches. A CSV file has no lists: they are written as JSON text."""
+    import pyarrow as pa
     from pyarrow import csv
 
+    lists = [k for k, field in enumerate(schema) if pa.types.is_nested(field.type)]
+    for k in lists:
+        schema = schema.set(k, pa.field(schema.field(k).name, pa.string()))
     with csv.CSVWriter(path, schema) as writer:
         for batch in batches:
+            for k in lists:
+                text = [json.dumps(cell, ensure_ascii=False) for cell in batch.column(k).to_pylist()]
+                batch = batch.set_column(k, schema.field(k), pa.array(text, pa.string()))
             writer.write_batch(batch)
 
 

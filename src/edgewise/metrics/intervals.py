@@ -196,6 +196,33 @@ def draw_weights(
         yield weights
 
 
+def resampled_fraction_interval(
+    hits: Bool[Tensor, " edges"],
+    edges: Int[Tensor, "2 edges"],
+    population: Bool[Tensor, " nodes"],
+    n_resamples: int,
+    confidence_level: float,
+    seed: int,
+) -> tuple[float, float]:
+    """Compute the basic bootstrap interval of a fraction of edges, from resampled nodes. (0, 1) without edges."""
+    if not len(hits):
+        return 0.0, 1.0
+    fractions = []
+    for weights in draw_weights(population, n_resamples, seed):
+        total, correct = weights.new_zeros(2, len(weights))
+        for part in torch.arange(len(hits)).split(max(1, CHUNK_ELEMENTS // len(weights))):
+            of_edges = weights[:, edges[:, part]].prod(1)
+            total += of_edges.sum(1)
+            correct += of_edges[:, hits[part]].sum(1)
+        fractions.append(correct / total)
+    tail = (1.0 - confidence_level) / 2
+    levels = torch.tensor([1.0 - tail, tail], dtype=torch.float64)
+    large, small = torch.cat(fractions).nanquantile(levels)
+    observed = hits.double().mean()
+    low, high = (2 * observed - torch.stack([large, small])).clamp(0.0, 1.0).tolist()
+    return low, high
+
+
 def _weighted_sums(view: _View, weights: Float[Tensor, "resamples nodes"], n_bins: int) -> _WeightedSums:
     """Compute weighted sums, weights (resamples, elements) times terms (elements, sums)."""
     weights = weights.to(view.bins.device)

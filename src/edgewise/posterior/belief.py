@@ -261,13 +261,9 @@ class Posterior(ABC):
 
     def save(self, path: Path | str, *, calibrator: str | None = None) -> None:
         """Write the posterior to a safetensors file, with the name of the calibrator that made it, if any."""
-        metadata = {"format": FORMAT, "kind": type(self).__name__}
+        metadata = {"format": FORMAT, **describe_posterior(self)}
         if calibrator is not None:
             metadata["calibrator"] = calibrator
-        if self.convergence is not None:
-            metadata["convergence"] = self.convergence.to_json()
-        if self.log_partition is not None:
-            metadata["log_partition"] = json.dumps(self.log_partition.tolist())
         write_tensors(path, self.tensors(), metadata)
 
     @staticmethod
@@ -275,16 +271,11 @@ class Posterior(ABC):
         """Read a file that `save` wrote."""
         expected = {"format": [FORMAT], "kind": list(MODULES)}
         tensors, metadata = read_tensors(path, "posterior", "Posterior.save", expected)
-        convergence = Convergence.from_json(metadata["convergence"]) if "convergence" in metadata else None
-        kind: Callable[..., Posterior] = getattr(import_module(MODULES[metadata["kind"]]), metadata["kind"])
         try:
-            posterior = kind(**tensors, convergence=convergence)
+            return restore_posterior(tensors, metadata)
         except TypeError as error:  # missing or unexpected tensors
             names = ", ".join(sorted(tensors))
             raise ValueError(f"Expected the tensors of a {metadata['kind']} in {path}, but got {names}.") from error
-        if "log_partition" in metadata:
-            posterior.log_partition = torch.tensor(json.loads(metadata["log_partition"]), dtype=torch.float64)
-        return posterior
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> "Posterior":
         """Return the posterior on another device or in another dtype."""
@@ -322,6 +313,26 @@ class Posterior(ABC):
     def _extra_repr(self) -> str:
         """Return further fields of the representation."""
         return ""
+
+
+def describe_posterior(posterior: Posterior) -> dict[str, str]:
+    """Return what a file holds of a posterior beside its tensors."""
+    metadata = {"kind": type(posterior).__name__}
+    if posterior.convergence is not None:
+        metadata["convergence"] = posterior.convergence.to_json()
+    if posterior.log_partition is not None:
+        metadata["log_partition"] = json.dumps(posterior.log_partition.tolist())
+    return metadata
+
+
+def restore_posterior(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Posterior:
+    """Build a posterior from its tensors and the result of `describe_posterior`."""
+    convergence = Convergence.from_json(metadata["convergence"]) if "convergence" in metadata else None
+    kind: Callable[..., Posterior] = getattr(import_module(MODULES[metadata["kind"]]), metadata["kind"])
+    posterior = kind(**tensors, convergence=convergence)
+    if "log_partition" in metadata:
+        posterior.log_partition = torch.tensor(json.loads(metadata["log_partition"]), dtype=torch.float64)
+    return posterior
 
 
 def check_not_batch(posterior: Posterior) -> None:
