@@ -33,19 +33,21 @@ class Size(NamedTuple):
     nodes: int
     edges: int
     features: int
+    classes: int = NUM_CLASSES
 
     def __str__(self) -> str:
-        return f"{self.nodes:,} nodes, {self.edges:,} edges, {self.features:,} features"
+        return f"{self.nodes:,} nodes, {self.edges:,} edges, {self.features:,} features, {self.classes} classes"
 
 
-# The second differs from the first by features only, the third by edges only, the last in all.
+# The second differs from the first by features only, the third by edges, the fourth by classes, the last by its size.
 SIZES = (
     Size(20_000, 50_000, 1_000),
     Size(20_000, 50_000, 12_000),
     Size(20_000, 500_000, 1_000),
+    Size(20_000, 50_000, 1_000, 40),
     Size(200_000, 500_000, 1_000),
 )
-QUICK_SIZES = tuple(Size(size.nodes // 10, size.edges // 10, size.features) for size in SIZES)
+QUICK_SIZES = tuple(size._replace(nodes=size.nodes // 10, edges=size.edges // 10) for size in SIZES)
 NUM_JOINTS, QUICK_NUM_JOINTS = 100_000, 5_000
 COLUMNS = ("Graph", "temperature, fit and evaluation", "structured, fit", "ratio")
 MESSAGE_COLUMNS = ("Joints with given marginals", "seconds", "ratio")
@@ -54,7 +56,7 @@ MESSAGE_COLUMNS = ("Joints with given marginals", "seconds", "ratio")
 def draw(size: Size) -> tuple[Data, ew.Split, Tensor]:
     """Draw a homophilous graph with sparse features, 15% labeled nodes and overconfident logits."""
     degree = 2 * size.edges / size.nodes
-    graph = ew.synthetic(size.nodes, NUM_CLASSES, homophily=0.8, average_degree=degree, num_features=16, seed=0)
+    graph = ew.synthetic(size.nodes, size.classes, homophily=0.8, average_degree=degree, num_features=40, seed=0)
     density = FEATURES_PER_NODE / size.features
     x = random_array((size.nodes, size.features), density=density, rng=np.random.default_rng(0))
     features = torch.sparse_coo_tensor(
