@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from inspect import isabstract, isfunction, signature
+from inspect import isabstract, isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +22,7 @@ from torch.nn import Module
 
 from edgewise.models import known_models
 from edgewise.models.model import Model
-from edgewise.models.network import Network
+from edgewise.models.network import Network, reason_against_call
 from edgewise.suggestions import did_you_mean
 
 
@@ -192,10 +192,9 @@ def _as_model(found: Any, place: str) -> Model[Any]:
 
 def _check_arguments(network: Network, place: str) -> None:
     """Raise ValueError if what makes the modules cannot be called with two arguments."""
-    try:
-        signature(network.make_module).bind("num_features", "num_classes")
-    except TypeError as error:
+    reason = reason_against_call(network.make_module, "num_features", "num_classes")
+    if reason is not None:
         raise ValueError(
             f"Expected {place} to make a module from (num_features, num_classes), but calling it so would fail: "
-            f"{error}. Add a function with these two arguments that passes the others, and name it instead."
-        ) from error
+            f"{reason}. Add a function with these two arguments that passes the others, and name it instead."
+        )
