@@ -245,7 +245,7 @@ def test_sharpness_is_not_raised_beyond_the_lowest_validation_nll():
     before, best, following = (
         val_nll(pair_potentials(noisy, sharpness)) for sharpness in spn.SHARPNESS[position - 1 : position + 2]
     )
-    assert 0 < position and best < before and best < following
+    assert position > 0 and best < before and best < following
 
 
 def test_sharpness_is_not_raised_where_sum_product_does_not_converge(monkeypatch):

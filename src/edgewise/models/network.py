@@ -40,9 +40,9 @@ class Network(Model[FittedClassifier]):
     NumPy, is not reproducible.
 
     To save a fitted network, ``make_module`` must be a class or a function at the top level of a module. Only its name
-    is saved. `Fitted.load` looks it up among the imported modules, and imports nothing itself. What a script or notebook
-    defines must also be defined where the file is loaded. A function must be annotated to return a `torch.nn.Module`,
-    so that a file cannot name any other function.
+    is saved. `Fitted.load` looks it up among the imported modules, and imports nothing itself. What a script or
+    notebook defines must also be defined where the file is loaded. A function must be annotated to return a
+    `torch.nn.Module`, so that a file cannot name any other function.
 
     Parameters
     ----------

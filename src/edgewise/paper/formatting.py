@@ -56,8 +56,8 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
             "P",
             "3 2",
             "#c49a6c",
-            note="MC dropout is not in the paper: it is the mixture of predictions of a network with dropout at prediction "
-            "time.",
+            note="MC dropout is not in the paper: it is the mixture of predictions of a network with dropout at "
+            "prediction time.",
         ),
         "spn": RowStyle(
             "SPN",
