@@ -138,7 +138,7 @@ PHASES = {  # of models with several training phases
     "gmnn": [("pretraining", 10), ("M step", 6), ("E step", 6)],
     "epfgnn": [("pretraining", 10), ("EM", 12)],
     "spn": [("nodes", 12), ("edges", 12)],
-    "deepensemble": [("member 1", 12), ("member 2", 12)],
+    "deepensemble": [("member 0", 12), ("member 1", 12)],
 }
 
 

@@ -10,6 +10,7 @@ from torch.nn.functional import dropout
 from torch_geometric.nn import GCNConv
 
 import edgewise as ew
+from edgewise.kernels.dropout import Dropout
 from edgewise.models.seeds import Seeds, derive_seeds
 from edgewise.models.task import prepare_task
 from edgewise.sweep.plan import Training
@@ -114,14 +115,39 @@ def test_samples_are_those_of_a_plain_gcn_with_the_same_mean():
     torch.testing.assert_close(plain.std(0), spread, rtol=0.15, atol=0.01)
 
 
-def test_samples_without_dropout_are_equal():
-    fitted = ew.MCDropout(replace(GCN, dropout=0.0), samples=2).fit(DATA, SPLIT)
-    assert torch.equal(fitted.sample_logits[0], fitted.sample_logits[1])
+@pytest.mark.parametrize("classifier", CLASSIFIERS[:2], ids=lambda model: model.name)
+def test_a_classifier_without_dropout_raises(classifier):
+    with pytest.raises(ValueError, match=r"with dropout=0.*MCDropout\(G.*\(dropout=0\.5\)\)"):
+        ew.MCDropout(replace(classifier, dropout=0.0))
 
 
-def test_samples_do_not_repeat_the_masks_of_training():
-    seeds = fit_once(ew.MCDropout(GCN, samples=4)).sample_seeds.tolist()
-    assert 3 not in seeds
+@pytest.mark.parametrize("classifier", CLASSIFIERS[:2], ids=lambda model: model.name)
+def test_samples_do_not_repeat_the_masks_of_training(classifier, monkeypatch):
+    keys, original = [], Dropout.__init__
+
+    def record(self, rate, key):
+        keys.append(key)
+        original(self, rate, key)
+
+    monkeypatch.setattr(Dropout, "__init__", record)
+    classifier.fit(DATA, SPLIT, seed=3)
+    in_training = set(keys)
+    keys.clear()
+    ew.MCDropout(classifier, samples=4).fit(DATA, SPLIT, seed=3)
+    assert in_training and len(set(keys) - in_training) == 4
+
+
+def test_samples_of_a_network_do_not_repeat_the_masks_of_training():
+    network, masks = CLASSIFIERS[2], []
+
+    class Recorded(SmallNetwork):
+        def forward(self, x, edge_index):
+            masks.append(dropout(torch.ones(100), 0.5, self.training))
+            return super().forward(x, edge_index)
+
+    ew.MCDropout(replace(network, make_module=Recorded), samples=4).fit(DATA, SPLIT, seed=3)
+    drawn = [tuple(mask.tolist()) for mask in masks if not mask.all()]
+    assert len(set(drawn)) == len(drawn) == 12 + 4
 
 
 # Both.

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from dataclasses import replace
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -45,6 +46,31 @@ class Normalized(torch.nn.Module):
         if self.training:
             self.passes = self.passes + 1
         return self.second(self.drop(self.norm(self.first(x)).relu()))
+
+
+class DrawsInEvaluation(torch.nn.Module):
+    """Its dropout is also active in evaluation mode."""
+
+    def __init__(self, num_features, num_classes):
+        super().__init__()
+        self.only = torch.nn.Linear(num_features, num_classes)
+
+    def forward(self, x, edge_index):
+        return dropout(self.only(x), 0.5)
+
+
+class Changed(torch.nn.Module):
+    """Its parameters have other names from the second time on that it is made."""
+
+    times_made = 0
+
+    def __init__(self, num_features, num_classes):
+        super().__init__()
+        Changed.times_made += 1
+        setattr(self, f"layer_{min(Changed.times_made, 2)}", torch.nn.Linear(num_features, num_classes))
+
+    def forward(self, x, edge_index):
+        return next(self.children())(x)
 
 
 class Constant(torch.nn.Module):
@@ -130,6 +156,29 @@ def test_same_seed_gives_the_same_bits_and_leaves_the_global_generators():
     assert not torch.equal(SMALL.fit(DATA, SPLIT, seed=2).logits, one.logits)
 
 
+def test_module_that_draws_in_evaluation_is_reproducible():
+    model = ew.Network(DrawsInEvaluation, max_epochs=5)
+    torch.manual_seed(1)
+    before = global_random_states()
+    one = model.fit(DATA, SPLIT)
+    assert global_random_states() == before
+    torch.manual_seed(2)
+    two = model.fit(DATA, SPLIT)
+    assert two.history.val_loss == one.history.val_loss
+    assert_same_bits(two, one)
+    assert len(set(one.history.val_loss)) == 5
+
+
+def test_fits_in_threads_do_not_interfere():
+    before = global_random_states()
+    alone = [SMALL.fit(DATA, SPLIT, seed=seed) for seed in range(4)]
+    with ThreadPool(4) as pool:
+        together = pool.map(lambda seed: SMALL.fit(DATA, SPLIT, seed=seed), range(4))
+    for one, other in zip(alone, together, strict=True):
+        assert_same_bits(other, one)
+    assert global_random_states() == before
+
+
 def test_seeds_of_initialization_and_dropout_are_separate():
     fits = [SMALL.fit(DATA, SPLIT, seed=ew.Seeds(*seeds)) for seeds in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1))]
     assert torch.equal(fits[0].logits, fits[3].logits)
@@ -178,6 +227,17 @@ def test_loading_needs_the_module_to_be_imported(tmp_path, monkeypatch):
         ew.Fitted.load(tmp_path / "model")
 
 
+def test_loading_needs_the_module_of_another_script(tmp_path, monkeypatch):
+    fitted = ew.Network(PygGCN, max_epochs=1).fit(DATA, SPLIT)
+    monkeypatch.setattr(PygGCN, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "PygGCN", PygGCN, raising=False)
+    fitted.save(tmp_path / "model")
+    assert ew.Fitted.load(tmp_path / "model").model == fitted.model
+    monkeypatch.delattr(sys.modules["__main__"], "PygGCN")
+    with pytest.raises(ValueError, match="Define PygGCN here as it was there, or import it"):
+        ew.Fitted.load(tmp_path / "model")
+
+
 @pytest.mark.parametrize("place", ["os:abort", "builtins:print", "torch:Tensor", "os.path:join"])
 def test_a_file_cannot_name_other_functions(place, tmp_path, monkeypatch):
     monkeypatch.setattr("edgewise.models.network.importable_name", lambda make_module: place)
@@ -214,12 +274,27 @@ def test_output_of_the_module_is_checked(make_logits, match):
         ew.Network(lambda num_features, num_classes: Constant(make_logits)).fit(DATA, SPLIT)
 
 
+def test_other_weights_than_in_training():
+    with pytest.raises(ValueError, match=r"they differ: .*layer_1.* Use the module as it was defined in training"):
+        ew.Network(Changed, max_epochs=1).fit(DATA, SPLIT)
+
+
+def test_type_errors_inside_a_module_are_not_those_of_its_arguments():
+    def fail(*_):
+        raise TypeError("inside")
+
+    with pytest.raises(TypeError, match=r"^inside$"):
+        ew.Network(lambda num_features, num_classes: fail()).fit(DATA, SPLIT)
+    with pytest.raises(TypeError, match=r"^inside$"):
+        ew.Network(lambda num_features, num_classes: Constant(fail)).fit(DATA, SPLIT)
+
+
 def test_errors_of_make_module():
     with pytest.raises(ValueError, match=r"ew\.Network\(GraphSAGE\)"):
         ew.Network(PygGCN(30, 3))
     with pytest.raises(ValueError, match="but got str"):
         ew.Network("PygGCN")
-    with pytest.raises(TypeError, match=r"make_module\(num_features, num_classes\)"):
+    with pytest.raises(TypeError, match=r"\(num_features, num_classes\).* Define a function"):
         ew.Network(lambda: PygGCN(30, 3)).fit(DATA, SPLIT)
     with pytest.raises(ValueError, match=r"torch\.nn\.Module, but got int"):
         ew.Network(lambda num_features, num_classes: 3).fit(DATA, SPLIT)

@@ -12,6 +12,7 @@ from edgewise.models import spn
 from edgewise.models.seeds import Initializer, generator
 from edgewise.models.spn import choose_sharpness, labeled_edges, pair_logits, pair_potentials
 from edgewise.models.task import prepare_task
+from edgewise.models.training import Log
 from helpers.block_graph import assert_same_bits, copy_with, make_block_graph, make_split
 
 DATA = make_block_graph(within=0.3)
@@ -233,6 +234,39 @@ def test_sharpness_is_raised_while_the_validation_nll_decreases():
     assert nlls == sorted(nlls, reverse=True)
     worst, zeros = choose_sharpness(task(), fitted().unary, -10 * equal)
     assert worst == 0 and not zeros.any()
+
+
+def test_sharpness_is_not_raised_beyond_the_lowest_validation_nll():
+    """Couplings with noise help only while they are weak."""
+    noise = torch.randn(task().edge_index.shape[1], 3, 3, generator=torch.Generator().manual_seed(1))
+    noisy = 4 * torch.eye(3) + 8 * noise
+    chosen, _ = choose_sharpness(task(), fitted().unary, noisy)
+    position = spn.SHARPNESS.index(chosen)
+    before, best, following = (
+        val_nll(pair_potentials(noisy, sharpness)) for sharpness in spn.SHARPNESS[position - 1 : position + 2]
+    )
+    assert position > 0 and best < before and best < following
+
+
+def test_sharpness_is_not_raised_where_sum_product_does_not_converge(monkeypatch):
+    equal = 4 * torch.eye(3).expand(task().edge_index.shape[1], 3, 3)
+    chosen, _ = choose_sharpness(task(), fitted().unary, equal)
+    monkeypatch.setattr(spn, "VALIDATION_SWEEPS", 10)
+    converging, _ = choose_sharpness(task(), fitted().unary, equal)
+    assert 0 < converging < chosen
+    monkeypatch.setattr(spn, "VALIDATION_SWEEPS", 1)
+    none, zeros = choose_sharpness(task(), fitted().unary, equal)
+    assert none == 0 and not zeros.any()
+
+
+def test_divergence_of_the_edge_network_names_an_edge(monkeypatch):
+    def diverged(weights, encoded, edges):
+        return torch.full((edges.shape[1], 3, 3), torch.nan)
+
+    weights = SMALL._train_edges(task(), labeled_edges(task()), ew.Seeds(), Log())
+    monkeypatch.setattr(spn, "pair_logits", diverged)
+    with pytest.raises(FloatingPointError, match="the logits of edge 0 are"):
+        SMALL._edge_logits(task(), weights)
 
 
 def test_sharpness_is_stored_and_shown(tmp_path):

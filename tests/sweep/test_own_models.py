@@ -48,7 +48,11 @@ class Linear(torch.nn.Module):
         return logits + self.mean(logits, edge_index)
 
 
-def make_linear(num_features, num_classes):
+def make_linear(num_features, num_classes) -> torch.nn.Module:
+    return Linear(num_features, num_classes)
+
+
+def unannotated(num_features, num_classes):
     return Linear(num_features, num_classes)
 
 
@@ -180,6 +184,7 @@ def test_plan_has_own_models(file: Path) -> None:
         ("Deep", r"Deep to make a module from \(num_features, num_classes\), but .*'depth'.*Add a function with"),
         ("main", r"main to make a module from .*too many positional"),
         ("describe", r"my_models:describe is neither\. Add the annotation"),
+        ("unannotated", r"my_models:unannotated is neither\. Add the annotation"),
         ("GCN", r"a model of edgewise are both named 'gcn'\. Give it another name .* my_gcn = GCN"),
         ("Unnamed", r'has that of GCN\. Add a line such as name = "my_gcn"'),
         ("Required", r"made as Required\(\).*'depth'.*all its options have defaults"),
@@ -210,8 +215,9 @@ def test_missing_file(tmp_path: Path) -> None:
         ("bad_import", "import no_such_package\n", r"line 1 raised ModuleNotFoundError: No module named 'no_such"),
         ("bad_syntax", "x = 1\ny = (\n", r"line 2 raised SyntaxError"),
         ("bad_exit", "raise SystemExit(3)\n", r"line 1 raised SystemExit: 3"),
-        ("tokenize", "", r"named like no other Python module.*Rename it"),
-        ("my-models", "", r"named like no other Python module.*Rename it"),
+        ("tokenize", "", r"named like no other Python module.*has the name of .*tokenize\.py\. .* to tokenize_2\.py"),
+        ("sys", "", r"has the name of a module of Python\. Rename it, for example to sys_2\.py"),
+        ("my-models", "", r"cannot be the name of a module\. Rename it, for example to my_my_models\.py"),
     ],
 )
 def test_files_that_cannot_be_executed(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -229,6 +235,21 @@ def test_same_name_twice(file: Path, tmp_path: Path) -> None:
     other.write_text(TEXT)
     with pytest.raises(ValueError, match=r"other_models\.py:Linear and .*my_models\.py:Linear are both named 'linear'"):
         read_own_models([f"{file}:Linear", f"{other}:Linear"])
+
+
+def test_two_files_with_one_name(file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "my_models.py"
+    other.write_text(TEXT)
+    with pytest.raises(ValueError, match=r"has the name of .*own\d+/my_models\.py\. .* to my_models_2\.py"):
+        read_own_models([f"{file}:Linear", f"{other}:Deep"])
+
+
+def test_file_that_imports_another_file(tmp_path: Path) -> None:
+    (tmp_path / "my_layers.py").touch()
+    path = tmp_path / "imports_layers.py"
+    path.write_text("import math\nimport my_layers\n")
+    with pytest.raises(ValueError, match=r"line 2 imports my_layers.*next to it\. Put everything into one file"):
+        read(path, "Net")
 
 
 # --- running ---
@@ -269,6 +290,7 @@ def test_example_in_a_sweep_that_is_resumed_and_reported(
     calibrated = ("--calibrators", "temperature")
     dry = reproduce(root, out, *models, "--folds", 1, "--dry-run")
     assert dry.stdout.splitlines()[2].split() == ["gcn", "sage"], dry.output
+    assert "counting sage, whose time is unknown, as epfgnn" in dry.stdout.splitlines()[0]
     first = reproduce(root, out, *models, *calibrated, "--folds", 1)
     assert first.exit_code == 0, first.output
     assert keys_of(out) == [("gcn", 0), ("sage", 0)]

@@ -71,7 +71,8 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="NAME…",
-            help=f"Calibrate {', '.join(CALIBRATED_MODELS)} and your own models with {', '.join(CALIBRATORS)}, or all.",
+            help=f"Calibrate {', '.join(CALIBRATED_MODELS)} and those of your own models that have logits with "
+            f"{', '.join(CALIBRATORS)}, or all.",
             autocompletion=complete_from(lambda: (*CALIBRATORS, "all")),
         ),
     ] = None,
@@ -149,7 +150,7 @@ def reproduce(
         make_folder(fitted, "--fitted")
     if isinstance(pool, RayCluster):
         pool.check_address()
-    failures = _run(plan, out, sources, pool, fitted)
+    failures = _run(plan, out, sources, splits_text, pool, fitted)
     typer.echo()
     show_report(out, out, verbose=verbose)
     for key, error in failures.items():
@@ -169,7 +170,7 @@ def _split_models(values: list[str] | None) -> tuple[str, ...]:
 
 
 def _run(
-    plan: "Plan", out: Path, sources: "Sources", workers: "Workers", fitted: Path | None
+    plan: "Plan", out: Path, sources: "Sources", splits_text: str, workers: "Workers", fitted: Path | None
 ) -> "Mapping[RunKey, str]":
     """Run what is missing and display the progress. Return the errors of failed runs."""
     from rich.console import Console
@@ -181,7 +182,7 @@ def _run(
         with ExitStack() as stack:
 
             def begin(progress: "Progress") -> Callable[["JobOutcome[RunKey, Run]"], None]:
-                typer.echo(f"{plan_text(progress)}\n\n{sources.describe_splits(plan.datasets)}\n")
+                typer.echo(f"{plan_text(progress)}\n\n{splits_text}\n")
                 return stack.enter_context(SweepDisplay(progress, Console()).shown()).show
 
             return run_sweep(plan, out, sources, workers, begin, fitted).failures

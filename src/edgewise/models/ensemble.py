@@ -60,7 +60,7 @@ class Ensemble(MixtureModel[FittedEnsemble]):
     >>> split = ew.make_splits(data.y)[0]
     >>> fitted = Ensemble(ew.GCN(max_epochs=3), members=2).fit(data, split, seed=0)
     >>> fitted.posterior(), fitted.history.phases
-    (MixturePosterior(nodes=2708, classes=7), [('member 1', 3), ('member 2', 3)])
+    (MixturePosterior(nodes=2708, classes=7), [('member 0', 3), ('member 1', 3)])
     """
 
     members: int = 5
@@ -71,7 +71,7 @@ class Ensemble(MixtureModel[FittedEnsemble]):
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedEnsemble:
         of_member = [seeds, *(derive_seeds(seeds, f"member {k}") for k in range(1, self.members))]
-        members = [self.classifier.train_weights(task, own, f"member {k + 1}", log) for k, own in enumerate(of_member)]
+        members = [self.classifier.train_weights(task, own, f"member {k}", log) for k, own in enumerate(of_member)]
         logits = self._check_samples(self.compute_logits(task, members, task.num_classes))
         weights = {f"{k}/{name}": weight for k, of_k in enumerate(members) for name, weight in of_k.items()}
         return FittedEnsemble(self, weights, log.history(), logits)

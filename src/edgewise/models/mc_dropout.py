@@ -49,7 +49,8 @@ class MCDropout(MixtureModel[FittedMCDropout]):
     Parameters
     ----------
     classifier
-        A model with logits and dropout: `GCN`, `GAT`, `Network`, or a classifier of your own.
+        A model with logits and dropout: `GCN`, `GAT`, `Network`, or a classifier of your own. The option ``dropout``
+        must not be 0. The modules of a `Network` are not checked: without dropout all samples are equal.
     samples
         Number of samples.
 
@@ -67,6 +68,15 @@ class MCDropout(MixtureModel[FittedMCDropout]):
 
     name = "mcdropout"
     fitted = FittedMCDropout
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if getattr(self.classifier, "dropout", None) == 0:
+            name = type(self.classifier).__name__
+            raise ValueError(
+                f"Expected a classifier with dropout, but got {name} with dropout=0, whose samples would all be equal. "
+                f"Choose a probability such as MCDropout({name}(dropout=0.5)), or use the classifier alone."
+            )
 
     def _train(self, task: Task, seeds: Seeds, log: Log) -> FittedMCDropout:
         weights = self.classifier.train_weights(task, seeds, "training", log)

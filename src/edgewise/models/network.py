@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from inspect import isfunction
+from inspect import isfunction, signature
 from typing import Any, Self, get_type_hints
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.parameter import is_lazy
 
 from edgewise.models.fitted import FittedClassifier, NotImportedError
 from edgewise.models.model import Model
@@ -34,12 +35,14 @@ class Network(Model[FittedClassifier]):
     in training mode for the loss, and in evaluation mode for validation and prediction.
 
     Initial weights and dropout masks are drawn from torch's global generators, which are seeded with the seed of the
-    fit. The state of the caller's generators does not change. A module that draws random numbers from elsewhere, for
-    example from NumPy, is not reproducible.
+    fit. The state of the caller's generators does not change. The generators belong to the process, so of several fits
+    in threads only one at a time runs its module. A module that draws random numbers from elsewhere, for example from
+    NumPy, is not reproducible.
 
     To save a fitted network, ``make_module`` must be a class or a function at the top level of a module. Only its name
-    is saved. `Fitted.load` looks it up among the imported modules, and imports nothing itself. A function must be
-    annotated to return a `torch.nn.Module`, so that a file cannot name any other function.
+    is saved. `Fitted.load` looks it up among the imported modules, and imports nothing itself. What a script or
+    notebook defines must also be defined where the file is loaded. A function must be annotated to return a
+    `torch.nn.Module`, so that a file cannot name any other function.
 
     Parameters
     ----------
@@ -141,7 +144,7 @@ class Network(Model[FittedClassifier]):
         labels = task.labels[task.train]
         return TrainingLoop(
             _state(module),
-            _ModulePass(module, task, RandomState(seeds.dropout, "network dropout", task.device)),
+            _ModulePass(module, task, seeds),
             lambda logits: cross_entropy(logits, labels),
             task.labels[task.val],
             lambda _: adam(parameters, self.learning_rate, self.weight_decay),
@@ -152,9 +155,11 @@ class Network(Model[FittedClassifier]):
             try:
                 module = self.make_module(graph.num_features, num_classes)
             except TypeError as error:
+                if (reason := reason_against_call(self.make_module, "num_features", "num_classes")) is None:
+                    raise
                 raise TypeError(
-                    f"Expected make_module(num_features, num_classes) to return a module, but it failed: {error}. Use "
-                    "lambda num_features, num_classes: … to pass other arguments."
+                    "Expected make_module to take (num_features, num_classes), but calling it so fails: "
+                    f"{reason}. Define a function with these two arguments that passes the others."
                 ) from error
         if not isinstance(module, Module):
             raise ValueError(
@@ -168,10 +173,15 @@ class Network(Model[FittedClassifier]):
         try:
             module.load_state_dict(weights)
         except RuntimeError as error:
-            reason = " ".join(str(error).split())[:200]
+            trained = _features_of_weights(module, weights, graph.num_features)
+            if trained is not None:
+                raise ValueError(
+                    f"Expected x with as many features as in training, but got {graph.num_features} instead of "
+                    f"{trained}. Pass the features that the module was trained on."
+                ) from error
             raise ValueError(
-                f"Expected x with as many features as in training, but got {graph.num_features} features: the module "
-                f"that make_module returns for them does not fit the weights ({reason})."
+                "Expected make_module to return a module with the trained weights, but they differ: "
+                f"{' '.join(str(error).split())[:200]}. Use the module as it was defined in training."
             ) from error
         return module
 
@@ -179,8 +189,10 @@ class Network(Model[FittedClassifier]):
 class _ModulePass:
     """The logits of a module whose parameters are trained in place."""
 
-    def __init__(self, module: Module, task: Task, random: RandomState):
-        self._module, self._task, self._random = module, task, random
+    def __init__(self, module: Module, task: Task, seeds: Seeds):
+        self._module, self._task = module, task
+        self._random = RandomState(seeds.dropout, "network dropout", task.device)
+        self._random_in_validation = RandomState(seeds.dropout, "validation", task.device)
         self._weights: Weights = {}
 
     def at(self, weights: Weights) -> "_ModulePass":
@@ -197,7 +209,8 @@ class _ModulePass:
 
     def validation(self) -> Float[Tensor, "val classes"]:
         """Compute the logits of the validation nodes, in evaluation mode."""
-        return _logits(self._module.eval(), self._task)[self._task.val]
+        with self._random_in_validation.use():
+            return _logits(self._module.eval(), self._task)[self._task.val]
 
 
 def _state(module: Module) -> Weights:
@@ -212,6 +225,16 @@ def _state(module: Module) -> Weights:
     return dict(state)
 
 
+def _features_of_weights(module: Module, weights: Weights, num_features: int) -> int | None:
+    """Return the number of features of the weights, if they differ from the module's in nothing else."""
+    made = {name: value for name, value in module.state_dict().items() if not is_lazy(value)}
+    if not made.keys() <= weights.keys() or any(value.ndim != weights[name].ndim for name, value in made.items()):
+        return None
+    sizes = {pair for name, value in made.items() for pair in zip(value.shape, weights[name].shape, strict=True)}
+    differing = [(of_module, of_weights) for of_module, of_weights in sizes if of_module != of_weights]
+    return differing[0][1] if len(differing) == 1 and differing[0][0] == num_features else None
+
+
 def _logits(module: Module, graph: Graph) -> Float[Tensor, "nodes classes"]:
     logits: Tensor = module(graph.dense_features, graph.both_directions)
     return logits
@@ -221,9 +244,11 @@ def _check_output(module: Module, task: Task) -> None:
     try:
         logits = _logits(module, task)
     except TypeError as error:
+        if (reason := reason_against_call(module.forward, "x", "edge_index")) is None:
+            raise
         raise TypeError(
             f"Expected a module that maps (x, edge_index) to logits, but calling {type(module).__name__} with these "
-            f"failed: {error}. Wrap it in a module whose forward has these two arguments."
+            f"fails: {reason}. Wrap it in a module whose forward has these two arguments."
         ) from error
     check_module_logits(logits, task.dense_features)
     if logits.shape[1] != task.num_classes:
@@ -231,6 +256,17 @@ def _check_output(module: Module, task: Task) -> None:
             f"Expected the module to return logits of {task.num_classes} classes, but got shape {tuple(logits.shape)}. "
             "Use the second argument of make_module as the number of outputs, or pass num_classes to fit."
         )
+
+
+def reason_against_call(function: Callable[..., Any], *arguments: str) -> str | None:
+    """Return why a function cannot be called with positional arguments of these names, or None if it can."""
+    try:
+        signature(function).bind(*arguments)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a function in C without a signature
+        pass
+    return None
 
 
 def importable_name(make_module: MakeModule) -> str:
@@ -250,6 +286,12 @@ def find_imported(place: str) -> MakeModule:
     found = _look_up(place)
     if found is None:
         module, _, name = place.partition(":")
+        if module == "__main__":
+            raise NotImportedError(
+                f"Expected {name}, which makes the network and was defined in a script or notebook, but it is not "
+                f"defined in this one. Define {name} here as it was there, or import it from a module, then load the "
+                "file again."
+            )
         raise NotImportedError(
             f"Expected {name} of the module {module}, which makes the network, but it is not imported. Run "
             f"from {module} import {name.partition('.')[0]}, then load the file again."

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -56,15 +57,19 @@ def generator(seed: int, purpose: str) -> torch.Generator:
     return torch.Generator().manual_seed(_hash_seed(seed, purpose))
 
 
+_lock = RLock()  # held while the global generators have another state than the caller's
+
+
 class RandomState:
     """A state of torch's global generators, for code that draws from them.
 
-    Each block that uses the state continues where the previous one ended. The state of the caller does not change.
+    Each block that uses the state continues where the previous one ended. The state of the caller does not change. The
+    generators are those of all threads, so the blocks of several threads run one after the other.
     """
 
     def __init__(self, seed: int, purpose: str, device: torch.device):
         self._cuda = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(self._cuda):
+        with _lock, torch.random.fork_rng(self._cuda):
             torch.default_generator.manual_seed(_hash_seed(seed, purpose))
             for cuda in self._cuda:
                 with torch.cuda.device(cuda):
@@ -74,7 +79,7 @@ class RandomState:
     @contextmanager
     def use(self) -> Iterator[None]:
         """Let the global generators have this state within a ``with`` block."""
-        with torch.random.fork_rng(self._cuda):
+        with _lock, torch.random.fork_rng(self._cuda):
             torch.set_rng_state(self._states[0])
             for cuda, state in zip(self._cuda, self._states[1:], strict=True):
                 torch.cuda.set_rng_state(state, cuda)

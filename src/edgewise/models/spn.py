@@ -90,9 +90,20 @@ class SPN(Model[FittedSPN]):
 
     **Deviations from the paper.** Its θ_ij is divided by τ_i and τ_j of the node network, which are the sums of τ_ij if
     the pseudomarginals agree. Those of two networks do not agree, and the errors add up over the edges of a node. So
-    the sums of τ_ij are used, as in the published code. That code weights them by 0.1, selects γ by accuracy, and
-    predicts by tree-reweighted max-product. The refinement of the potentials by gradients of the likelihood, which
-    follows in the paper, is left out: it needs inference in each step, and the paper calls it optional.
+    the sums of τ_ij are used, as in the published code. The refinement of the potentials by gradients of the
+    likelihood, which follows in the paper, is left out: it needs inference in each step, and the paper calls it
+    optional. A fitted SPN cannot be applied to another graph: its edges and training labels belong to this one.
+
+    **Deviations from the published code** (github.com/DeepGraphLearning/SPN). There,
+
+    - no labels are clamped;
+    - the sums of τ_ij are weighted by 0.1;
+    - γ is the best in accuracy of 100, 10, 2, 1, 0.5, 0.2 and 0.1, which are all tried;
+    - f is by default linear in the concatenation of u_i and u_j, without a hidden layer, and not symmetrized;
+    - only the edge network has dropout by default, of 0.5 on the hidden units of its encoder;
+    - the loss of the edge network is multiplied by 1/5, which Adam almost cancels;
+    - weights are kept by validation accuracy alone, after a fixed number of epochs;
+    - the prediction is that of tree-reweighted max-product.
 
     The memory grows with the number of edges times the square of the number of classes.
 
@@ -196,7 +207,7 @@ class SPN(Model[FittedSPN]):
         with torch.no_grad():
             encoded = all_logits(self._gcn.forward, task, task.x, weights)
             chunks = [pair_logits(weights, encoded, edges) for edges in task.edge_index.split(CHUNK_EDGES, dim=1)]
-        pairs = check_logits(torch.cat(chunks).flatten(1), self.learning_rate, MAX_POTENTIAL)
+        pairs = check_logits(torch.cat(chunks).flatten(1), self.learning_rate, MAX_POTENTIAL, "edge")
         return pairs.view(-1, task.num_classes, task.num_classes)
 
 

@@ -81,7 +81,8 @@ class History:
     phases
         Name and number of epochs of each training phase, in order.
     kept
-        The epoch, counted from 1 over all phases, whose weights the fitted model has.
+        The epoch, counted from 1 over all phases, whose weights the fitted model has. If it has those of several
+        phases, such as the members of an ensemble, it is that of the last one.
 
     Examples
     --------
@@ -277,18 +278,19 @@ def continue_training(
 
 
 def check_logits(
-    logits: Float[Tensor, "nodes classes"], learning_rate: float, max_abs: float = math.inf
-) -> Float[Tensor, "nodes classes"]:
+    logits: Float[Tensor, "elements classes"], learning_rate: float, max_abs: float = math.inf, element: str = "node"
+) -> Float[Tensor, "elements classes"]:
     """Return the logits, or raise FloatingPointError if one is not finite or exceeds the maximum absolute value.
 
-    The training loss can be finite while the logits of nodes far from all training nodes overflow.
+    The training loss can be finite while the logits of nodes far from all training nodes overflow. ``element`` is what
+    a row belongs to: "node" or "edge".
     """
     bad = ~(logits.isfinite() & (logits.abs() <= max_abs)).all(1)
     if bool(bad.any()):
-        node = int(bad.nonzero()[0])
+        row = int(bad.nonzero()[0])
         raise FloatingPointError(
-            f"Training diverged: the logits of node {node} are {logits[node].tolist()[:4]}. Scale its features down "
-            f"or lower the learning rate ({learning_rate:g})."
+            f"Training diverged: the logits of {element} {row} are {logits[row].tolist()[:4]}. Scale the features "
+            f"down or lower the learning rate ({learning_rate:g})."
         )
     return logits
 

@@ -48,7 +48,7 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
             "#2a7f8e",
             ">",
             "6 2 2 2",
-            note="The deep ensemble is not in the paper: it is the mixture of five GCNs with different seeds.",
+            note="The deep ensemble is not in the paper: it is the mixture of several networks with different seeds.",
         ),
         "mcdropout": RowStyle(
             "MC dropout",
@@ -56,7 +56,8 @@ ROW_STYLES: Mapping[str, RowStyle] = MappingProxyType(
             "P",
             "3 2",
             "#c49a6c",
-            note="MC dropout is not in the paper: it is the mixture of 32 predictions of a GCN with dropout.",
+            note="MC dropout is not in the paper: it is the mixture of predictions of a network with dropout at "
+            "prediction time.",
         ),
         "spn": RowStyle(
             "SPN",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import multimode
 
 from edgewise.paper.formatting import NO_VALUE, PERCENT, display_name
+from edgewise.paper.gains import MAX_ERRORS
 from edgewise.paper.model_differences import paired_difference
 from edgewise.paper.readings import PREDICTIONS, Source
 from edgewise.paper.results import Results
@@ -20,7 +21,6 @@ from edgewise.sweep.progress import format_count
 
 OVERVIEW_SCORES = ("edge NLL", "same label ECE")
 METHOD_COLUMNS = (*METHOD_SCORES, "runs")
-MAX_ERRORS = 2  # paired standard errors from the best
 MEANINGS_TITLE = "Names of predictions"
 BEST_NOTE = f"best of each graph in bold, {NEAR_BEST} within two standard errors of it."
 EXPLANATIONS = (
@@ -60,7 +60,7 @@ def method_rows(results: Results, dataset: str) -> list[ScoreRow]:
 def _near_best(
     results: Results, dataset: str, sources: Sequence[Source], rows: Sequence[ScoreRow], index: int
 ) -> list[bool]:
-    """Return for each row whether its score is not the best, but within `MAX_ERRORS` of it."""
+    """Return for each row whether its score is not the best, but within `MAX_ERRORS` standard errors of it."""
     scores = [row.scores[index] for row in rows]
     finite = [at for at, score in enumerate(scores) if math.isfinite(score.mean)]
     if not finite:

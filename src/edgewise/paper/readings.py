@@ -89,10 +89,12 @@ MODEL_PREDICTIONS: Mapping[str, str] = MappingProxyType(
         "beliefs as joints",
         "joint": "node marginals averaged over GCNs; joints with these marginals and one coupling for all edges, "
         "learned from held-out labels",
-        "deepensemble_product": "probabilities averaged over 5 GCNs with different seeds; product joints",
-        "deepensemble_mixture": "the mixture of 5 GCNs with different seeds, with its own joints",
-        "mcdropout_product": "probabilities averaged over 32 predictions of a GCN with dropout; product joints",
-        "mcdropout_mixture": "the mixture of 32 predictions of a GCN with dropout, with its own joints",
+        "deepensemble_product": "probabilities averaged over several networks with different seeds; product joints",
+        "deepensemble_mixture": "the mixture of several networks with different seeds, with its own joints",
+        "mcdropout_product": "probabilities averaged over predictions of a network with dropout at prediction time; "
+        "product joints",
+        "mcdropout_mixture": "the mixture of predictions of a network with dropout at prediction time, with its own "
+        "joints",
         "spn_sum_product": "potentials of a node network and an edge network; sum-product with labels clamped; edge "
         "beliefs as joints",
     }

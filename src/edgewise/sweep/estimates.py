@@ -33,7 +33,8 @@ TYPICAL_SECONDS: Mapping[tuple[str, str], float] = {
 }
 
 # Run time of other graphs relative to Pubmed. Measured on epochs of GCN and GAT on random graphs of the same size, not
-# on real runs, so an estimate may be off by a factor of three. Models without a time of their own count as an EPFGNN.
+# on real runs, so an estimate may be off by a factor of three. Models without a time of their own count as an EPFGNN. A
+# module of a user on many dense features can take twenty times as long.
 TIME_RELATIVE_TO_PUBMED: Mapping[str, float] = {
     "texas": 0.1,
     "wisconsin": 0.1,

@@ -6,6 +6,7 @@ else is sent: what the file imports must be installed on every node.
 
 import json
 import linecache
+import re
 import sys
 import traceback
 from collections.abc import Iterable
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from inspect import isabstract, isfunction, signature
+from inspect import isabstract, isfunction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +23,7 @@ from torch.nn import Module
 
 from edgewise.models import known_models
 from edgewise.models.model import Model
-from edgewise.models.network import Network
+from edgewise.models.network import Network, reason_against_call
 from edgewise.suggestions import did_you_mean
 
 
@@ -111,9 +112,13 @@ def _check_module_name(path: Path) -> None:
         spec = find_spec(path.stem) if path.stem.isidentifier() else None
         origin = spec.origin if spec is not None else str(path)
     if not path.stem.isidentifier() or origin is None or Path(origin).resolve() != path.resolve():
+        if path.stem.isidentifier():
+            problem, name = f"{path} has the name of {origin or 'a module of Python'}", f"{path.stem}_2"
+        else:
+            problem, name = f"{path} cannot be the name of a module", "my_" + re.sub(r"\W", "_", path.stem)
         raise ValueError(
-            f"Expected a file that is named like no other Python module, but got {path}. Rename it, for example to "
-            "my_models.py."
+            f"Expected a file that is named like no other Python module, but {problem}. Rename it, for example to "
+            f"{name}.py."
         )
 
 
@@ -131,11 +136,22 @@ def _execute(file: str, text: str) -> ModuleType:
         if before is not None:
             sys.modules[module.__name__] = before
         line, reason = _line_of(error, file), " ".join(str(error).split())
+        if isinstance(error, ModuleNotFoundError) and _is_next_to(file, error.name or ""):
+            raise ValueError(
+                f"Expected {file} to import installed packages only, because workers get its text alone, but line "
+                f"{line} imports {error.name}, which is next to it. Put everything into one file."
+            ) from error
         raise ValueError(
             f"Expected to execute {file}, but line {line} raised {type(error).__name__}: {reason.rstrip('.')}. Fix it, "
             'and put what is not part of the model below if __name__ == "__main__".'
         ) from error
     return module
+
+
+def _is_next_to(file: str, module: str) -> bool:
+    """Return whether a module is a file or folder in the same folder as a file."""
+    place = Path(file).parent / module.partition(".")[0]
+    return bool(module) and (place.with_suffix(".py").exists() or place.is_dir())
 
 
 def _line_of(error: BaseException, file: str) -> int | None:
@@ -162,8 +178,6 @@ def _is_usable(value: Any) -> bool:
 
 def _as_model(found: Any, place: str) -> Model[Any]:
     """Return a model of a class, function or model. Raise ValueError if it cannot be run, stored or saved."""
-    if isfunction(found):
-        found.__annotations__.setdefault("return", Module)  # `Network` saves only functions that say so
     if isinstance(found, type) and issubclass(found, Model):
         try:
             model: Model[Any] = found()
@@ -192,10 +206,9 @@ def _as_model(found: Any, place: str) -> Model[Any]:
 
 def _check_arguments(network: Network, place: str) -> None:
     """Raise ValueError if what makes the modules cannot be called with two arguments."""
-    try:
-        signature(network.make_module).bind("num_features", "num_classes")
-    except TypeError as error:
+    reason = reason_against_call(network.make_module, "num_features", "num_classes")
+    if reason is not None:
         raise ValueError(
             f"Expected {place} to make a module from (num_features, num_classes), but calling it so would fail: "
-            f"{error}. Add a function with these two arguments that passes the others, and name it instead."
-        ) from error
+            f"{reason}. Add a function with these two arguments that passes the others, and name it instead."
+        )

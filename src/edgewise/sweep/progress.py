@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
+from edgewise.models import known_models
 from edgewise.sweep.estimates import TYPICAL_SECONDS, estimate_seconds
 from edgewise.sweep.plan import sort_models
 from edgewise.sweep.runs import Run, RunKey, ViewResult
@@ -100,9 +101,12 @@ def _time_left(progress: Progress) -> str:
         return "nothing left to do"
     measured = {run.key.cell for run in progress.runs}
     is_rough = bool({key.cell for key in progress.missing} - set(TYPICAL_SECONDS) - measured)
+    unknown = sorted({key.model for key in progress.missing if key.cell not in measured} - set(known_models()))
+    count_as = f", counting {', '.join(unknown)}, whose time is unknown, as epfgnn" if unknown else ""
     workers = f"with {format_count(progress.workers, 'worker')}" if progress.workers else "on one core"
     compilation = "" if progress.runs else ", plus up to a minute to compile once"
-    return f"{'very roughly' if is_rough else 'about'} {format_duration(progress.seconds_left)} {workers}{compilation}"
+    duration = format_duration(progress.seconds_left)
+    return f"{'very roughly' if is_rough else 'about'} {duration} {workers}{count_as}{compilation}"
 
 
 def _datasets_and_models(progress: Progress) -> tuple[list[str], list[str]]:
