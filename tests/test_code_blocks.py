@@ -42,7 +42,7 @@ NOT_RUN = {
     r"edgewise reproduce .*--splits-dir .*": "needs files that are not part of the project",
     r"edgewise reproduce .*examples/graph_sage.*": "tests/sweep/test_own_models.py runs it",
     r"python scripts/gmnn_pretraining.py .*": "needs such files; test_reproduction.py runs it on other splits",
-    r"(COMMON|PUBLISHED|CORE|SAGE)=.*": "settings of the next commands",
+    r"(COMMON|PUBLISHED|CORE|MIXED|SAGE)=.*": "settings of the next commands",
     r"edgewise (reproduce \$COMMON|report bench) .*": "takes hours, and needs such files",
     r"python scripts/benchmark_tables.py": "test_benchmark_docs.py compares its tables with the pages",
     r"edgewise report docs/.*": "test_reproduction.py and test_benchmark_docs.py compute these tables",
