@@ -423,13 +423,26 @@ def test_sets_in_all_formats_equal_those_of_the_library(conformal, has_names, mo
 
 
 @pytest.mark.filterwarnings("default::edgewise.ExchangeabilityWarning")
-def test_test_nodes_are_those_outside_of_calibration_by_default(conformal):
-    files, _, _ = conformal
+def test_test_nodes_are_those_outside_of_calibration_and_validation_by_default(conformal):
+    files, arrays, folder = conformal
     args = [*conformal_args(files, "probs", "edges", "labels", "calibration"), "--conformal", 0.2]
     assert run(*args, "--test", files["test"]).stdout == run(*args).stdout
+    val = arrays["test"] & (np.arange(200) < 40)
+    np.save(folder / "val.npy", val)
+    np.save(folder / "rest.npy", arrays["test"] & ~val)
+    result = run(*args, "--val", folder / "val.npy")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert run(*args, "--test", folder / "rest.npy").stdout == result.stdout
+    both = run(*args, "--test", files["test"], "--val", folder / "val.npy")
+    assert f"{val.sum()} of 100 test nodes are in used" in " ".join(both.stderr.split())
     result = run(*args, "--val", files["calibration"])
     assert result.exit_code == 0
     assert "100 of 100 calibration nodes are in used" in " ".join(result.stderr.split())
+    np.save(folder / "short.npy", val[:-1])
+    short = " ".join(run(*args, "--val", folder / "short.npy").stderr.split())
+    assert "Expected used of shape (200,)" in short
+    assert "short.npy" in short
 
 
 def test_incomplete_options_of_sets_are_refused(conformal):

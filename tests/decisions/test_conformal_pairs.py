@@ -1,5 +1,7 @@
 """Conformal sets of pairs: the matching, sets against plain loops, groups, coverage, selection, files."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -139,9 +141,9 @@ def test_joints_of_all_posteriors_are_used(kind, tmp_path):
     expected = posterior.joint(low_first) >= limit
     assert torch.equal(sets.pair_sets(low_first), expected)
     no_edge = torch.tensor([[0], [4]])
-    assert torch.equal(sets.pair_sets(no_edge), (posterior.node[0][:, None] * posterior.node[4] >= limit)[None]) or (
-        "mixture" in kind
-    )
+    product = posterior.node[0][:, None] * posterior.node[4]
+    joint = posterior.joint(no_edge)[0] if "mixture" in kind else product  # a mixture has joints of all pairs
+    assert torch.equal(sets.pair_sets(no_edge)[0], joint >= limit)
     sets.save(tmp_path / "sets.safetensors")
     loaded = ew.PairPredictionSets.load(tmp_path / "sets.safetensors")
     assert repr(loaded) == repr(sets)
@@ -292,8 +294,20 @@ def test_too_few_pairs_raise_and_say_how_many_are_needed():
     none = torch.zeros_like(calibration)
     with pytest.raises(ValueError, match=r"at least 9 calibration pairs .* but got 0\."):
         ew.ConformalPairs().fit(probs, data, calibration=none, test=none)
-    with pytest.raises(ValueError, match=r"calibration pairs in the group 'disagree'"):
+    with pytest.raises(ValueError, match=r"calibration pairs in the group '.*agree'.*or groups=None\."):
         ew.ConformalPairs(alpha=0.01, groups="agree").fit(probs, data, calibration=calibration, test=test)
+
+
+@pytest.mark.parametrize("by", ["agree", "predicted_class", "degree"])
+def test_suggested_alpha_is_large_enough_for_all_groups(by):
+    probs, data, calibration, test = draw(0, num_nodes=2000)
+    masks = {"calibration": calibration, "test": test}
+    with pytest.raises(ValueError, match="alpha of at least") as error:
+        ew.ConformalPairs(alpha=0.001, groups=by).fit(probs, data, **masks)
+    alpha = float(re.search(r"alpha of at least ([\d.]+),", str(error.value))[1])
+    ew.ConformalPairs(alpha=alpha, groups=by).fit(probs, data, **masks)
+    with pytest.raises(ValueError, match="alpha of at least"):
+        ew.ConformalPairs(alpha=alpha - 1e-3, groups=by).fit(probs, data, **masks)
 
 
 def test_thresholds_exist_from_exactly_the_required_number_of_pairs():
@@ -317,6 +331,9 @@ def test_invalid_input_raises(tmp_path):
         ew.ConformalPairs().fit(probs, Data(y=data.y), calibration=calibration, test=test)
     with pytest.warns(ew.ExchangeabilityWarning, match="calibration nodes are in used"):
         ew.ConformalPairs().fit(probs, data, calibration=calibration, test=test, used=calibration)
+    first = int(test.nonzero()[0])
+    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 150 test nodes are in used"):
+        ew.ConformalPairs().fit(probs, data, calibration=calibration, test=test, used=torch.arange(NUM_NODES) == first)
     sets = fit(drawn)
     with pytest.raises(ValueError, match=r"pass y\[pairs\]"):
         sets.contains([(0, 1)], data.y)
@@ -383,8 +400,9 @@ def test_selection_on_the_matching_equals_the_threshold_for_fdr(event):
         threshold = threshold_for_fdr(*known, fdr, among=among[0])
         assert (selection.selected == threshold.select(among[0])).all()
         assert selection.check(data.y).to_dict() == threshold.check(*among).to_dict()
-    with pytest.raises(ValueError, match=r"-1 \(unknown\)"):
-        selection.check(torch.full_like(data.y, -1))
+    for bad in (-1, NUM_CLASSES):
+        with pytest.raises(ValueError, match=rf"for each test node, but node \d+ has {bad}"):
+            selection.check(torch.full_like(data.y, bad))
 
 
 def test_scores_of_the_script_are_those_of_the_sets():

@@ -44,8 +44,9 @@ With --select, pairs are selected by P(EVENT). The threshold is chosen on the pa
 
 With --conformal ALPHA, each pair gets a set of label pairs. A random matching of the pairs is drawn. For its pairs
 with both ends in --test, marked in the column "guaranteed", the set holds the true labels with probability 1 - ALPHA,
-if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used their labels. Without
---test, all nodes outside of --calibration are test nodes.
+if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used the labels of both.
+Without --test, all nodes outside of --calibration and --val are test nodes, so pass --test if others trained the model.
+Sets do not use --clamp.
 
 {FILES_HELP}"""
 PREDICT_EXAMPLES = """\b
@@ -332,23 +333,23 @@ class Sets:
             return predictions, []
         from types import SimpleNamespace
 
-        import torch
-
-        from edgewise.conversion import Names, number_labels
+        from edgewise.conversion import Names, as_mask, number_labels
         from edgewise.decisions import ConformalPairs
         from edgewise.decisions.conformal_column import add_sets
 
         y: ArrayLike = nodes.labels(self.labels)
-        calibration = nodes.mask(self.calibration)
         names = predictions.table["start_predicted"].names
-        if names is not None:
-            y = number_labels(y, Names(len(names), names), torch.from_numpy(calibration), "--classes")
-        test = ~calibration if self.test is None else nodes.mask(self.test)
-        used = None if self.val is None else nodes.mask(self.val)
-        graph = SimpleNamespace(y=y, edge_index=predictions.pairs)
-        with name_files_in_errors(y=self.labels, calibration=self.calibration, test=self.test, used=self.val):
-            options = ConformalPairs(self.alpha)
-            sets = options.fit(nodes.belief, graph, calibration=calibration, test=test, used=used)
+        files = {"calibration": self.calibration, "test": self.test, "used": self.val}
+        with name_files_in_errors(y=self.labels, **files):
+            masks = {
+                name: as_mask(nodes.mask(file), nodes.num_nodes, name=name) for name, file in files.items() if file
+            }
+            if self.test is None:
+                masks["test"] = ~(masks["calibration"] | masks.get("used", masks["calibration"]))
+            if names is not None:
+                y = number_labels(y, Names(len(names), names), masks["calibration"], "--classes")
+            graph = SimpleNamespace(y=y, edge_index=predictions.pairs)
+            sets = ConformalPairs(self.alpha).fit(nodes.belief, graph, **masks)
         sizes = sets.sizes(sets.test_pairs).double()
         size = f", mean size {float(sizes.mean()):.2f}" if len(sizes) else ""
         return add_sets(predictions, sets), [

@@ -127,7 +127,7 @@ class ConformalNodes:
         check_seed(seed)
         node = _probabilities(belief)
         mask, y = calibration_labels(data, calibration, *node.shape)
-        warn_of_used_nodes(mask, used, data)
+        warn_of_used_nodes(mask, None, used, data)
         edges = _edges(data, len(node))
         degree = None if edges is None else torch.bincount(edges.flatten(), minlength=len(node))
         limits = None if degree is None else degree_limits(degree)

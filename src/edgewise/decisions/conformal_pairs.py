@@ -12,20 +12,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, Names, as_edges, as_labels, as_mask, edges_of
+from edgewise.conversion import EdgesLike, Names, as_edges, as_mask, edges_of
 from edgewise.data.edges import EdgeLookup, greedy_matching, pair_keys, undirected_edges
 from edgewise.decisions.conformal_scores import (
     CPU,
     Coverage,
     calibration_labels,
     check_alpha,
-    check_known_labels,
     coverage_by_group,
     degree_limits,
     group_elements,
     group_names,
     group_thresholds,
     label_scores,
+    labels_of_pairs,
     measure_coverage,
     thresholds_of_elements,
     warn_of_used_nodes,
@@ -39,11 +39,12 @@ from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterio
 from edgewise.posterior.belief import MODULES, describe_posterior, restore_posterior
 from edgewise.representation import changed_options, shorten
 from edgewise.suggestions import suggest_keywords
-from edgewise.validation import ArrayLike, as_tensor, check_option, check_seed
+from edgewise.validation import ArrayLike, as_tensor, check_option, check_seed, check_whole_number
 
 PairScore = Literal["thr", "aps"]
 PairTrait = Literal["agree", "predicted_class", "degree"]
 CHUNK_ELEMENTS = 1 << 19  # entries of joints in memory at once, to stay in the cache
+ROUNDING = 1e-12  # P(same) of a pair depends on the other pairs of its chunk by so much, and ties must stay ties
 FORMAT = "edgewise conformal pairs 1"
 TENSORS = ("thresholds", "same_thresholds", "matching", "calibration", "test", "labels", "degree")
 
@@ -127,7 +128,7 @@ class ConformalPairs:
         Warns
         -----
         ExchangeabilityWarning
-            If calibration nodes are among the ``used`` ones.
+            If calibration or test nodes are among the ``used`` ones.
 
         Raises
         ------
@@ -141,7 +142,7 @@ class ConformalPairs:
         is_calibration, y = calibration_labels(data, calibration, num_nodes, posterior.num_classes)
         is_test = as_mask(test, num_nodes, CPU, "test")
         _check_disjoint(is_calibration, is_test)
-        warn_of_used_nodes(is_calibration, used, data)
+        warn_of_used_nodes(is_calibration, is_test, used, data)
         edges = _edges(data, num_nodes)
         matching = draw_matching(edges, is_calibration | is_test, seed)
         degree = torch.bincount(edges.flatten(), minlength=num_nodes)
@@ -169,7 +170,8 @@ class PairPredictionSets:
     """Conformal sets of label pairs of any pairs of nodes. Returned by `ConformalPairs.fit`.
 
     Pairs are given in any form that `evaluate` accepts for edges. The set of the pair (j, i) is that of (i, j),
-    transposed. If a pair is not an edge of a `PairwisePosterior`, its joint is the product of the marginals.
+    transposed. If a pair is not an edge of a `PairwisePosterior`, its joint is the product of the marginals, as in
+    `predict_edges`. Nothing is known of the coverage of pairs that are not edges: thresholds come from edges.
 
     Attributes
     ----------
@@ -268,7 +270,7 @@ class PairPredictionSets:
         ends = self._check(pairs)
         scores = self._same_scores(ends)
         limits = self._limits(self.same_thresholds, ends)
-        return (scores <= limits[:, None]) | (scores == scores.amin(1, keepdim=True))
+        return (scores <= limits[:, None] + ROUNDING) | (scores == scores.amin(1, keepdim=True))
 
     # Coverage
 
@@ -292,6 +294,8 @@ class PairPredictionSets:
         They have no guarantee: they share nodes, and a node counts as often as it has edges. The interval comes from
         resampled nodes, as in `evaluate`.
         """
+        check_whole_number("n_resamples", n_resamples, 1, 2**31 - 1)
+        check_seed(seed)
         num_nodes = self.posterior.num_nodes
         edges = undirected_edges(as_edges(edge_index, num_nodes, CPU).long(), num_nodes)
         is_matched = torch.isin(pair_keys(edges, num_nodes), pair_keys(self.matching, num_nodes))
@@ -304,10 +308,8 @@ class PairPredictionSets:
         self, pairs: Int[Tensor, "2 pairs"], y: ArrayLike
     ) -> tuple[Bool[Tensor, " pairs"], Int[Tensor, " pairs"]]:
         num_nodes, num_classes = self.posterior.num_nodes, self.posterior.num_classes
-        needed = torch.zeros(num_nodes, dtype=torch.bool)
-        needed[pairs.flatten()] = True
-        labels = check_known_labels(as_labels(y, num_nodes, "nodes", CPU).long(), needed, num_classes, "test")
-        return self.contains(pairs, labels[pairs]), self.sizes(pairs)
+        labels = labels_of_pairs(y, pairs, num_nodes, num_classes)
+        return self.contains(pairs, labels), self.sizes(pairs)
 
     # Selection
 
@@ -327,15 +329,17 @@ class PairPredictionSets:
         """
         classes = [*map(str, range(self.posterior.num_classes))]
         (checked,) = check_events((event,), self.posterior.num_classes, classes)
-        calibration, test = self.calibration_pairs, self.test_pairs
-        known, among = (
-            pair_beliefs(self.posterior, pairs, (checked,)).event_probability[0].numpy()
-            for pairs in (calibration, test)
-        )
-        happened = checked.outcomes(self.labels[calibration], self.predicted[calibration])
+        # All pairs at once, so that even rounding does not depend on the roles of their nodes.
+        probability = pair_beliefs(self.posterior, self.matching, (checked,)).event_probability[0]
+        known, among = (probability[mask[self.matching].all(0)].numpy() for mask in (self.calibration, self.test))
+        pairs = self.calibration_pairs
+        happened = checked.outcomes(self.labels[pairs], self.predicted[pairs])
         p_values = conformal_p_values(known, happened, among)
         selected = benjamini_hochberg(p_values, fdr)
-        return PairSelection(checked, fdr, test, among, p_values, selected, self.predicted)
+        num_classes = self.posterior.num_classes
+        return PairSelection(
+            checked, fdr, self.test_pairs, among, p_values, selected, self.predicted, num_classes
+        )
 
     # Other beliefs and files
 

@@ -26,7 +26,7 @@ DEGREE_QUANTILES = (0.25, 0.5, 0.75)
 
 
 class ExchangeabilityWarning(UserWarning):
-    """Calibration nodes were also used to fit the model or its calibrator, so coverage is not guaranteed."""
+    """Calibration or test nodes were also used to fit the model or its calibrator, so coverage is not guaranteed."""
 
 
 # Scores and thresholds
@@ -67,10 +67,12 @@ def conformal_rank(alpha: float, count: int) -> int:
     return math.ceil((count + 1) * (1 - Fraction(str(alpha))))
 
 
-def conformal_threshold(scores: Float[Tensor, " elements"], alpha: float, elements: str) -> float:
+def conformal_threshold(
+    scores: Float[Tensor, " elements"], alpha: float, elements: str, group: str | None = None
+) -> float:
     """Return the ⌈(n + 1)(1 - α)⌉-th smallest of n scores. Too few scores raise ValueError.
 
-    ``elements`` is the word for the scored elements in the message.
+    ``elements`` is the word for the scored elements in the message, and ``group`` the name of their group, if any.
 
     >>> conformal_threshold(torch.arange(10.0), 0.2, "nodes")
     8.0
@@ -78,10 +80,14 @@ def conformal_threshold(scores: Float[Tensor, " elements"], alpha: float, elemen
     count, rank = len(scores), conformal_rank(alpha, len(scores))
     if rank > count:
         required = math.ceil(1 / Fraction(str(alpha)) - 1)
-        way_out = f", or alpha of at least {math.ceil(1e4 / (count + 1)) / 1e4:g}" if count else ""
+        ways_out = ["more calibration nodes"]
+        ways_out += [f"alpha of at least {math.ceil(1e4 / (count + 1)) / 1e4:g}"] if count else []
+        ways_out += ["groups=None"] if group is not None else []
+        place = "" if group is None else f" in the group {group!r}"
         raise ValueError(
-            f"Expected at least {required:,} calibration {elements} for alpha={alpha:g}, that is 1/alpha - 1, but got "
-            f"{count:,}. With fewer, only the set of all labels has the guarantee. Use more calibration nodes{way_out}."
+            f"Expected at least {required:,} calibration {elements}{place} for alpha={alpha:g}, that is 1/alpha - 1, "
+            f"but got {count:,}. With fewer, only the set of all labels has the guarantee. Use "
+            f"{', or '.join(ways_out)}."
         )
     return float(scores.kthvalue(rank).values)
 
@@ -96,9 +102,11 @@ def group_thresholds(
 ) -> Float[Tensor, " groups"]:
     """Return the threshold of each group that occurs, and NaN for other groups."""
     thresholds = torch.full((len(names),), math.nan, dtype=torch.float64)
-    for g in occurring.unique().tolist():
-        of_group = f"{elements} in the group {names[g]!r}" if len(names) > 1 else elements
-        thresholds[g] = conformal_threshold(scores[groups == g], alpha, of_group)
+    counts = torch.bincount(groups, minlength=len(names))
+    # The smallest group comes first, so that an alpha suggested for it is large enough for all groups.
+    for g in sorted(occurring.unique().tolist(), key=counts.tolist().__getitem__):
+        group = names[g] if len(names) > 1 else None
+        thresholds[g] = conformal_threshold(scores[groups == g], alpha, elements, group)
     return thresholds
 
 
@@ -201,10 +209,21 @@ def check_known_labels(
     return y
 
 
-def warn_of_used_nodes(calibration: Bool[Tensor, " nodes"], used: ArrayLike | None, data: Any) -> None:
-    """Warn if calibration nodes were used for fitting, so that they are not exchangeable with test nodes.
+def labels_of_pairs(
+    y: ArrayLike, pairs: Int[Tensor, "2 pairs"], num_nodes: int, num_classes: int
+) -> Int[Tensor, "2 pairs"]:
+    """Return the labels of both ends of pairs of test nodes, and check that they are known."""
+    needed = torch.zeros(num_nodes, dtype=torch.bool)
+    needed[pairs.flatten()] = True
+    return check_known_labels(as_labels(y, num_nodes, "nodes", CPU).long(), needed, num_classes, "test")[pairs]
 
-    By default these are ``data.train_mask`` and ``data.val_mask``, if they are masks (N,).
+
+def warn_of_used_nodes(
+    calibration: Bool[Tensor, " nodes"], test: Bool[Tensor, " nodes"] | None, used: ArrayLike | None, data: Any
+) -> None:
+    """Warn if calibration or test nodes were used for fitting, so that they are not exchangeable with other nodes.
+
+    By default the used nodes are ``data.train_mask`` and ``data.val_mask``, if they are masks (N,).
     """
     num_nodes = len(calibration)
     if used is not None:
@@ -216,14 +235,18 @@ def warn_of_used_nodes(calibration: Bool[Tensor, " nodes"], used: ArrayLike | No
             for name, mask in found.items()
             if isinstance(mask, Tensor) and mask.shape == (num_nodes,)
         }
+    roles = {"calibration": (calibration, "Draw a calibration set: ew.make_splits(y, calibration=0.25).")}
+    if test is not None:
+        roles["test"] = (test, "Remove them from the test nodes.")
     for name, mask in masks.items():
-        if shared := int((calibration & mask).sum()):
-            warn_caller(
-                f"{shared:,} of {int(calibration.sum()):,} calibration nodes are in {name}. Nodes that trained the "
-                "model, or chose its epoch or a temperature, are not exchangeable with test nodes, so the coverage is "
-                "not guaranteed. Draw a calibration set: ew.make_splits(y, calibration=0.25).",
-                ExchangeabilityWarning,
-            )
+        for role, (nodes, way_out) in roles.items():
+            if shared := int((nodes & mask).sum()):
+                warn_caller(
+                    f"{shared:,} of {int(nodes.sum()):,} {role} nodes are in {name}. Nodes that trained the model, or "
+                    "chose its epoch or a temperature, are not exchangeable with other nodes, so the coverage is not "
+                    f"guaranteed. {way_out}",
+                    ExchangeabilityWarning,
+                )
 
 
 # Coverage

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.conversion import as_labels
+from edgewise.decisions.conformal_scores import labels_of_pairs
 from edgewise.decisions.events import Event
 from edgewise.decisions.thresholds import (
     Probabilities,
@@ -14,6 +14,7 @@ from edgewise.decisions.thresholds import (
     check_fraction,
     check_outcomes,
     check_probabilities,
+    count_failures_above,
 )
 from edgewise.representation import shorten
 from edgewise.validation import ArrayLike
@@ -41,8 +42,7 @@ def conformal_p_values(probability: ArrayLike, happened: ArrayLike, among: Array
     [0.2, 0.4, 0.6]
     """
     p, outcomes = check_outcomes(probability, happened)
-    negatives = np.sort(p[~outcomes])
-    above = len(negatives) - np.searchsorted(negatives, check_probabilities(among, "among"))
+    above = count_failures_above(check_probabilities(among, "among"), p, outcomes)
     p_values: Probabilities = (1 + above) / (len(p) + 1)
     return p_values
 
@@ -82,6 +82,10 @@ class PairSelection:
         The conformal p-value of each candidate.
     selected
         Whether a candidate is selected.
+    predicted
+        The most probable label of each node.
+    num_classes
+        The number of classes.
     """
 
     event: Event
@@ -91,16 +95,11 @@ class PairSelection:
     p_values: Float[np.ndarray, " pairs"]
     selected: Bool[np.ndarray, " pairs"]
     predicted: Int[Tensor, " nodes"]
+    num_classes: int
 
     def check(self, y: ArrayLike) -> ThresholdOutcome:
         """Return precision and recall, given the labels of all candidates."""
-        labels = as_labels(y, len(self.predicted), "nodes").long()[self.pairs]
-        if bool((labels < 0).any()):
-            node = int(self.pairs[labels < 0][0])
-            raise ValueError(
-                f"Expected the labels of all candidates, but that of node {node} is -1 (unknown). Check a selection on "
-                "labeled test nodes."
-            )
+        labels = labels_of_pairs(y, self.pairs, len(self.predicted), self.num_classes)
         happened = self.event.outcomes(labels, self.predicted[self.pairs]).numpy()
         hits = int((self.selected & happened).sum())
         return ThresholdOutcome(len(happened), int(self.selected.sum()), int(happened.sum()), hits)

@@ -155,6 +155,19 @@ def count_selected(
     return ThresholdOutcome(len(probability), int(selected.sum()), int(outcomes.sum()), true_positives, costs)
 
 
+def count_failures_above(
+    values: Float[np.ndarray, " values"], probability: Probabilities, outcomes: Bool[np.ndarray, " pairs"]
+) -> Int[np.ndarray, " values"]:
+    """Count, for each value, the pairs with at least this probability for which the event did not occur.
+
+    >>> count_failures_above(np.array([0.8, 0.1]), np.array([0.9, 0.8, 0.3]), np.array([True, False, False])).tolist()
+    [1, 2]
+    """
+    negatives = np.sort(probability[~outcomes])
+    counts: Int[np.ndarray, " values"] = len(negatives) - np.searchsorted(negatives, values)
+    return counts
+
+
 def check_outcomes(probability: ArrayLike, happened: ArrayLike) -> tuple[Probabilities, Bool[np.ndarray, " pairs"]]:
     """Check that there is one probability and one boolean per pair."""
     p, outcomes = check_scores(probability, happened, "probability", "happened")
@@ -401,8 +414,7 @@ def threshold_for_fdr(
     p, outcomes = check_outcomes(probability, happened)
     candidates = p if among is None else check_probabilities(among, "among")
     value, selected, _ = counts_by_threshold(candidates, np.zeros(len(candidates), np.bool_))
-    negatives = np.sort(p[~outcomes])
-    above = len(negatives) - np.searchsorted(negatives, value)
+    above = count_failures_above(value, p, outcomes)
     passed = np.flatnonzero((1 + above) * len(candidates) <= fdr * (len(p) + 1) * selected)
     chosen = float(value[passed[-1]]) if len(passed) else math.inf
     rule = _fdr_rule("a false discovery rate", fdr, chosen)
