@@ -30,8 +30,10 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
 	@touch $@
 
+# torchcp requires large packages for its training losses and language models, so it is installed without dependencies.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
+	$(PIP) --no-deps torchcp==1.2.1
 	@touch $@
 
 install: $(VENV)/.installed

@@ -421,3 +421,28 @@ def test_scores_of_the_script_are_those_of_the_sets():
     assert scores[4] == pytest.approx(np.mean(covered))
     assert scores[5] == pytest.approx(np.mean([len(a) * len(b) for a, b in sets]))
     assert scores[2] == pairs.matching_coverage(data.y).fraction
+
+
+def test_script_does_not_repeat_finished_runs(tmp_path, monkeypatch):
+    probs, data, calibration, test = draw(9)
+    nobody = torch.zeros_like(test)
+    splits = [ew.Split(nobody, nobody, test, 0, fold, calibration=calibration) for fold in range(2)]
+    counts = dict.fromkeys(("GCN", "JointGCN"), 0)
+
+    def count(name):
+        counts[name] += 1
+        return probs
+
+    with load_script("conformal_sizes") as script:
+        monkeypatch.setattr(script, "BELIEFS", {name: lambda *_, name=name: count(name) for name in counts})
+        monkeypatch.setattr(ew.GCN, "fit", lambda *_, **__: None)
+        file = tmp_path / "runs.csv"
+        script.add_runs(script.read_runs(file), "a", data, splits[:1], file)
+        runs = script.read_runs(file)
+        script.add_runs(runs, "a", data, splits, file)
+        assert counts == {"GCN": 2, "JointGCN": 2}
+        assert script.read_runs(file) == runs
+        assert len(runs) == 4
+        rows = [*script.table_rows(runs, "a")]
+        assert [row.split(" | ")[1] for row in rows] == ["GCN (2 runs)", "JointGCN (2 runs)"]
+        assert rows[0].split(" | ")[2] == f"{runs['a', 'GCN', 0, 0][0]:.3f}"
