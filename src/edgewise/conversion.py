@@ -50,8 +50,11 @@ def is_graph(value: object) -> bool:
     return _is_dgl(value) or is_networkx(value) or any(hasattr(value, name) for name in attributes)
 
 
-def labels_of(graph: GraphLike) -> Any:
-    """Return the labels of a graph: ``y`` of PyG, or the node data ``y`` or ``label`` of DGL and networkx."""
+def labels_of(graph: GraphLike, hint: str = "") -> Any:
+    """Return the labels of a graph: ``y`` of PyG, or the node data ``y`` or ``label`` of DGL and networkx.
+
+    ``hint`` is what a caller without labels can do instead, for the message.
+    """
     _check_one_type(graph)
     y, place = None, "y"
     if _is_dgl(graph):
@@ -65,8 +68,8 @@ def labels_of(graph: GraphLike) -> Any:
         y = getattr(graph, "y", None)
     if y is None:
         raise ValueError(
-            f"Expected labels in {place}, but {type(graph).__name__} has none. Set them, or pass labels and graph: "
-            "ew.evaluate(probs, y, graph)."
+            f"Expected labels in {place}, but {type(graph).__name__} has none. Set them, as in "
+            f"torch_geometric.data.Data(y=y, edge_index=edge_index){hint}."
         )
     return y
 

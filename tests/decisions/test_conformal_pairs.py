@@ -337,6 +337,10 @@ def test_invalid_input_raises(tmp_path):
     sets = fit(drawn)
     with pytest.raises(ValueError, match=r"pass y\[pairs\]"):
         sets.contains([(0, 1)], data.y)
+    with pytest.raises(ValueError, match="labels"):
+        sets.contains([(0, 1)], [[0.5], [1.0]])
+    with pytest.raises(ValueError, match="n_resamples"):
+        sets.other_coverage(data.y, data.edge_index, n_resamples=0)
     with pytest.raises(ValueError, match="two different nodes"):
         sets.sizes([(1, 1)])
     with pytest.raises(ValueError, match="Expected a label from 0 to 2 for each test node"):

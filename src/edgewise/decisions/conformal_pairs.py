@@ -36,10 +36,10 @@ from edgewise.decisions.predict import check_pairs
 from edgewise.files.tensors import read_tensors, write_tensors
 from edgewise.metrics.intervals import resampled_fraction_interval
 from edgewise.posterior import Belief, PairwisePosterior, Posterior, as_posterior
-from edgewise.posterior.belief import MODULES, describe_posterior, restore_posterior
+from edgewise.posterior.belief import MODULES, describe_posterior, labels_of_sets, restore_posterior
 from edgewise.representation import changed_options, shorten
 from edgewise.suggestions import suggest_keywords
-from edgewise.validation import ArrayLike, as_tensor, check_option, check_seed, check_whole_number
+from edgewise.validation import ArrayLike, check_option, check_seed, check_whole_number
 
 PairScore = Literal["thr", "aps"]
 PairTrait = Literal["agree", "predicted_class", "degree"]
@@ -239,14 +239,7 @@ class PairPredictionSets:
     def contains(self, pairs: EdgesLike, labels: ArrayLike) -> Bool[Tensor, " pairs"]:
         """Return whether the set of each pair holds its labels (2, pairs). For labels y of all nodes pass y[pairs]."""
         ends, num_classes = self._check(pairs), self.posterior.num_classes
-        chosen = as_tensor(labels, "labels").to(CPU).long()
-        if chosen.shape != ends.shape or bool(((chosen < 0) | (chosen >= num_classes)).any()):
-            raise ValueError(
-                f"Expected labels from 0 to {num_classes - 1} of shape {tuple(ends.shape)}, one for each end, but got "
-                f"shape {tuple(chosen.shape)}"
-                f"{f' with values from {int(chosen.min())} to {int(chosen.max())}' if chosen.numel() else ''}. For "
-                "labels y of all nodes pass y[pairs]."
-            )
+        chosen = labels_of_sets(labels, ends, self.posterior.num_nodes, num_classes, "pairs")
         low, high = torch.where(ends[0] > ends[1], chosen.flip(0), chosen)
         entry, found = low * num_classes + high, torch.empty(ends.shape[1], dtype=torch.bool)
         for part in self._chunks(ends):

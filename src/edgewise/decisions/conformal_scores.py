@@ -158,7 +158,8 @@ def group_elements(
     if by == "degree":
         if degree is None or limits is None:
             raise ValueError(
-                "Expected data with edge_index for groups by degree, but got none. Pass the graph of the nodes."
+                "Expected data with edge_index for groups by degree, but got none. Pass the graph of the nodes to fit "
+                "and to apply."
             )
         return torch.searchsorted(limits, degree[nodes].amin(0))
     return torch.zeros_like(nodes[0])

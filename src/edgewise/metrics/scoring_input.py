@@ -41,6 +41,8 @@ Closed = Literal["right", "left"]
 
 MAX_BINS = 1_000_000
 
+EVALUATE_HINT = ", or pass labels and graph: ew.evaluate(probs, y, graph)"
+
 
 @dataclass(frozen=True)
 class Binning:
@@ -98,7 +100,7 @@ def check_scoring_input(
     if mask is not None:
         selected = as_mask(mask, nodes, p.device)
     if is_graph(y):
-        y, edge_index = labels_of(y), y if edge_index is None else edge_index
+        y, edge_index = labels_of(y, EVALUATE_HINT), y if edge_index is None else edge_index
     argument, names = ("probs.columns", column_names(probs)) if class_names is None else ("class_names", class_names)
     checked_names = None if names is None else check_names(names, classes, argument, "column of probs")
 

@@ -215,15 +215,7 @@ class Posterior(ABC):
         tensor([-6.2383], dtype=torch.float64)
         """
         sets = as_node_sets(nodes, self.num_nodes, self.node.device)
-        columns = as_tensor(as_columns(labels, self.num_nodes, "labels", size=None), "labels")
-        chosen = check_integers(columns, "labels").long().to(sets.device)
-        if chosen.shape != sets.shape or bool(((chosen < 0) | (chosen >= self.num_classes)).any()):
-            values = f" with values from {int(chosen.min())} to {int(chosen.max())}" if chosen.numel() else ""
-            raise ValueError(
-                f"Expected labels from 0 to {self.num_classes - 1} in the shape of nodes, {tuple(sets.shape)}, but got "
-                f"shape {tuple(chosen.shape)}{values}. For labels y of all nodes pass y[nodes]."
-            )
-        return self._log_probs_in_chunks(sets, chosen)
+        return self._log_probs_in_chunks(sets, labels_of_sets(labels, sets, self.num_nodes, self.num_classes, "nodes"))
 
     def _log_probs_in_chunks(
         self, nodes: Int[Tensor, "set sets"], labels: Int[Tensor, "set sets"]
@@ -333,6 +325,21 @@ def restore_posterior(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
     if "log_partition" in metadata:
         posterior.log_partition = torch.tensor(json.loads(metadata["log_partition"]), dtype=torch.float64)
     return posterior
+
+
+def labels_of_sets(
+    labels: ArrayLike, sets: Int[Tensor, "set sets"], num_nodes: int, num_classes: int, name: str
+) -> Int[Tensor, "set sets"]:
+    """Check the labels of the nodes of each set. ``name`` is the argument that holds the sets."""
+    columns = as_tensor(as_columns(labels, num_nodes, "labels", size=None), "labels")
+    chosen = check_integers(columns, "labels").long().to(sets.device)
+    if chosen.shape != sets.shape or bool(((chosen < 0) | (chosen >= num_classes)).any()):
+        values = f" with values from {int(chosen.min())} to {int(chosen.max())}" if chosen.numel() else ""
+        raise ValueError(
+            f"Expected labels from 0 to {num_classes - 1} in the shape of {name}, {tuple(sets.shape)}, but got shape "
+            f"{tuple(chosen.shape)}{values}. For labels y of all nodes pass y[{name}]."
+        )
+    return chosen
 
 
 def check_not_batch(posterior: Posterior) -> None:
