@@ -281,6 +281,9 @@ def test_interval_of_other_edges_is_wide_where_they_share_a_node():
     low, high = resampled_fraction_interval(covered, stars, torch.ones(404, dtype=torch.bool), 400, 0.95, 0)
     assert low < 0.3
     assert high > 0.8
+    one, population = torch.tensor([[0], [1]]), torch.ones(404, dtype=torch.bool)
+    of_one = {resampled_fraction_interval(covered[:1], one, population, 1, 0.95, seed) for seed in range(20)}
+    assert of_one == {(0.0, 1.0), (1.0, 1.0)}  # without the edge in the only resample, and with it
 
 
 # Too few pairs, and other invalid input

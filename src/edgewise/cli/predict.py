@@ -344,12 +344,13 @@ class Sets:
             masks = {
                 name: as_mask(nodes.mask(file), nodes.num_nodes, name=name) for name, file in files.items() if file
             }
-            if self.test is None:
-                masks["test"] = ~(masks["calibration"] | masks.get("used", masks["calibration"]))
+            calibration, used = masks["calibration"], masks.get("used")
+            test = masks["test"] if self.test else ~calibration if used is None else ~(calibration | used)
             if names is not None:
-                y = number_labels(y, Names(len(names), names), masks["calibration"], "--classes")
+                y = number_labels(y, Names(len(names), names), calibration, "--classes")
             graph = SimpleNamespace(y=y, edge_index=predictions.pairs)
-            sets = ConformalPairs(self.alpha).fit(nodes.belief, graph, **masks)
+            options = ConformalPairs(self.alpha)
+            sets = options.fit(nodes.belief, graph, calibration=calibration, test=test, used=used)
         sizes = sets.sizes(sets.test_pairs).double()
         size = f", mean size {float(sizes.mean()):.2f}" if len(sizes) else ""
         return add_sets(predictions, sets), [

@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.conversion import as_edges, as_labels, as_mask, edges_of
-from edgewise.data.edges import undirected_edges
+from edgewise.conversion import as_labels, as_mask
 from edgewise.decisions.conformal_scores import (
     CPU,
     Coverage,
@@ -22,6 +21,7 @@ from edgewise.decisions.conformal_scores import (
     check_known_labels,
     coverage_by_group,
     degree_limits,
+    edges_of_data,
     group_elements,
     group_names,
     group_thresholds,
@@ -128,7 +128,7 @@ class ConformalNodes:
         node = _probabilities(belief)
         mask, y = calibration_labels(data, calibration, *node.shape)
         warn_of_used_nodes(mask, None, used, data)
-        edges = _edges(data, len(node))
+        edges = edges_of_data(data, len(node))
         degree = None if edges is None else torch.bincount(edges.flatten(), minlength=len(node))
         limits = None if degree is None else degree_limits(degree)
         scores = self._scores(node, edges, seed)
@@ -227,7 +227,7 @@ class NodePredictionSets:
                 f"Expected probabilities of {num_classes} classes, as in the fit, but got {node.shape[1]} columns. Fit "
                 "conformal sets to this belief."
             )
-        edges = None if data is None else _edges(data, len(node))
+        edges = None if data is None else edges_of_data(data, len(node))
         degree = None if edges is None else torch.bincount(edges.flatten(), minlength=len(node))
         groups = group_elements(self.options.groups, *_node_traits(node, degree, self.limits))
         names = group_names(self.options.groups, num_classes, self.limits)
@@ -268,12 +268,6 @@ class NodePredictionSets:
 def _probabilities(belief: Belief) -> Float[Tensor, "nodes classes"]:
     """Return the node marginals in float64 on the CPU."""
     return as_posterior(belief).node.detach().cpu().double()
-
-
-def _edges(data: Any, num_nodes: int) -> Int[Tensor, "2 edges"] | None:
-    """Return each undirected edge once, or None if data has no edges."""
-    edges = edges_of(data)
-    return None if edges is None else undirected_edges(as_edges(edges, num_nodes, CPU).long(), num_nodes)
 
 
 def _node_traits(

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.conversion import EdgesLike, Names, as_edges, as_mask, edges_of
+from edgewise.conversion import EdgesLike, Names, as_edges, as_mask
 from edgewise.data.edges import EdgeLookup, greedy_matching, pair_keys, undirected_edges
 from edgewise.decisions.conformal_scores import (
     CPU,
@@ -21,6 +21,7 @@ from edgewise.decisions.conformal_scores import (
     check_alpha,
     coverage_by_group,
     degree_limits,
+    edges_of_data,
     group_elements,
     group_names,
     group_thresholds,
@@ -143,7 +144,12 @@ class ConformalPairs:
         is_test = as_mask(test, num_nodes, CPU, "test")
         _check_disjoint(is_calibration, is_test)
         warn_of_used_nodes(is_calibration, is_test, used, data)
-        edges = _edges(data, num_nodes)
+        edges = edges_of_data(data, num_nodes)
+        if edges is None:
+            raise ValueError(
+                "Expected data with edge_index, because the guarantee is for edges of a matching, but got none. Pass "
+                "the graph of the nodes."
+            )
         matching = draw_matching(edges, is_calibration | is_test, seed)
         degree = torch.bincount(edges.flatten(), minlength=num_nodes)
         unfitted = torch.zeros(0, dtype=torch.float64)
@@ -330,9 +336,7 @@ class PairPredictionSets:
         p_values = conformal_p_values(known, happened, among)
         selected = benjamini_hochberg(p_values, fdr)
         num_classes = self.posterior.num_classes
-        return PairSelection(
-            checked, fdr, self.test_pairs, among, p_values, selected, self.predicted, num_classes
-        )
+        return PairSelection(checked, fdr, self.test_pairs, among, p_values, selected, self.predicted, num_classes)
 
     # Other beliefs and files
 
@@ -457,16 +461,6 @@ class PairPredictionSets:
 
     def _group_names(self, by: PairTrait | None) -> list[str]:
         return group_names(by, self.posterior.num_classes, self._limits_of_degree)
-
-
-def _edges(data: Any, num_nodes: int) -> Int[Tensor, "2 edges"]:
-    edges = edges_of(data)
-    if edges is None:
-        raise ValueError(
-            "Expected data with edge_index, because the guarantee is for edges of a matching, but got none. Pass the "
-            "graph of the nodes."
-        )
-    return undirected_edges(as_edges(edges, num_nodes, CPU).long(), num_nodes)
 
 
 def _check_disjoint(calibration: Bool[Tensor, " nodes"], test: Bool[Tensor, " nodes"]) -> None:

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from edgewise.conversion import as_labels, as_mask, labels_of
+from edgewise.conversion import as_edges, as_labels, as_mask, edges_of, labels_of
+from edgewise.data.edges import undirected_edges
 from edgewise.small_samples import fraction_interval, warn_caller
 from edgewise.validation import ArrayLike, check_number
 
@@ -185,6 +186,12 @@ def thresholds_of_elements(
 def check_alpha(alpha: float) -> None:
     """Raise ValueError unless 0 < alpha < 1."""
     check_number("alpha", alpha, above=0, below=1, hint="For a coverage of 0.9 pass alpha=0.1.")
+
+
+def edges_of_data(data: Any, num_nodes: int) -> Int[Tensor, "2 edges"] | None:
+    """Return each undirected edge of a graph once, or None if it has no edges."""
+    edges = edges_of(data)
+    return None if edges is None else undirected_edges(as_edges(edges, num_nodes, CPU).long(), num_nodes)
 
 
 def calibration_labels(

@@ -204,7 +204,10 @@ def resampled_fraction_interval(
     confidence_level: float,
     seed: int,
 ) -> tuple[float, float]:
-    """Compute the basic bootstrap interval of a fraction of edges, from resampled nodes. (0, 1) without edges."""
+    """Compute the basic bootstrap interval of a fraction of edges, from resampled nodes.
+
+    It is (0, 1) without edges, and if no resample has any.
+    """
     if not len(hits):
         return 0.0, 1.0
     fractions = []
@@ -217,9 +220,8 @@ def resampled_fraction_interval(
         fractions.append(correct / total)
     tail = (1.0 - confidence_level) / 2
     levels = torch.tensor([1.0 - tail, tail], dtype=torch.float64)
-    large, small = torch.cat(fractions).nanquantile(levels)
-    observed = hits.double().mean()
-    low, high = (2 * observed - torch.stack([large, small])).clamp(0.0, 1.0).tolist()
+    bounds = (2 * hits.double().mean() - torch.cat(fractions).nanquantile(levels)).clamp(0.0, 1.0)
+    low, high = (0.0, 1.0) if bool(bounds.isnan().any()) else bounds.tolist()
     return low, high
 
 
