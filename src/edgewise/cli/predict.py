@@ -43,10 +43,10 @@ With --select, pairs are selected by P(EVENT). The threshold is chosen on the pa
 --precision, a --cost or a false discovery rate (--fdr), and is checked on the pairs with both ends in --test.
 
 With --conformal ALPHA, each pair gets a set of label pairs. A random matching of the pairs is drawn. For its pairs
-with both ends in --test, marked in the column "guaranteed", the set holds the true labels with probability 1 - ALPHA,
-if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used the labels of both.
-Without --test, all nodes outside of --calibration and --val are test nodes, so pass --test if others trained the model.
-Sets do not use --clamp.
+with both ends in --test, marked in the column "guaranteed", the set holds the true labels with a probability of at
+least 1 - ALPHA, if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used the
+labels of both. Without --test, all nodes outside of --calibration and --val are test nodes, so pass --test if others
+trained the model. --clamp does not change the sets.
 
 {FILES_HELP}"""
 PREDICT_EXAMPLES = """\b
@@ -147,7 +147,7 @@ def predict(
     conformal: Annotated[
         float | None,
         typer.Option(
-            metavar="ALPHA", help="Add a set of label pairs that misses the true labels with probability ALPHA."
+            metavar="ALPHA", help="Add a set of label pairs that misses the true labels with probability at most ALPHA."
         ),
     ] = None,
     calibration: Annotated[
