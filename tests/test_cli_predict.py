@@ -399,7 +399,7 @@ def conformal_args(files, *names):
 @pytest.mark.parametrize("has_names", [False, True])
 def test_sets_in_all_formats_equal_those_of_the_library(conformal, has_names, monkeypatch):
     files, arrays, folder = conformal
-    monkeypatch.setattr("edgewise.decisions.edge_predictions.BATCH_ROWS", 7)
+    monkeypatch.setattr("edgewise.decisions.edge_predictions.BATCH_VALUES", 2 * 3**2 * 7)  # 7 full sets
     names = ["Ham", "Spam, cheap", "Ü"] if has_names else [0, 1, 2]
     args = conformal_args(files, "probs", "edges", "labels", "calibration", "test")
     args += ["--conformal", 0.2, *(["--classes", folder / "classes.txt"] if has_names else [])]
@@ -412,6 +412,7 @@ def test_sets_in_all_formats_equal_those_of_the_library(conformal, has_names, mo
     written["json"] = [row["set"] for row in json.loads((folder / "sets.json").read_text())["pairs"]]
     table = parquet.read_table(folder / "sets.parquet")
     written["parquet"] = table["set"].to_pylist()
+    assert parquet.ParquetFile(folder / "sets.parquet").num_row_groups == -(-len(table) // 7)
     pairs = torch.stack([torch.from_numpy(table[side].to_numpy()) for side in ("start", "end")])
     graph = Data(y=torch.from_numpy(arrays["labels"]), edge_index=pairs)
     calibration = arrays["calibration"]

@@ -25,6 +25,11 @@ class SetColumn:
     pairs: Int[Tensor, "2 pairs"]
     names: NDArray[Any] | None = None
 
+    @property
+    def max_values(self) -> int:
+        """The number of values in the set of all label pairs."""
+        return 2 * self.sets.posterior.num_classes**2
+
     def __getitem__(self, part: slice) -> NDArray[Any]:
         rows = self.to_arrow(part).to_pylist()
         cells = np.empty(len(rows), dtype=object)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from edgewise.decisions.thresholds import Threshold
 
 BATCH_ROWS = 1 << 16
+BATCH_VALUES = 1 << 20  # of a column, if its cells hold many
 MAX_PRINTED_ROWS = 10
 
 
@@ -35,6 +36,10 @@ class TableColumn(Protocol):
     @property
     def names(self) -> NDArray[Any] | None:
         """The names of the classes or nodes in the column, if any."""
+
+    @property
+    def max_values(self) -> int:
+        """The largest number of values in a cell."""
 
     def __getitem__(self, part: slice) -> NDArray[Any]: ...
 
@@ -48,6 +53,7 @@ class Column:
 
     values: NDArray[Any]
     names: NDArray[Any] | None = None
+    max_values: int = 1
 
     def __getitem__(self, part: slice) -> NDArray[Any]:
         values: NDArray[Any] = self.values[part]
@@ -176,7 +182,8 @@ class EdgePredictions:
 
         A JSON file holds one object. Its "pairs" is a list with one object per row.
         """
-        write_table(Path(path), self._batches(BATCH_ROWS))
+        max_values = max(column.max_values for column in self.table.values())
+        write_table(Path(path), self._batches(max(1, min(BATCH_ROWS, BATCH_VALUES // max_values))))
 
     def _batches(self, rows: int) -> Iterator["pa.RecordBatch"]:
         """Yield the table in batches. An empty table yields one empty batch."""
