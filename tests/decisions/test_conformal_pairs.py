@@ -453,3 +453,23 @@ def test_script_does_not_repeat_finished_runs(tmp_path, monkeypatch):
         rows = [*script.table_rows(runs, "a")]
         assert [row.split(" | ")[1] for row in rows] == ["GCN (2 runs)", "JointGCN (2 runs)"]
         assert rows[0].split(" | ")[2] == f"{runs['a', 'GCN', 0, 0][0]:.3f}"
+
+
+def test_sets_of_a_pair_do_not_depend_on_the_other_pairs():
+    """All nodes have equal probabilities, so that all scores of an answer are tied. Matrix products may round apart."""
+    num_nodes, num_classes = 40, 7
+    nodes = torch.arange(num_nodes)
+    pairs, calibration = torch.combinations(nodes).T, nodes % 20 < 10
+    data = Data(y=torch.zeros_like(nodes), edge_index=nodes.view(2, -1))
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        samples = torch.randn(8, 1, num_classes, generator=g).mul(2).softmax(-1).expand(8, num_nodes, num_classes)
+        fitted = ew.ConformalPairs(alpha=0.5).fit(
+            ew.MixturePosterior(samples.clone()), data, calibration=calibration, test=~calibration
+        )
+        of_all, same = fitted.pair_sets(pairs), fitted.same_label_sets(pairs)
+        assert bool((of_all == of_all[0]).all())
+        assert bool((same == same[0]).all())
+        for count in (1, 2, 3, 5, 8, 17, 100):
+            assert torch.equal(fitted.pair_sets(pairs[:, :count]), of_all[:count])
+            assert torch.equal(fitted.same_label_sets(pairs[:, :count]), same[:count])
