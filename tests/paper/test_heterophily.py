@@ -103,7 +103,7 @@ def test_page_and_figure_have_both_datasets(results: Results) -> None:
     html = results_page(results)
     assert "scores the nodes and edges of Texas and synthetic-0.2." in html
     assert 'id="partial"' not in html  # no dataset of the paper
-    figure = draw_errors(results, "as_published", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
+    figure = draw_errors(results, "as_defined", "agree_against_disagree_ece")  # no point of Texas has an agree ECE
     figure.draw_without_rendering()
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["Texas", "synthetic-0.2"]
     plt.close(figure)
