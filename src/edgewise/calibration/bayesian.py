@@ -27,7 +27,7 @@ GRADIENT_TOLERANCE = 1e-6
 MAX_STEPS = 100
 MIN_DAMPING, DAMPING_FACTOR = 0.1, 10.0
 ROUNDING = 1e-12
-TIE_MARGIN = 1e-6  # relative; the predicted class is more probable than classes it was tied with
+TIE_MARGIN = 1e-6  # relative; by which the predicted class is above all others
 
 
 @suggest_keywords
@@ -310,9 +310,12 @@ def keep_predicted_class(
     """Return the closest probabilities whose largest entry is that of the predicted class.
 
     The predicted class and the classes above it get their common mean: the most probable other classes are included as
-    long as they are above the mean of those included before.
+    long as they are above the mean of those included before. The predicted class is above all others by 1e-6, relative,
+    so that rounding to float32 does not change it.
     """
-    changed = (p.argmax(1) != predicted).nonzero().squeeze(1)
+    at_predicted = p.gather(1, predicted.unsqueeze(1)).squeeze(1)
+    highest_other = p.scatter(1, predicted.unsqueeze(1), -1.0).amax(1)
+    changed = (at_predicted < (1 + TIE_MARGIN) * highest_other).nonzero().squeeze(1)
     rows, target = p[changed], predicted[changed].unsqueeze(1)
     others, order = rows.scatter(1, target, -1.0).sort(dim=1, descending=True)
     sizes = torch.arange(1, p.shape[1] + 1, dtype=p.dtype)
