@@ -27,6 +27,7 @@ NOT_RUN = {
     ("tolokers", "gat"),
     *((graph, "graphsage") for graph in ("photo", "computers", "cs", "physics", "tolokers")),
 }
+ROUNDING = 1e-6  # an EPFGNN without couplings is its backbone
 MODELS = ("gcn", "gat", "graphsage")  # that are calibrated
 FEWER_RUNS = ("deepensemble", "mcdropout", "spn", "graphsage")  # one fold on some graphs
 LARGE = ("photo", "computers", "physics", "tolokers")
@@ -183,7 +184,7 @@ def test_statements_on_models_are_those_of_the_runs(results: Results, script: Mo
 
     def lower(one: str, other: str) -> tuple[str, str]:
         values = differences(one, other).values()
-        return str(sum(value < 0 for value in values)), str(len(values))
+        return str(sum(value < -ROUNDING for value in values)), str(len(values))
 
     gcn, gat = differences("GCN, structured", "GCN"), differences("GAT, structured", "GAT")
     assert max(gcn.values()) < 0 and [graph for graph in gat if gat[graph] > 0] == ["computers"]

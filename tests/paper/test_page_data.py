@@ -264,3 +264,8 @@ def test_chart_draws_distant_cells_at_its_edge() -> None:
 def test_without_published_cells_there_is_no_chart() -> None:
     assert agreement_chart(fake_results(["texas"], ["gcn"])) is None
     assert agreement_chart(Results([])) is None
+
+
+def test_page_opens_as_defined_if_a_model_has_no_published_reading() -> None:
+    assert page_data(fake_results(["cora"], ["gcn"]))["reading"] == "as_published"
+    assert page_data(fake_results(["cora"], ["gcn", "sage"]))["reading"] == "as_defined"

@@ -41,7 +41,14 @@ from edgewise.paper.method_tables import (
     printed_methods,
 )
 from edgewise.paper.model_differences import model_difference_table
-from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, READINGS, Source, same_in_both_readings
+from edgewise.paper.readings import (
+    AS_DEFINED,
+    AS_PUBLISHED,
+    KNOWN_MODELS,
+    READINGS,
+    Source,
+    same_in_both_readings,
+)
 from edgewise.paper.recipes import paper_plan
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import (
@@ -178,6 +185,7 @@ def _record(results: Results) -> dict[str, object]:
     """Return commands, versions, failures and hyperparameters."""
     return {
         "commands": [(command, format_duration(command.seconds)) for command in results.commands],
+        "num_commands": sum(command.runs > 0 for command in results.commands),
         "versions": results.versions,
         "failures": [(str(key), error.strip()) for key, error in results.failures.items()],
         "hyperparameters": {
@@ -298,7 +306,7 @@ def page_data(results: Results) -> Document:
         "calibrator": STRUCTURED if STRUCTURED in calibrators else next(reversed(calibrators), None),
         "calibrated": {calibrated_row(model): model for model in models},
         "minBinCount": MIN_BIN_COUNT,
-        "reading": AS_DEFINED if results.other_datasets else AS_PUBLISHED,
+        "reading": AS_DEFINED if results.other_datasets or set(results.models) - set(KNOWN_MODELS) else AS_PUBLISHED,
         "dataset": "all" if len(results.datasets) <= MAX_DATASETS_SHOWN else results.datasets[0],
         "markers": {row: row_style(row).marker for row in styled_rows(results)},
         "datasets": {
