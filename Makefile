@@ -30,10 +30,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) -e ".[test]"
 	@touch $@
 
-# torchcp requires large packages for its training losses and language models, so it is installed without dependencies.
+# torchcp requires large packages for its training losses and language models, so it is installed without dependencies,
+# and into a folder of its own, because its wheel also contains a package named tests.
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) -e ".[dev]"
-	$(PIP) --no-deps torchcp==1.2.1
+	$(PIP) --no-deps --target $(VENV)/torchcp torchcp==1.2.1
 	@touch $@
 
 install: $(VENV)/.installed

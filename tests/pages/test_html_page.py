@@ -142,14 +142,14 @@ def test_wide_table_marks_the_sides_that_continue_and_keeps_row_names(browser: A
     page = opener("wide", width=390)
     table = page.locator(".scroll")
     marks = "(one) => one.getAttributeNames().filter((name) => name.startsWith('data-more'))"
-    page.wait_for_function("document.querySelector('[data-more-right]')")
+    page.locator("[data-more-right]").first.wait_for(state="attached")
     assert table.evaluate(marks) == ["data-more-right"]
     left = page.locator(".sticky").bounding_box()["x"]
     table.evaluate("(one) => { one.scrollLeft = 300; }")
-    page.wait_for_function("document.querySelector('[data-more-left]')")
+    page.locator("[data-more-left]").first.wait_for(state="attached")
     assert set(table.evaluate(marks)) == {"data-more-left", "data-more-right"}
     assert page.locator(".sticky").bounding_box()["x"] == left
     table.evaluate("(one) => { one.scrollLeft = one.scrollWidth; }")
-    page.wait_for_function("!document.querySelector('[data-more-right]')")
+    page.locator("[data-more-right]").first.wait_for(state="detached")
     assert table.evaluate(marks) == ["data-more-left"]
     opener.check_no_messages_or_requests()
