@@ -23,7 +23,7 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED, CALIBRATORS, READI
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import score_cell
-from helpers.browser import Opener, chromium
+from helpers.browser import NEXT_FRAME, Opener, chromium
 from helpers.fake_results import HOSTILE, N_BINS, fake_results, with_hostile_text
 
 OTHERS = ("actor", "chameleon", "squirrel", "amazon-ratings", "minesweeper", "tolokers", "questions", "synthetic-0.9")
@@ -508,7 +508,7 @@ def test_url_fragment_restores_the_selection(opened: Opener) -> None:
     page = opened(address=page.evaluate("location.hash"))
     assert page_state(page) == chosen
     page.evaluate("location.hash = ''")
-    page.wait_for_function("document.getElementById('chart-view').value === 'edgewise'")
+    page.evaluate(NEXT_FRAME)
     assert page_state(page) == default
 
 
