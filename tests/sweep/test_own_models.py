@@ -284,7 +284,7 @@ def test_example_in_a_sweep_that_is_resumed_and_reported(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recipes, "RECIPES", QUICK_RECIPES)
-    sage = tmp_path / "graph_sage.py"
+    sage = tmp_path / "sage_for_sweep.py"  # the example itself may be in sys.modules
     sage.write_text(GRAPH_SAGE.read_text(encoding="utf-8") + "\n\nsage = ew.Network(GraphSAGE, max_epochs=5)\n")
     models, out = ("--models", "gcn", f"{sage}:sage"), tmp_path / "out"
     calibrated = ("--calibrators", "temperature")
