@@ -196,7 +196,7 @@ def sum_independent_edges(
     records: Float[Tensor, "nodes fields"],
     edge_index: Int[Tensor, "2 edges"],
     keep: Bool[Tensor, " edges"],
-    degree: Int[Tensor, "2 nodes"],
+    degrees: Int[Tensor, "threads 2 nodes"],
     groupings: Sequence[tuple[Int[Tensor, " nodes"], bool, int]],
     n_bins: int,
     right: bool,
@@ -206,24 +206,24 @@ def sum_independent_edges(
 ) -> list[Int[Tensor, "tables rows 4"]]:
     """Sum the kept edges of independent nodes into the tables of (agree, disagree), then into those of each grouping.
 
-    ``degree`` is updated in place: the number of edges of each view at each node. A grouping consists of the group of
-    each node, or -1, whether groups are ordered, and the number of groups of edges. ``keys`` is filled with the packed
+    ``degrees`` is updated in place: the number of edges of each view at each node, counted by each thread, as threads
+    that share counts would lose some. A grouping consists of the group of each node, or -1, whether groups are ordered,
+    and the number of groups of edges. ``keys`` is filled with the packed
     confidences of the kept edges (see `edgewise.metrics.forecasts`).
     """
     rows, nodes, one = records.numpy(), _structured_view(records, fields), 2.0**fraction_bits
     small = [index.to(torch.int8 if num < 128 else torch.int32).numpy() for index, _, num in groupings]
-    degrees = []
+    unused = list(degrees.numpy())
 
     def sum_slice(lo: int, hi: int) -> list[Array]:
-        own_degree = np.zeros((2, len(nodes)), dtype=np.int32)  # threads that share one would lose counts
-        degrees.append(torch.from_numpy(own_degree))
+        degree = unused.pop()
         tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
         # The last table of a grouping is for edges without a group.
         group_tables = [np.zeros((num + 1, n_bins + 2, 4), dtype=np.int64) for _, _, num in groupings]
         num_packed = 0 if keys is None else int(keep[:lo].count_nonzero())
         for start, end in _kept_blocks(edge_index[:, lo:hi], keep[lo:hi]):
             _edge_terms(rows, nodes, start, end, n_bins, right, *terms)
-            _count_edges(start, end, terms.view, own_degree)
+            _count_edges(start, end, terms.view, degree)
             if keys is not None:
                 out = keys[num_packed : num_packed + len(start)]
                 _pack(terms.confidence, terms.correct, 1 - terms.view, out)
@@ -232,11 +232,10 @@ def sum_independent_edges(
             for index, (_, ordered, num), table in zip(small, groupings, group_tables, strict=True):
                 _group_edges(index, ordered, num, start, end, terms.view)
                 _sum_terms(len(start), *terms, one, low_bits, table)
+        unused.append(degree)
         return [tables, *(table[:-1] for table in group_tables)]
 
     parts = map_slices(sum_slice, len(keep))
-    for own_degree in degrees:
-        degree += own_degree
     return [torch.from_numpy(np.stack(tables).sum(0)) for tables in zip(*parts, strict=True)]
 
 

@@ -132,13 +132,14 @@ def width_sums(
         nodewise = _sum_chunks(_node_chunks(task), binning).table
     by_agreement = nodewise.new_zeros(2, n_bins + 2, 4)  # agree, disagree
     by_group = [nodewise.new_zeros(grouping.num_tables, n_bins + 2, 4) for grouping in groupings]
-    degree = torch.zeros(2, len(mask), dtype=torch.int32, device=mask.device)  # of each node, in agree and disagree
+    # Number of edges of each node in agree and disagree, counted by each thread.
+    degrees = torch.zeros(torch.get_num_threads(), 2, len(mask), dtype=torch.int32, device=mask.device)
     if task.inputs.joints is None and worth_compiling(task.keep):
         for part in slices(len(task.keep), EDGES_PER_REPORT):
             edges, keep = task.inputs.edge_index[:, part], task.keep[part]
             groups, unfilled = [group.for_kernel for group in groupings], _remaining(keys, task.keep[: part.start])
             parts = kernels.score_sums.sum_independent_edges(
-                RECORD_COLUMNS, task.records, edges, keep, degree, groups, *options, unfilled
+                RECORD_COLUMNS, task.records, edges, keep, degrees, groups, *options, unfilled
             )
             for total, tables in zip((by_agreement, *by_group), parts, strict=True):
                 total += carry_tables(tables, n_bins)
@@ -155,14 +156,20 @@ def width_sums(
                 total += sum_in_groups(elements, bins, grouping.edge_group(ends), len(total), n_bins)
             for view, selected in enumerate((agree, ~agree)):
                 nodes = ends[:, selected].flatten()
-                degree[view].index_add_(0, nodes, torch.ones_like(nodes, dtype=degree.dtype))
+                degrees[0, view].index_add_(0, nodes, torch.ones_like(nodes, dtype=degrees.dtype))
     tables = carry_tables(torch.stack((nodewise, by_agreement.sum(0), *by_agreement)), n_bins)
-    # For the K index: the number of nodes in the mask with an edge in each view.
-    degrees = torch.stack((degree.sum(0), *degree))
-    tables[1:, -1, 1] = ((degrees > 0) & mask).count_nonzero(1)
-    tables[1, -1, 2] = degrees[0].square().sum()
+    add_degrees(tables, degrees.sum(0), mask)
     sums = {view: Sums(table, boundaries) for view, table in zip(VIEWS, tables, strict=True)}
     return sums, [carry_tables(tables, n_bins) for tables in by_group]
+
+
+def add_degrees(
+    tables: Int[Tensor, "views rows 4"], degree: Int[Tensor, "2 nodes"], mask: Bool[Tensor, " nodes"]
+) -> None:
+    """Set what the tables of all views know of degrees: nodes of the mask with an edge, for the K index, and Σ d²."""
+    by_view = torch.stack((degree.sum(0), *degree))
+    tables[1:, -1, 1] = ((by_view > 0) & mask).count_nonzero(1)
+    tables[1, -1, 2] = by_view[0].square().sum()
 
 
 def mass_sums(views: Mapping[str, ViewElements], mask: Bool[Tensor, " nodes"], binning: Binning) -> dict[str, Sums]:

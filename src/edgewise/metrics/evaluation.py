@@ -83,6 +83,8 @@ class EvaluationSettings:
         Options of the intervals.
     chance
         Number of labelings drawn for the scores by chance.
+    notes
+        Lines of text about the input, such as how edges are listed, which `evaluate_tables` finds out.
     """
 
     scored: Scored = "probs"
@@ -92,6 +94,7 @@ class EvaluationSettings:
     confidence_level: float = 0.95
     seed: int = 0
     chance: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class Evaluation:
@@ -320,7 +323,7 @@ class Evaluation:
         lines = [*_score_lines(self), *_interval_lines(self)]
         if self.chance:
             lines += self.chance.lines(bool(self.edgewise.count))
-        return "\n".join([*lines, *format_details(shown), *_graph_lines(self)])
+        return "\n".join([*lines, *format_details(shown), *_graph_lines(self), *self.settings.notes])
 
 
 def _flat_numbers(scores: Scores) -> dict[str, Any]:

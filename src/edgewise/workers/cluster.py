@@ -57,12 +57,14 @@ class RayCluster:
         jobs: Sequence[Job],
         check: NodeCheck[Job] | None = None,
         group: Callable[[Job], Hashable] | None = None,
+        shared: object = None,
     ) -> Generator[JobOutcome[Job, Result], None, None]:
         """Call a function on each job and yield outcomes, see `Workers`.
 
         All jobs are submitted at once: they are small, and a cluster that scales on demand sees the demand. ``check``
         is called on each node with all jobs before any runs, and again with each job, as nodes may join later. Ray
-        chooses the process of each job, so ``group`` is not used.
+        chooses the process of each job, so ``group`` is not used. ``shared`` is a second argument of the function, such
+        as large arrays, which every node copies once.
         """
         if not jobs:
             return
@@ -73,7 +75,8 @@ class RayCluster:
             if check is not None:
                 _check_nodes(cloudpickle.dumps((check, list(jobs))))
             run = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_attempt_on_node)
-            running = {run.remote(cloudpickle.dumps((function, check, job))): job for job in jobs}
+            arguments = () if shared is None else (ray.put(shared),)
+            running = {run.remote(cloudpickle.dumps((function, check, job)), *arguments): job for job in jobs}
             while running:
                 for ended in ray.wait(list(running))[0]:
                     yield _outcome(ended, running.pop(ended))
@@ -110,6 +113,9 @@ def _connected(address: str) -> Iterator[None]:
         RayCluster(address).check_address()
         import ray
 
+        if ray.is_initialized():  # by the caller, who also ends it
+            yield
+            return
         dashboard = False if address == "local" else None  # None: do not change it
         try:
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=dashboard)
@@ -196,11 +202,11 @@ def _check_on_node(check_and_jobs: bytes) -> str:
     return str(check(jobs))
 
 
-def _attempt_on_node(task: bytes) -> JobOutcome[Any, Any] | _Refusal:
+def _attempt_on_node(task: bytes, *shared: Any) -> JobOutcome[Any, Any] | _Refusal:
     claim_for_this_process()
     function, check, job = pickle.loads(task)
     reason = check([job]) if check is not None else ""
-    return _Refusal(reason) if reason else attempt(function, job)
+    return _Refusal(reason) if reason else attempt(lambda job: function(job, *shared), job)
 
 
 def _outcome(ended: "ray.ObjectRef[Any]", job: Job) -> JobOutcome[Job, Any]:

@@ -1,0 +1,512 @@
+"""Evaluation of predictions in tables that do not fit into memory."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgewise.data.edges import EdgeChoice
+from edgewise.files.output import replace_file
+from edgewise.kernels.score_sums import sum_nodes
+from edgewise.metrics.collect import add_degrees, slices
+from edgewise.metrics.elements import RECORD_COLUMNS
+from edgewise.metrics.evaluate import check_scoring_options
+from edgewise.metrics.evaluation import Evaluation, EvaluationSettings
+from edgewise.metrics.scores import Norm
+from edgewise.metrics.scoring_input import Binning, Closed
+from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boundaries, carry_tables
+from edgewise.suggestions import suggest_keywords
+from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
+from edgewise.tables.node_ids import JoinedIds
+from edgewise.tables.node_table import NodeArrays, NodeTable, NodeTableInput, build_node_table, scored_mask
+from edgewise.tables.parts import Part, PartError, TableLike, find_parts, total_rows
+from edgewise.tables.table_columns import (
+    check_columns,
+    find_edge_columns,
+    find_label_columns,
+    find_mask_columns,
+    find_prob_columns,
+    id_kind,
+)
+from edgewise.tables.work_folder import work_folder
+from edgewise.validation import check_flag, check_option
+from edgewise.version import __version__
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Progress = Callable[[str, int, int | None], None]  # called with (what is read, rows so far, all rows or None)
+
+EDGES_PER_JOB = 1 << 26  # sums of a job are saved when it ends
+EDGES_PER_NODE_AND_JOB = 4  # so that the work and memory per node, such as degrees, do not dominate
+EDGES_PER_PARTITION = 1 << 22
+NODES_PER_CHUNK = 1 << 20
+
+
+@suggest_keywords
+def evaluate_tables(
+    probs: TableLike,
+    labels: TableLike,
+    edges: TableLike | None = None,
+    *,
+    mask: TableLike | None = None,
+    columns: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    normalize: bool = False,
+    n_bins: int = 15,
+    norm: Norm = "l1",
+    closed: Closed = "right",
+    edge_choice: EdgeChoice = "both",
+    same_label: bool = False,
+    listed: Listed = "check",
+    skip_unknown: bool = False,
+    work: Path | str | None = None,
+    ray: str | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Score predictions in tables of many parts, such as Parquet folders, in bounded memory.
+
+    The scores are those of `evaluate` to the last bit, whatever the parts, and the order of rows. Nodes become records
+    of 41 bytes each, in files that are mapped into memory. Edges are read in one pass, and in a second one if they are
+    neither listed in one direction only nor all in both.
+
+    Parameters
+    ----------
+    probs
+        Predictions: a file, a folder, a glob or a URL (``s3://``, ``gs://``, ``file://``) of Parquet or CSV, or a list
+        of these; a pyarrow dataset or table; or a Ray Dataset. A column of ids, integers or text, and one of lists of
+        probabilities (``nid, pred``, as GraphStorm writes them) or one per class (``p0, p1, …``). Rows are in any
+        order.
+    labels
+        Ids and labels from 0 to C - 1; -1 or empty if unknown.
+    edges
+        Ids of both ends. An edge listed in both directions counts once, parallel edges count separately, and
+        self-loops are left out. Without edges, nodes are scored.
+    mask
+        Ids of the scored nodes, or ids and booleans. By default, all nodes with labels are scored.
+    columns
+        Names of columns that are not found by well-known names: "id", "probs" (one, or one per class), "label", "mask",
+        "src", "dst", or of one table only, such as "labels.id".
+    class_names
+        Class of each probability, if labels are names.
+    normalize, n_bins, norm, closed, edge_choice
+        As in `evaluate`. Bins have equal width.
+    same_label
+        Also score the event "both ends have the same label". All C probabilities of a node are then kept and read for
+        each edge.
+    listed
+        "check" finds out how edges are listed. "once" takes each row for an edge of its own, "both" takes each edge to
+        be listed in both directions equally often, without a check.
+    skip_unknown
+        Skip and count edges, labels and nodes of the mask whose ids have no prediction. By default this is an error.
+    work
+        Folder for intermediate results, to continue a run that was stopped. It is kept. By default a temporary one.
+    ray
+        Address of a Ray cluster, or "auto" or "local", whose workers score the edges. All read the same paths.
+    progress
+        Function called with (what is read, rows so far, all rows or None if unknown).
+
+    Returns
+    -------
+    Evaluation
+        The scores. Its ``settings.notes`` say how edges are listed, and what was skipped.
+
+    Raises
+    ------
+    ValueError
+        If a table is invalid. The message names the part and the row.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> probs = pa.table({"nid": ["b", "a", "c"], "pred": [[0.8, 0.2], [0.9, 0.1], [0.3, 0.7]]})
+    >>> labels = pa.table({"nid": ["a", "b", "c"], "label": [0, 0, 1]})
+    >>> ev = evaluate_tables(probs, labels, pa.table({"src": ["a", "b"], "dst": ["b", "c"]}), n_bins=1)
+    >>> ev.edgewise.count, round(ev.edgewise.ece, 4), ev.agree.count
+    (2, 0.36, 1)
+    """
+    plan = plan_tables(
+        probs, labels, edges, mask, columns, class_names, normalize, n_bins, norm, closed, edge_choice, same_label, listed,
+        skip_unknown,
+    )  # fmt: skip
+    return plan.run(None if work is None else Path(work), ray, progress)
+
+
+def plan_tables(
+    probs: TableLike,
+    labels: TableLike,
+    edges: TableLike | None,
+    mask: TableLike | None,
+    columns: Mapping[str, Any] | None,
+    class_names: Sequence[str] | None,
+    normalize: bool,
+    n_bins: int,
+    norm: Norm,
+    closed: Closed,
+    edge_choice: EdgeChoice,
+    same_label: bool,
+    listed: Listed,
+    skip_unknown: bool,
+) -> "TablePlan":
+    """Find the parts and columns, and check the options of `evaluate_tables`, without reading rows."""
+    binning = Binning(n_bins, "width", closed)
+    check_scoring_options(norm, edge_choice, 0, 0.95, 0, 0)
+    check_option("listed", listed, get_args(Listed))
+    for name, flag in {"normalize": normalize, "same_label": same_label, "skip_unknown": skip_unknown}.items():
+        check_flag(name, flag)
+    told = check_columns(columns)
+    prob_parts, label_parts = find_parts(probs, "probs"), find_parts(labels, "labels")
+    prob_columns = find_prob_columns(prob_parts[0], told)
+    is_integer = id_kind(prob_parts[0], prob_columns.id) == "integer"
+    mask_parts = [] if mask is None else find_parts(mask, "mask")
+    nodes = NodeTableInput(
+        prob_parts,
+        label_parts,
+        mask_parts,
+        prob_columns,
+        find_label_columns(label_parts[0], told),
+        find_mask_columns(mask_parts[0], told) if mask_parts else None,
+        _class_array(class_names),
+        normalize,
+        same_label,
+        skip_unknown,
+    )
+    edge_parts = [] if edges is None else find_parts(edges, "edges", EDGES_PER_JOB if is_integer else None)
+    edge_columns = find_edge_columns(edge_parts[0], told) if edge_parts else ("src", "dst")
+    return TablePlan(nodes, edge_parts, edge_columns, binning, norm, edge_choice, listed)
+
+
+def _class_array(class_names: Sequence[str] | None) -> "pa.Array | None":
+    import pyarrow as pa
+
+    if class_names is None:
+        return None
+    names = [str(name) for name in class_names]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Expected different class_names, but got {', '.join(names)}.")
+    return pa.array(names, pa.string())
+
+
+@dataclass(frozen=True)
+class EdgeJob:
+    """Consecutive parts of the edges, whose sums are computed at once."""
+
+    number: int
+    parts: tuple[Part, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of edges, as far as it is known."""
+        return sum(part.num_rows or 0 for part in self.parts)
+
+
+@dataclass(frozen=True)
+class SumEdges:
+    """The work on one job, which can be sent to other processes. A bad part is a message, not an exception."""
+
+    scorer: EdgeScorer
+
+    def __call__(self, job: EdgeJob, nodes: Mapping[str, Any]) -> EdgeSums | str:
+        """Return the sums of the job. ``nodes`` are the fields of `NodeArrays`."""
+        try:
+            return self.scorer.sum_parts(job.parts, NodeArrays(**nodes), lambda rows: None)
+        except PartError as error:
+            return str(error)
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """Checked tables and options, before rows are read."""
+
+    nodes: NodeTableInput
+    edges: Sequence[Part]
+    edge_columns: tuple[str, str]
+    binning: Binning
+    norm: Norm
+    edge_choice: EdgeChoice
+    listed: Listed
+
+    def document(self) -> dict[str, object]:
+        """Return what the results depend on, to recognize those of an earlier run."""
+        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        names = self.nodes.class_names
+        return {
+            **{name: [[part.name, part.num_bytes, part.version] for part in parts] for name, parts in tables.items()},
+            "columns": [self.nodes.prob_columns, self.nodes.label_columns, self.nodes.mask_columns, self.edge_columns],
+            "class_names": None if names is None else names.to_pylist(),
+            "options": [
+                self.nodes.normalize,
+                self.nodes.keep_probs,
+                self.nodes.skip_unknown,
+                self.edge_choice,
+                self.listed,
+            ],
+            "bins": [self.binning.n_bins, self.binning.closed],
+            "edges_per_job": EDGES_PER_JOB,
+            "version": __version__,
+        }
+
+    def text(self) -> str:
+        """Describe what would be read, and how large it is."""
+        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        columns = {
+            "probs": (self.nodes.prob_columns.id, *self.nodes.prob_columns.values),
+            "labels": (self.nodes.label_columns.id, *self.nodes.label_columns.values),
+            "mask": (self.nodes.mask_columns.id, *self.nodes.mask_columns.values) if self.nodes.mask_columns else (),
+            "edges": self.edge_columns,
+        }
+        lines = [f"{'table':8}{'parts':>8}{'rows':>18}{'size':>12}  columns"]
+        for name, parts in tables.items():
+            if parts:
+                files = len({part.name for part in parts})
+                rows = total_rows(parts)
+                used = columns[name] if len(columns[name]) <= 4 else (*columns[name][:2], "…", columns[name][-1])
+                size = format_bytes(sum(part.num_bytes for part in parts))
+                count = "unknown" if rows is None else f"{rows:,}"
+                lines.append(f"{name:8}{files:>8,}{count:>18}{size:>12}  {', '.join(used)}")
+        num_nodes = total_rows(self.nodes.probs)
+        if num_nodes is not None:
+            per_node = 8 * len(RECORD_COLUMNS) + 5
+            disk = num_nodes * per_node
+            memory = disk + num_nodes * 8 * (torch.get_num_threads() + 1) + (1 << 30)
+            lines += [
+                "",
+                f"node table {format_bytes(disk)} on disk, without gaps between ids; memory at most about "
+                f"{format_bytes(memory)}",
+            ]
+        if self.listed == "check" and self.edges:
+            rows = total_rows(self.edges)
+            more = "" if rows is None else f", which may take {format_bytes(16 * rows)} of disk"
+            lines.append(f"if edges are neither listed in one direction nor in both, a second pass{more}")
+        return "\n".join(lines)
+
+    def run(self, work: Path | None, ray: str | None, progress: Progress | None) -> Evaluation:
+        """Read the tables and return the scores."""
+        with work_folder(work, self.document()) as folder:
+            table = NodeTable.load(folder / "nodes") or build_node_table(
+                self.nodes, folder / "nodes", _reporter(progress, self.nodes)
+            )
+            arrays = table.arrays()
+            scorer = EdgeScorer(
+                table.ids,
+                self.edge_columns,
+                self.listed,
+                self.edge_choice,
+                self.binning.n_bins,
+                self.binning.closed == "right",
+                self.nodes.keep_probs,
+                self.nodes.skip_unknown,
+                folder,
+            )
+            jobs = self._jobs(max(EDGES_PER_JOB, EDGES_PER_NODE_AND_JOB * table.ids.size))
+            total = _sum_jobs(scorer, jobs, arrays, folder / "edges", ray, progress)
+            case = "" if total is None else total.case
+            edge_sums = None
+            if total is not None:
+                edge_sums = self._one_listing(scorer, total, arrays, folder, progress)
+            sums = self._all_sums(arrays, edge_sums)
+        notes = self._notes(table, total, case)
+        settings = EvaluationSettings(normalize=self.nodes.normalize, notes=notes)
+        return Evaluation(sums, self.binning, self.norm, self.edge_choice, settings=settings)
+
+    def _jobs(self, edges_per_job: int) -> list[EdgeJob]:
+        jobs, group, count = list[tuple[Part, ...]](), list[Part](), 0
+        for part in self.edges:
+            # The compressed ends of an edge rarely take less than 4 bytes.
+            rows = part.num_rows if part.num_rows is not None else part.num_bytes // 4 or edges_per_job
+            if group and count + rows > edges_per_job:
+                jobs.append(tuple(group))
+                group, count = [], 0
+            group.append(part)
+            count += rows
+        return [EdgeJob(k, parts) for k, parts in enumerate([*jobs, tuple(group)] if group else [])]
+
+    def _one_listing(
+        self, scorer: EdgeScorer, total: EdgeSums, nodes: NodeArrays, folder: Path, progress: Progress | None
+    ) -> DirectionSums:
+        """Return the sums in which each edge counts once."""
+        if self.listed != "check" or total.case == "both directions":
+            return total.forward
+        if total.case == "one direction":
+            return total.forward if total.backward is None else total.backward
+        file = folder / "resolved.npz"
+        if file.exists():
+            return EdgeSums.load(file).forward
+        report = _counter(progress, "edges again", total.counts.listed)
+        found = scorer.resolve(self.edges, nodes, total, folder / "partitions", EDGES_PER_PARTITION, report)
+        replace_file(file, EdgeSums(found, None, total.checksums, total.counts).save)
+        return found
+
+    def _all_sums(self, nodes: NodeArrays, edges: DirectionSums | None) -> dict[str, Sums]:
+        """Return the sums of all views."""
+        n_bins, right = self.binning.n_bins, self.binning.closed == "right"
+        tables = torch.zeros(len(VIEWS), n_bins + 2, 4, dtype=torch.long)
+        for part in slices(len(nodes.state), NODES_PER_CHUNK):
+            mask = scored_mask(nodes.state[part])
+            records = torch.from_numpy(np.ascontiguousarray(nodes.records[part]))
+            tables[0] += carry_tables(
+                sum_nodes(RECORD_COLUMNS, records, mask, n_bins, right, FRACTION_BITS, LOW_BITS), n_bins
+            )
+            if edges is not None:
+                of_degrees = torch.zeros_like(tables)
+                add_degrees(of_degrees, torch.from_numpy(edges.degree[:, part].astype(np.int64)), mask)
+                tables += of_degrees
+        if edges is not None:
+            by_agreement = torch.from_numpy(edges.tables)
+            tables[1:] += torch.stack((by_agreement.sum(0), *by_agreement))
+        boundaries = bin_boundaries(self.binning)
+        sums = {view: Sums(table, boundaries) for view, table in zip(VIEWS, carry_tables(tables, n_bins), strict=True)}
+        if self.nodes.keep_probs:
+            empty: Tensor = torch.zeros(n_bins + 2, 4, dtype=torch.long)
+            sums["same_label"] = Sums(empty if edges is None else torch.from_numpy(edges.same_label), boundaries)
+        return sums
+
+    def _notes(self, table: NodeTable, total: EdgeSums | None, case: str) -> tuple[str, ...]:
+        counts = table.counts
+        notes = [
+            f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, {counts.scored:,} scored"
+        ]
+        if total is not None:
+            listing = {
+                "one direction": "each edge listed in one direction, and counted as often as it is listed",
+                "both directions": "each edge listed in both directions, and counted once; found by checksums, wrong "
+                "with a probability below 10^-10",
+                "mixed": "some edges listed in one direction and some in both, counted exactly",
+            }[case]
+            if self.listed != "check":
+                how = "once" if self.listed == "once" else "in both directions"
+                listing = f"each edge taken to be listed {how}, without a check"
+            notes.append(f"{total.counts.listed:,} rows of edges: {listing}")
+            if not self.nodes.keep_probs:
+                notes.append(
+                    "same label: not scored, because it reads all probabilities of both ends; same_label=True adds it"
+                )
+        skipped = {
+            "edges": total.counts.unknown if total else 0,
+            "labels": counts.unknown_labels,
+            "rows of the mask": counts.unknown_mask,
+        }
+        notes += [
+            f"skipped: {number:,} {what}, as there is no prediction" for what, number in skipped.items() if number
+        ]
+        return tuple(notes)
+
+
+def _sum_jobs(
+    scorer: EdgeScorer,
+    jobs: Sequence[EdgeJob],
+    nodes: NodeArrays,
+    folder: Path,
+    ray: str | None,
+    progress: Progress | None,
+) -> EdgeSums | None:
+    """Return the sums of all jobs. Those that are saved in the folder are not computed again."""
+    if not jobs:
+        return None
+    folder.mkdir(exist_ok=True)
+    files = {job.number: folder / f"job-{job.number:05d}.npz" for job in jobs}
+    done, left = (
+        [job for job in jobs if files[job.number].exists()],
+        [job for job in jobs if not files[job.number].exists()],
+    )
+    rows = [part.num_rows for job in jobs for part in job.parts]
+    report = _counter(progress, "edges", None if None in rows else sum(row or 0 for row in rows))
+    total = None
+    for job in done:
+        total = _added(total, EdgeSums.load(files[job.number]))
+        report(job.num_rows)
+    outcomes = _local(scorer, left, nodes, report) if ray is None else _on_cluster(scorer, left, nodes, ray, report)
+    with closing(outcomes):
+        for job, sums in outcomes:
+            replace_file(files[job.number], sums.save)
+            total = _added(total, sums)
+    return total
+
+
+def _added(total: EdgeSums | None, sums: EdgeSums) -> EdgeSums:
+    return sums if total is None else total + sums
+
+
+def _local(
+    scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, report: Callable[[int], None]
+) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+    for job in jobs:
+        yield job, scorer.sum_parts(job.parts, nodes, report)
+
+
+def _on_cluster(
+    scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, ray: str, report: Callable[[int], None]
+) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+    from dataclasses import replace
+
+    from edgewise.workers import Failure, RayCluster
+
+    if isinstance(scorer.ids, JoinedIds):
+        from pyarrow import parquet
+
+        nodes = nodes._replace(ids=parquet.read_table(scorer.ids.source))
+    function, shared = SumEdges(replace(scorer, folder=None)), nodes._asdict()
+    for outcome in RayCluster(ray).execute(function, jobs, _check_version(__version__), shared=shared):
+        if isinstance(outcome, Failure):
+            raise ValueError(f"{outcome.job.parts[0].name}: {outcome.error.strip().splitlines()[-1]}")
+        if isinstance(outcome.result, str):
+            raise PartError(outcome.result)
+        report(outcome.job.num_rows)
+        yield outcome.job, outcome.result
+
+
+def _check_version(expected: str) -> Callable[[Sequence[EdgeJob]], str]:
+    """Return a function that a node calls before it works: the reason why it must not, or nothing."""
+
+    def check(jobs: Sequence[EdgeJob]) -> str:
+        from edgewise.version import __version__ as own
+
+        return "" if own == expected else f"Expected edgewise {expected} on every node, but one has {own}."
+
+    return check
+
+
+def _counter(progress: Progress | None, what: str, total: int | None) -> Callable[[int], None]:
+    """Return a function that reports the sum of the numbers of rows that it is called with."""
+    count = 0
+
+    def report(rows: int) -> None:
+        nonlocal count
+        count += rows
+        if progress is not None:
+            progress(what, count, total)
+
+    report(0)
+    return report
+
+
+def _reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str, int], None]:
+    tables = {"ids": nodes.probs, "labels": nodes.labels, "mask": nodes.mask, "probabilities": nodes.probs}
+    counters: dict[str, Callable[[int], None]] = {}
+
+    def report(what: str, rows: int) -> None:
+        if what not in counters:
+            counters[what] = _counter(progress, what, total_rows(tables[what]))
+        counters[what](rows)
+
+    return report
+
+
+def format_bytes(number: float) -> str:
+    """Format a number of bytes.
+
+    >>> format_bytes(512), format_bytes(3 << 20), format_bytes(1.5 * (1 << 30))
+    ('512 B', '3.0 MiB', '1.5 GiB')
+    """
+    if number < 1024:
+        return f"{number:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        number /= 1024
+        if number < 1024 or unit == "TiB":
+            return f"{number:.1f} {unit}"
+    raise AssertionError

@@ -1,0 +1,417 @@
+"""The node table: one row of records and one byte of state per node, in files that are mapped into memory.
+
+It is built in three passes over bounded batches: the ids of the predictions give the rows, labels and mask give the
+states, and probabilities are reduced to the records that all scores of nodes and edges depend on.
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from numpy.lib.format import open_memmap
+from numpy.typing import NDArray
+from torch import Tensor
+
+from edgewise.files.output import replace_file
+from edgewise.kernels.edge_stream import LABELED, PRESENT, SCORED, set_bits
+from edgewise.metrics.elements import RECORD_COLUMNS, node_records
+from edgewise.tables.node_ids import MAX_ROWS_PER_NODE, DenseIds, Ids, JoinedIds, check_kinds, find_row
+from edgewise.tables.parts import Part, PartError, read_ahead
+from edgewise.tables.table_columns import (
+    NodeColumns,
+    id_kind,
+    id_type,
+    read_ids,
+    read_labels,
+    read_prob_rows,
+)
+from edgewise.validation import check_distributions, normalize_distributions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Report = Callable[[str, int], None]  # called with what is read, and the number of further rows
+
+DESCRIPTION = "nodes.json"  # written last, so that a table without it is unfinished
+UNLABELED = -1
+
+
+class NodeArrays(NamedTuple):
+    """Arrays with a row per node. They are read only, and may be shared by processes."""
+
+    records: NDArray[np.float64]
+    state: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    probs: NDArray[Any] | None
+    ids: "pa.Table | None" = None  # of joined ids, where their file is out of reach
+
+
+@dataclass(frozen=True)
+class NodeCounts:
+    """Numbers of nodes, and of rows that were skipped because their ids have no prediction.
+
+    Attributes
+    ----------
+    predictions, labels, scored
+        Nodes with a prediction, of these those with a label, and of these those in the mask.
+    unknown_labels, unknown_mask
+        Skipped rows of the labels and of the mask.
+    """
+
+    predictions: int
+    labels: int
+    scored: int
+    unknown_labels: int = 0
+    unknown_mask: int = 0
+
+
+@dataclass(frozen=True)
+class NodeTable:
+    """The files of a finished node table, and what is known of it."""
+
+    folder: Path
+    ids: Ids
+    num_classes: int
+    counts: NodeCounts
+
+    def arrays(self) -> NodeArrays:
+        """Map the files into memory."""
+        size = self.ids.size
+        records = _map(self.folder / "records.npy", (size, len(RECORD_COLUMNS)))
+        probs_file = self.folder / "probs.npy"
+        probs = _map(probs_file, (size, self.num_classes)) if probs_file.exists() else None
+        return NodeArrays(
+            records, _map(self.folder / "state.npy", (size,)), _map(self.folder / "labels.npy", (size,)), probs
+        )
+
+    def save(self) -> None:
+        """Write the description, after which the table counts as finished."""
+        ids: dict[str, object] = asdict(self.ids)
+        document = {"ids": ids, "num_classes": self.num_classes, "counts": asdict(self.counts)}
+        replace_file(self.folder / DESCRIPTION, lambda file: file.write_text(json.dumps(document)))
+
+    @classmethod
+    def load(cls, folder: Path) -> "NodeTable | None":
+        """Return the finished table in a folder, or None."""
+        if not (folder / DESCRIPTION).exists():
+            return None
+        document = json.loads((folder / DESCRIPTION).read_text())
+        ids: Ids = JoinedIds(**document["ids"]) if "source" in document["ids"] else DenseIds(**document["ids"])
+        if isinstance(ids, JoinedIds):
+            ids = JoinedIds(ids.kind, ids.size, str(folder / "ids.parquet"))
+        return cls(folder, ids, document["num_classes"], NodeCounts(**document["counts"]))
+
+
+def _map(file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Map an array, copy on write, because torch expects writable memory. An empty file cannot be mapped."""
+    array: NDArray[Any] = np.load(file) if 0 in shape else np.load(file, mmap_mode="c")
+    return array
+
+
+class NodeTableInput(NamedTuple):
+    """The parts of the tables of nodes, their columns, and options."""
+
+    probs: Sequence[Part]
+    labels: Sequence[Part]
+    mask: Sequence[Part]
+    prob_columns: NodeColumns
+    label_columns: NodeColumns
+    mask_columns: NodeColumns | None
+    class_names: "pa.Array | None"
+    normalize: bool
+    keep_probs: bool
+    skip_unknown: bool
+
+
+def build_node_table(source: NodeTableInput, folder: Path, report: Report) -> NodeTable:
+    """Read predictions, labels and mask, and write the node table below a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kind = id_kind(source.probs[0], source.prob_columns.id)
+    check_kinds(source.probs, [source.prob_columns.id], kind)
+    ids, num_predictions, state = _read_node_ids(source, kind, folder, report)
+    labels = _new_array(folder / "labels.npy", (ids.size,), np.int32)
+    labels[:] = UNLABELED
+    builder = _Builder(source, folder, ids, state, labels, report)
+    num_classes, probs_type = _shape_of_probs(source)
+    unknown_labels = builder.add_labels(num_classes)
+    unknown_mask = builder.add_mask()
+    builder.add_probs(num_classes, probs_type)
+    counts = NodeCounts(
+        num_predictions,
+        int(np.count_nonzero(state & LABELED)),
+        int(np.count_nonzero(state & SCORED)),
+        unknown_labels,
+        unknown_mask,
+    )
+    table = NodeTable(folder, ids, num_classes, counts)
+    table.save()
+    return table
+
+
+def _new_array(file: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    if 0 in shape:
+        np.save(file, np.empty(shape, dtype))
+        return np.empty(shape, dtype)
+    array: NDArray[Any] = open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    return array
+
+
+def _batches(
+    parts: Sequence[Part], columns: Sequence[str], id_column: str, kind: str
+) -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
+    """Yield (part, first row of the batch in the part, batch), read ahead by another thread."""
+
+    def read() -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
+        for part in parts:
+            row = getattr(part, "first_row", 0)
+            for batch in part.read(columns, {id_column: id_type(kind)}):
+                yield part, row, batch
+                row += batch.num_rows
+
+    return read_ahead(read())
+
+
+def _read_node_ids(
+    source: NodeTableInput, kind: str, folder: Path, report: Report
+) -> tuple[Ids, int, NDArray[np.uint8]]:
+    """Return the rows of the ids of the predictions, their number, and the states with the bit for predictions."""
+    column = source.prob_columns.id
+    smallest, largest, count = 0, -1, 0
+    if kind == "integer":
+        from pyarrow import compute
+
+        for part, row, batch in _batches(source.probs, [column], column, kind):
+            ids = read_ids(batch, column, kind, part, row)
+            if len(ids):
+                low, high = compute.min_max(ids).as_py().values()
+                smallest, largest = (min(smallest, low), max(largest, high)) if count else (low, high)
+            count += len(ids)
+            report("ids", len(ids))
+    size = largest - smallest + 1
+    if kind == "integer" and size <= MAX_ROWS_PER_NODE * count + 1024:
+        dense = DenseIds(smallest, size if count else 0)
+        state = _new_array(folder / "state.npy", (dense.size,), np.uint8)
+        for part, row, batch in _batches(source.probs, [column], column, kind):
+            rows = dense.rows(read_ids(batch, column, kind, part, row))
+            _, twice = set_bits(rows, state, 0, PRESENT)
+            if twice >= 0:
+                raise _duplicate(part, row + twice, str(int(rows[twice]) + dense.first))
+        return dense, count, state
+    joined = _write_ids(source, kind, folder, report)
+    if (twice := joined.find_duplicate(folder)) is not None:
+        found = [(part, place) for part in source.probs if (place := find_row(part, [column], kind, {twice}))]
+        raise _duplicate(found[-1][0], found[-1][1][0] if len(found) > 1 else None, str(twice))
+    state = _new_array(folder / "state.npy", (joined.size,), np.uint8)
+    state[:] = PRESENT
+    return joined, joined.size, state
+
+
+def _duplicate(part: Part, row: int | None, node: str) -> PartError:
+    where = "" if row is None else f", in row {row}"
+    return PartError(
+        f"Expected one prediction for each node, but {part.name} has another one for node {node!r}{where}. Remove one."
+    )
+
+
+def _write_ids(source: NodeTableInput, kind: str, folder: Path, report: Report) -> JoinedIds:
+    """Write the ids of the predictions with their rows, in the order in which they are read."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    column, count, file = source.prob_columns.id, 0, folder / "ids.parquet"
+    schema = pa.schema([("id", id_type(kind)), ("row", pa.int64())])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for part, row, batch in _batches(source.probs, [column], column, kind):
+            ids = read_ids(batch, column, kind, part, row)
+            writer.write_table(pa.table([ids, pa.array(np.arange(count, count + len(ids)))], schema=schema))
+            count += len(ids)
+            report("ids", len(ids))
+    return JoinedIds(kind, count, str(file))
+
+
+def _shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
+    """Return the number of classes, and the type of the probabilities."""
+    columns = source.prob_columns
+    for part in source.probs:
+        for batch in part.read(columns.values):
+            if batch.num_rows:
+                probs = read_prob_rows(batch.slice(0, 1), columns.values, part, 0)
+                return probs.shape[1], probs.dtype
+    return max(1, len(columns.values)), np.dtype(np.float64)
+
+
+class _Builder:
+    """Fills the states, labels and records of a node table."""
+
+    def __init__(
+        self,
+        source: NodeTableInput,
+        folder: Path,
+        ids: Ids,
+        state: NDArray[np.uint8],
+        labels: NDArray[np.int32],
+        report: Report,
+    ):
+        self.source, self.folder, self.ids, self.state, self.labels = source, folder, ids, state, labels
+        self.report = report
+
+    def add_labels(self, num_classes: int) -> int:
+        """Set the labels of nodes, and return the number of rows whose ids have no prediction."""
+        columns, num_unknown = self.source.label_columns, 0
+        check_kinds(self.source.labels, [columns.id], self.ids.kind)
+        for part, row, rows, (column,) in self._joined(self.source.labels, columns):
+            labels = read_labels(column, columns.values[0], part, self.source.class_names)
+            if len(labels) and labels.max() >= num_classes:
+                position = int((labels >= num_classes).argmax())
+                raise PartError(
+                    f"Expected labels from 0 to {num_classes - 1} in {part.name}, as there are {num_classes} "
+                    f"probabilities, but got {labels[position]}{_in_row(row, position)}. If classes are numbered from "
+                    "1, subtract 1."
+                )
+            num_unknown += self._set_bits(part, row, rows, PRESENT, LABELED, "label", labels >= 0)
+            known = (labels >= 0) & (rows >= 0)
+            self.labels[rows[known]] = labels[known]
+            self.report("labels", len(labels))
+        return num_unknown
+
+    def add_mask(self) -> int:
+        """Set which nodes are scored, and return the number of rows whose ids have no prediction or no label."""
+        columns, num_unknown = self.source.mask_columns, 0
+        if columns is None:
+            self.state[:] |= np.where(self.state & LABELED, SCORED, 0).astype(np.uint8)
+            return 0
+        check_kinds(self.source.mask, [columns.id], self.ids.kind)
+        for part, row, rows, values in self._joined(self.source.mask, columns):
+            selected = _as_mask(values[0], columns.values[0], part) if values else np.ones(len(rows), dtype=bool)
+            num_unknown += self._set_bits(part, row, rows, PRESENT | LABELED, SCORED, "mask", selected)
+            self.report("mask", len(rows))
+        return num_unknown
+
+    def _set_bits(
+        self,
+        part: Part,
+        first_row: int | None,
+        rows: NDArray[np.int64],
+        needed: int,
+        bit: int,
+        what: str,
+        selected: NDArray[np.bool_],
+    ) -> int:
+        """Set a bit of the selected rows. Return the number of unknown ones, if they may be skipped."""
+        chosen = np.flatnonzero(selected)
+        unknown, twice = set_bits(np.ascontiguousarray(rows[chosen]), self.state, needed, bit)
+        if twice >= 0:
+            raise PartError(
+                f"Expected each node once in the {what} table, but {part.name} repeats one"
+                f"{_in_row(first_row, int(chosen[twice]))}. Remove one of the two."
+            )
+        if unknown < 0:
+            return 0
+        if not self.source.skip_unknown:
+            have = "a prediction" if needed == PRESENT else "a prediction and a label"
+            raise PartError(
+                f"Expected {have} for each node of {part.name}, but that{_in_row(first_row, int(chosen[unknown]))} has "
+                "none. Add it, or skip such nodes: skip_unknown=True, or --skip-unknown."
+            )
+        inside = rows[chosen]
+        known = (inside >= 0) & (inside < len(self.state))
+        return int(len(inside) - np.count_nonzero(self.state[inside[known]] & needed == needed))
+
+    def _joined(
+        self, parts: Sequence[Part], columns: NodeColumns
+    ) -> "Iterator[tuple[Part, int | None, NDArray[np.int64], tuple[pa.Array, ...]]]":
+        """Yield (part, first row or None, row of each id, values). After a join the order of rows is unknown."""
+        if isinstance(self.ids, DenseIds):
+            names = [columns.id, *columns.values]
+            for part, row, batch in _batches(parts, names, columns.id, self.ids.kind):
+                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row))
+                yield part, row, rows, tuple(batch.column(name) for name in columns.values)
+            return
+        for part in parts:
+            for batch in self.ids.joined([part], [columns.id], columns.values, self.folder):
+                rows = batch.column(0).fill_null(-1).to_numpy(zero_copy_only=False)
+                if not self.source.skip_unknown and (rows < 0).any():
+                    row, node = self.ids.find_unknown(part, [columns.id], self.folder) or (0, "")
+                    raise PartError(
+                        f"Expected a prediction for each node of {part.name}, but row {row} has {node!r}, which has "
+                        "none. Add it, or skip such nodes: skip_unknown=True, or --skip-unknown."
+                    )
+                yield part, None, rows, tuple(batch.column(k + 1) for k in range(len(columns.values)))
+
+    def add_probs(self, num_classes: int, dtype: np.dtype[Any]) -> None:
+        """Check the probabilities, and reduce them to records."""
+        columns, size = self.source.prob_columns, self.ids.size
+        records = _new_array(self.folder / "records.npy", (size, len(RECORD_COLUMNS)), np.float64)
+        kept = _new_array(self.folder / "probs.npy", (size, num_classes), dtype) if self.source.keep_probs else None
+        names, count = [columns.id, *columns.values], 0
+        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind):
+            values = read_prob_rows(batch, columns.values, part, row)
+            if len(values) and values.shape[1] != num_classes:
+                raise PartError(
+                    f"Expected {num_classes} probabilities per node, as in the first part, but {part.name} has "
+                    f"{values.shape[1]}. Write the part again."
+                )
+            probs = self._checked(
+                torch.from_numpy(_writable(values.reshape(-1, num_classes).astype(dtype, copy=False))), part, row
+            )
+            if isinstance(self.ids, DenseIds):
+                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row))
+            else:
+                rows = np.arange(count, count + len(values))
+            count += len(values)
+            records[rows] = node_records(probs, torch.from_numpy(self.labels[rows])).numpy()
+            if kept is not None:
+                kept[rows] = probs.numpy()
+            self.report("probabilities", len(values))
+
+    def _checked(self, probs: Tensor, part: Part, row: int) -> Tensor:
+        check = normalize_distributions if self.source.normalize else check_distributions
+        try:
+            checked = check(probs, "probs", "node")
+            return probs if checked is None else checked
+        except ValueError as error:
+            text = _shift_row(str(error), row)
+            raise PartError(f"{text.rstrip('.')} ({part.name}).") from error
+
+
+def _shift_row(text: str, first_row: int) -> str:
+    """Return a message about a node of a batch with its row in the part."""
+    return re.sub(r"node (\d+) of probs", lambda match: f"row {int(match[1]) + first_row}", text)
+
+
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array) if array.flags.writeable else array.copy()
+
+
+def _in_row(first_row: int | None, position: int) -> str:
+    return "" if first_row is None else f" in row {first_row + position}"
+
+
+def _as_mask(column: "pa.Array", name: str, part: Part) -> NDArray[np.bool_]:
+    from pyarrow import types
+
+    if not (types.is_boolean(column.type) or types.is_integer(column.type)):
+        raise PartError(f"Expected booleans, or 0 and 1, in column {name} of {part.name}, but got {column.type}.")
+    values: NDArray[Any] = column.cast("int8").fill_null(0).to_numpy(zero_copy_only=False)
+    if len(values) and not np.isin(values, (0, 1)).all():
+        raise PartError(f"Expected booleans, or 0 and 1, in column {name} of {part.name}, but got {values.max()}.")
+    return values.astype(np.bool_)
+
+
+def scored_mask(state: NDArray[np.uint8]) -> Bool[Tensor, " nodes"]:
+    """Return which nodes are scored."""
+    return torch.from_numpy((state & SCORED) != 0)
+
+
+def as_shared_tensor(array: NDArray[Any]) -> Tensor:
+    """Return a tensor that shares memory with an array, which may be read only. Nothing must write to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return torch.from_numpy(array)

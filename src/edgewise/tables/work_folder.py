@@ -1,0 +1,41 @@
+"""The folder of intermediate results: the node table, and the sums of finished jobs, so that a run can continue."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from edgewise.files.output import make_folder, replace_file
+
+PLAN = "plan.json"  # what the results in the folder are of
+
+
+@contextmanager
+def work_folder(work: Path | None, plan: Mapping[str, object]) -> Iterator[Path]:
+    """Yield the folder of intermediate results of a plan: a given one, or a temporary one."""
+    if work is None:
+        with TemporaryDirectory(prefix="edgewise-") as folder:
+            yield Path(folder)
+        return
+    make_folder(work, "--work")
+    text, file = json.dumps(plan, indent=1, sort_keys=True), work / PLAN
+    if file.exists():
+        changed = _changed_keys(json.loads(file.read_text(encoding="utf-8")), json.loads(text))
+        if changed:
+            raise ValueError(
+                f"Expected {work} to hold results of these files and options, but {', '.join(changed)} changed since "
+                "then. Pass another folder as work (--work), or delete it."
+            )
+    elif any(work.iterdir()):
+        raise ValueError(
+            f"Expected an empty folder for work (--work), or one of an earlier run, but {work} holds other files. Pass "
+            "another folder."
+        )
+    else:
+        replace_file(file, lambda part: part.write_text(text, encoding="utf-8"))
+    yield work
+
+
+def _changed_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
