@@ -72,8 +72,16 @@ class DirectionSums(NamedTuple):
         return DirectionSums(
             _carried(self.tables + sign * other.tables, n_bins),
             _carried(self.same_label + sign * other.same_label, n_bins),
-            self.degree.astype(np.int64) + sign * other.degree.astype(np.int64),
+            _add_degrees(self.degree, other.degree, sign),
         )
+
+
+def _add_degrees(degree: NDArray[np.integer], other: NDArray[np.integer], sign: int) -> NDArray[np.integer]:
+    """Add or subtract degrees, in the smallest integers that hold the result, which is not negative."""
+    dtype = np.min_scalar_type(int(degree.max(initial=0)) + int(other.max(initial=0)))
+    combine = np.add if sign > 0 else np.subtract
+    total: NDArray[np.integer] = combine(degree, other, dtype=dtype, casting="unsafe")
+    return total
 
 
 def _carried(tables: NDArray[np.int64], n_bins: int) -> NDArray[np.int64]:
@@ -397,6 +405,6 @@ class _Totals:
         n_bins = self._scorer.n_bins
         degree = np.zeros((2, self._num_nodes), dtype=np.uint8)
         if self._degrees is not None:
-            degree = compact(self._degrees.sum(0).numpy())
+            degree = compact(self._degrees.sum(0, dtype=torch.int32).numpy())
         tables = (_carried(table.numpy(), n_bins) for table in (self._tables, self._same_label))
         return DirectionSums(*tables, degree)

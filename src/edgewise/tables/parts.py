@@ -106,8 +106,8 @@ class FilePart(Part):
         with _name_part(self.name):
             if self.path.lower().endswith(".parquet"):
                 with self._open_parquet() as file:
-                    groups = None if self.row_groups is None else list(range(*self.row_groups))
-                    yield from file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=list(columns))
+                    for groups in _groups_of_rows(file.metadata, self.row_groups):
+                        yield from file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=list(columns))
             else:
                 with self._open_csv(columns, types) as reader:
                     yield from reader
@@ -155,6 +155,19 @@ class FilePart(Part):
             if isinstance(self.filesystem, fs.LocalFileSystem) and self.num_bytes == 0:
                 raise pa.ArrowInvalid("the file is empty")
             yield csv.open_csv(source, options, parse, convert)
+
+
+def _groups_of_rows(metadata: Any, row_groups: tuple[int, int] | None) -> Iterator[list[int]]:
+    """Yield consecutive row groups with about one batch of rows, which pyarrow holds in memory at a time."""
+    group, count = list[int](), 0
+    for k in range(*(row_groups or (0, metadata.num_row_groups))):
+        group.append(k)
+        count += metadata.row_group(k).num_rows
+        if count >= ROWS_PER_BATCH:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
 
 
 def _text_unless_canonical(schema: "pa.Schema", block: "pa.RecordBatch") -> "pa.Schema":
