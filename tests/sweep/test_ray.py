@@ -1,15 +1,11 @@
 """Runs on real Ray clusters, whose nodes are all on this machine. Slow: starting a cluster takes half a minute."""
 
 import json
-import secrets
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from edgewise.paper.recipes import paper_plan
@@ -23,65 +19,22 @@ from edgewise.sweep.store import Store
 from edgewise.version import versions
 from edgewise.workers import JobOutcome, LocalProcesses, RayCluster
 from helpers.processes import is_alive, script, wait_until, wait_until_ended
+from helpers.ray_nodes import MARKS, SETTINGS, is_running_a_job, kill_node, ray, ray_settings, raylet, two_nodes
 from helpers.run_numbers import numbers
 
-SETTINGS = {
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # listen on 127.0.0.1 only
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_AUTH_MODE": "token",
-    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # so that Ray writes none to the home folder
-    "RAY_gcs_server_port_wait_time_s": "600",  # seconds; on a busy machine, processes start slowly
-    "RAY_worker_register_timeout_seconds": "600",
-}
-with pytest.MonkeyPatch.context() as patch:
-    for name, value in SETTINGS.items():
-        patch.setenv(name, value)  # Ray reads the first when it is imported
-    ray = pytest.importorskip("ray", reason="needs Ray: pip install 'edgewise[ray]'")
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings(
-        "ignore:subprocess .* is still running:ResourceWarning",  # Ray does not wait for the processes that it started
-        "ignore:unclosed .*socket:ResourceWarning",
-    ),
-]
-SMALL = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module", autouse=True)
 def settings() -> Iterator[None]:
-    """Let Ray use a temporary folder, whose path must be short."""
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for name, value in {**SETTINGS, "RAY_TMPDIR": folder}.items():
-            patch.setenv(name, value)
+    with ray_settings():
         yield
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[SimpleNamespace]:
-    """Start a head that runs no tasks and two nodes of one core each, on the loopback interface."""
-    from ray.cluster_utils import Cluster
-
-    config = {"health_check_period_ms": 500}  # notice soon that a node has died
-    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": config, **SMALL})
-    try:
-        first, second = (started.add_node(num_cpus=1, **SMALL) for _ in range(2))
-        yield SimpleNamespace(address=started.address, first=first, second=second)
-    finally:
-        ray.shutdown()
-        started.shutdown()
-
-
-def raylet(node: object) -> psutil.Process:
-    return psutil.Process(node.all_processes["raylet"][0].process.pid)
-
-
-def is_running_a_job(node: psutil.Process) -> bool:
-    for process in node.children():
-        with suppress(psutil.NoSuchProcess):  # it has ended
-            if "_attempt_on_node" in process.name():
-                return True
-    return False
+    with two_nodes() as nodes:
+        yield nodes
 
 
 def expected_of(full_runs: list[Run], keys: list) -> dict:
@@ -127,9 +80,7 @@ def test_killed_node_loses_no_run(
         if len(seen) == 2:
             node = raylet(nodes.first)
             assert wait_until(lambda: is_running_a_job(node))
-            for process in (node, *node.children(recursive=True)):  # all processes of the node
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+            kill_node(nodes.first)
 
     workers = RayCluster(nodes.address)
     progress = run_sweep(small, tmp_path, Sources(str(root)), workers, lambda _: kill_in_the_middle)
@@ -161,7 +112,8 @@ def test_local_cluster_listens_on_loopback_only_and_leaves_no_process(
         from edgewise.sweep.sources import Sources
         from edgewise.workers import RayCluster
         from edgewise.workers.cluster import LOCAL_CLUSTER_VARIABLES
-        from helpers.run_numbers import numbers
+        from helpers.ray_nodes import MARKS, SETTINGS, is_running_a_job, kill_node, ray, ray_settings, raylet, two_nodes
+from helpers.run_numbers import numbers
         from helpers.processes import is_alive
 
         def hosts_of(process):

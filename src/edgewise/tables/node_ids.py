@@ -64,7 +64,7 @@ class JoinedIds:
                 for k, key in enumerate(keys)
             )
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
-            yield from _checked(engine.execute(query).to_arrow_reader(ROWS_PER_BATCH), parts)
+            yield from _checked(engine.sql(query).to_arrow_reader(ROWS_PER_BATCH), parts)
 
     def find_unknown(self, part: Part, keys: Sequence[str], folder: Path | None) -> tuple[int, str] | None:
         """Return the first row of a part with an unknown id, and the id, or None."""
