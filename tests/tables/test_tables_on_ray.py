@@ -34,7 +34,7 @@ def nodes() -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(autouse=True)
 def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(import_module("edgewise.tables.evaluate_tables"), "EDGES_PER_JOB", EDGES_PER_PART)
+    monkeypatch.setattr(import_module("edgewise.tables.table_evaluation"), "EDGES_PER_JOB", EDGES_PER_PART)
 
 
 @pytest.fixture(scope="module", params=["integer", "text"])
@@ -98,7 +98,7 @@ def test_killed_driver_continues_with_finished_jobs(
         from importlib import import_module
         import edgewise as ew
 
-        module = import_module("edgewise.tables.evaluate_tables")
+        module = import_module("edgewise.tables.table_evaluation")
         module.EDGES_PER_JOB = int(sys.argv[1])
         folder, work, address = sys.argv[2:]
 

@@ -475,4 +475,3 @@ def total_rows(parts: Sequence[Part]) -> int | None:
     return None if None in counts else sum(count or 0 for count in counts)
 
 
-CountRows = Callable[[int], None]
