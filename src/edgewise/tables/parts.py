@@ -7,7 +7,7 @@ has no secrets: access keys of an object store come from the environment.
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -405,8 +405,8 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
     if len(folders) > 1:
         names = ", ".join(posixpath.relpath(path, folder) for path in folders[:5])
         raise ValueError(
-            f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass one "
-            f"of them, or a glob, such as {posixpath.join(folders[-1], '*' + posixpath.splitext(tables[-1].path)[1])}."
+            f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
+            f"one of them, or a glob, such as {posixpath.join(folders[-1], '*' + posixpath.splitext(tables[-1].path)[1])}."
         )
     return tables
 
@@ -473,5 +473,3 @@ def total_rows(parts: Sequence[Part]) -> int | None:
     """Return the number of rows of all parts, or None if it is unknown."""
     counts = [part.num_rows for part in parts]
     return None if None in counts else sum(count or 0 for count in counts)
-
-

@@ -20,6 +20,7 @@ from edgewise.metrics.evaluation import Evaluation, EvaluationSettings
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed
 from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boundaries, carry_tables
+from edgewise.representation import format_bytes
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
 from edgewise.tables.node_ids import JoinedIds
@@ -131,27 +132,40 @@ def evaluate_tables(
     (2, 0.36, 1)
     """
     plan = plan_tables(
-        probs, labels, edges, mask, columns, class_names, normalize, n_bins, norm, closed, edge_choice, same_label, listed,
-        skip_unknown,
-    )  # fmt: skip
+        probs,
+        labels,
+        edges,
+        mask=mask,
+        columns=columns,
+        class_names=class_names,
+        normalize=normalize,
+        n_bins=n_bins,
+        norm=norm,
+        closed=closed,
+        edge_choice=edge_choice,
+        same_label=same_label,
+        listed=listed,
+        skip_unknown=skip_unknown,
+    )
     return plan.run(None if work is None else Path(work), ray, progress)
 
 
 def plan_tables(
     probs: TableLike,
     labels: TableLike,
-    edges: TableLike | None,
-    mask: TableLike | None,
-    columns: Mapping[str, Any] | None,
-    class_names: Sequence[str] | None,
-    normalize: bool,
-    n_bins: int,
-    norm: Norm,
-    closed: Closed,
-    edge_choice: EdgeChoice,
-    same_label: bool,
-    listed: Listed,
-    skip_unknown: bool,
+    edges: TableLike | None = None,
+    *,
+    mask: TableLike | None = None,
+    columns: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    normalize: bool = False,
+    n_bins: int = 15,
+    norm: Norm = "l1",
+    closed: Closed = "right",
+    edge_choice: EdgeChoice = "both",
+    same_label: bool = False,
+    listed: Listed = "check",
+    skip_unknown: bool = False,
 ) -> "TablePlan":
     """Find the parts and columns, and check the options of `evaluate_tables`, without reading rows."""
     binning = Binning(n_bins, "width", closed)
@@ -369,7 +383,8 @@ class TablePlan:
     def _notes(self, table: NodeTable, total: EdgeSums | None, case: str) -> tuple[str, ...]:
         counts = table.counts
         notes = [
-            f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, {counts.scored:,} scored"
+            f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, "
+            f"{counts.scored:,} scored"
         ]
         if total is not None:
             listing = {
@@ -495,18 +510,3 @@ def _reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str
         counters[what](rows)
 
     return report
-
-
-def format_bytes(number: float) -> str:
-    """Format a number of bytes.
-
-    >>> format_bytes(512), format_bytes(3 << 20), format_bytes(1.5 * (1 << 30))
-    ('512 B', '3.0 MiB', '1.5 GiB')
-    """
-    if number < 1024:
-        return f"{number:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        number /= 1024
-        if number < 1024 or unit == "TiB":
-            return f"{number:.1f} {unit}"
-    raise AssertionError
