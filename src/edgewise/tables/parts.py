@@ -404,9 +404,10 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
     folders = sorted({posixpath.dirname(info.path) for info in tables if "=" not in posixpath.dirname(info.path)})
     if len(folders) > 1:
         names = ", ".join(posixpath.relpath(path, folder) for path in folders[:5])
+        glob = posixpath.join(folders[-1], f"*{posixpath.splitext(tables[-1].path)[1]}")
         raise ValueError(
             f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
-            f"one of them, or a glob, such as {posixpath.join(folders[-1], '*' + posixpath.splitext(tables[-1].path)[1])}."
+            f"one of them, or a glob, such as {glob}."
         )
     return tables
 

@@ -325,7 +325,7 @@ class TablePlan:
                 edge_sums = self._one_listing(scorer, total, arrays, folder, progress)
             sums = self._all_sums(arrays, edge_sums)
         notes = self._notes(table, total, case)
-        settings = EvaluationSettings(normalize=self.nodes.normalize, notes=notes)
+        settings = EvaluationSettings("tables", normalize=self.nodes.normalize, notes=notes)
         return Evaluation(sums, self.binning, self.norm, self.edge_choice, settings=settings)
 
     def _jobs(self, edges_per_job: int) -> list[EdgeJob]:
@@ -399,7 +399,8 @@ class TablePlan:
             notes.append(f"{total.counts.listed:,} rows of edges: {listing}")
             if not self.nodes.keep_probs:
                 notes.append(
-                    "same label: not scored, because it reads all probabilities of both ends; same_label=True adds it"
+                    "same label: not scored, because it reads all probabilities of both ends (same_label=True, or "
+                    "--same-label, adds it)"
                 )
         skipped = {
             "edges": total.counts.unknown if total else 0,
