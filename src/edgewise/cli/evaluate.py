@@ -42,7 +42,7 @@ from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
     from edgewise.metrics import Evaluation
-    from edgewise.pages.next_steps import Inputs
+    from edgewise.metrics.evaluation import Scored
 
 EVALUATE_HELP = f"""Score predictions of nodes and of pairs of neighbors. Without --edges, only nodes are scored.
 
@@ -203,7 +203,6 @@ def evaluate(
         if probs is None:
             raise ValueError("Expected --probs with tables, but got none. Pass the predictions.")
         outputs.check({"classes": classes})
-        from edgewise.pages.next_steps import Inputs
         from edgewise.tables.table_evaluation import plan_tables
 
         plan = plan_tables(
@@ -229,9 +228,8 @@ def evaluate(
             ev = plan.run(work, ray, progress)
         places = {"probs": probs, "labels": labels, "edges": edges, "mask": mask}
         settings = {"edge_choice": edge_choice, "listed": listed, **({"normalize": True} if normalize else {})}
-        document = {"files": places, "settings": settings, **ev.to_dict(), "notes": ev.settings.notes}
         try:
-            outputs.write(ev, document, Inputs(places, "tables", normalize))
+            outputs.write(ev, places, "tables", settings, {"notes": ev.settings.notes}, classes)
         finally:  # print the result even if writing failed
             typer.echo(str(ev))
         return
@@ -259,7 +257,6 @@ def evaluate(
         )
     from edgewise.files.inputs import read_edge_probs
     from edgewise.metrics import evaluate as score
-    from edgewise.pages.next_steps import Inputs
 
     with progress_bar() as progress:
         belief, y = nodes.belief, nodes.labels(Path(labels))
@@ -307,13 +304,12 @@ def evaluate(
         "chance": chance,
         **({"normalize": True} if normalize else {}),
     }
-    document = {"files": paths_as_text(files), "settings": options, **ev.to_dict()}
-    document |= {"selective": curves.to_dict()} if curves else {}
-    document |= {"convergence": asdict(convergence)} if convergence is not None else {}
+    extra: dict[str, object] = {"selective": curves.to_dict()} if curves else {}
+    extra |= {"convergence": asdict(convergence)} if convergence is not None else {}
     # The calibrated predictions have no header, so commands name the table whose header has the classes.
-    shown = {**files, "classes": classes or (nodes.source if nodes.header_names else None)}
+    classes = classes or (nodes.source if html and nodes.header_names else None)
     try:
-        outputs.write(ev, document, Inputs(paths_as_text(shown), nodes.scored, normalize, selective))
+        outputs.write(ev, paths_as_text(files), nodes.scored, options, extra, classes)
     finally:  # print the result even if writing failed
         parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(belief)]
         typer.echo("\n\n".join(parts))
@@ -332,15 +328,26 @@ class Outputs:
         """Raise ValueError if a file cannot be written."""
         check_outputs({"--json": self.json_file, "--plot": self.plot, "--html": self.html}, files)
 
-    def write(self, ev: "Evaluation", document: Mapping[str, object], inputs: "Inputs") -> None:
+    def write(
+        self,
+        ev: "Evaluation",
+        files: Mapping[str, str | None],
+        scored: "Scored",
+        settings: Mapping[str, object],
+        extra: Mapping[str, object],
+        classes: Path | None,
+    ) -> None:
         """Write all results as JSON, the diagrams, and the page, as far as they were asked for."""
         if self.json_file:
-            write_json(self.json_file, document)
+            write_json(self.json_file, {"files": files, "settings": settings, **ev.to_dict(), **extra})
         if self.plot:
             _draw(ev, self.plot)
         if self.html:
             from edgewise.pages.evaluation_page import write_evaluation_page
+            from edgewise.pages.next_steps import Inputs
 
+            named = {**files, "classes": str(classes) if classes else None}
+            inputs = Inputs(named, scored, bool(settings.get("normalize")), "selective" in extra)
             write_evaluation_page(ev, self.html, self.title, inputs)
 
 

@@ -95,8 +95,16 @@ def evaluate_tables(
         "src", "dst", or of one table only, such as "labels.id".
     class_names
         Class of each probability, if labels are names.
-    normalize, n_bins, norm, closed, edge_choice
-        As in `evaluate`. Bins have equal width.
+    normalize
+        Divide rounded probabilities by their sums.
+    n_bins
+        Number of bins of the calibration error, of equal width.
+    norm
+        Norm of the calibration error, as in `evaluate`.
+    closed
+        Closed end of a bin, as in `evaluate`.
+    edge_choice
+        Score edges with "both" ends in the mask, "any" end in it, or "all" edges.
     same_label
         Also score the event "both ends have the same label". All C probabilities of a node are then kept and read for
         each edge.
