@@ -48,6 +48,7 @@ def results() -> Results:
     return Results.read(DOCS / "benchmark" / "runs.parquet")
 
 
+@pytest.mark.usefixtures("forget_own_models")
 def test_every_run_is_stored_with_the_current_options(results: Results, script: ModuleType) -> None:
     """Hyperparameters are part of the keys: after a change of a default, the runs have to be repeated."""
     models = {source.model for source in script.METHODS.values()}

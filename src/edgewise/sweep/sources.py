@@ -35,8 +35,8 @@ class Sources:
     def __post_init__(self) -> None:
         if self.splits_dir and not self.data_root:
             raise ValueError(
-                "Expected --data-root with --splits-dir, but got none: published splits use the node order of "
-                "Planetoid's files, and the bundled Cora has another. Pass the folder of Planetoid's files."
+                "Expected --data-root with --splits-dir, but got none: published splits use the node order of the raw "
+                "files, and the bundled Cora has another. Pass the folder of the raw files."
             )
         for option, folder in (("--data-root", self.data_root), ("--splits-dir", self.splits_dir)):
             if folder and not Path(folder).expanduser().is_dir():
