@@ -30,7 +30,7 @@ ROWS_PER_BATCH = 1 << 21
 CSV_BLOCK_BYTES = 16 << 20
 FOOTER_THREADS = 16  # that read the footers of Parquet files, which is waiting more than work
 READ_AHEAD = 2  # batches that are read while another one is processed
-CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 
 Batch = TypeVar("Batch")
 
@@ -103,14 +103,21 @@ class FilePart(Part):
 
     def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
+        import pyarrow as pa
+
         with _name_part(self.name):
             if self.path.lower().endswith(".parquet"):
                 with self._open_parquet() as file:
+                    _check_columns(columns, file.schema_arrow.names, self.name)
                     for groups in _groups_of_rows(file.metadata, self.row_groups):
                         yield from file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=list(columns))
             else:
-                with self._open_csv(columns, types) as reader:
-                    yield from reader
+                integers = [name for name, type_ in (types or {}).items() if pa.types.is_integer(type_)]
+                row = 0
+                with self._open_csv(columns, {**(types or {}), **dict.fromkeys(integers, pa.string())}) as reader:
+                    for batch in reader:
+                        yield _parse_integers(batch, integers, self.name, row)
+                        row += batch.num_rows
 
     def split(self, num_row_groups: int, rows: Sequence[int], max_rows: int) -> "list[FilePart]":
         """Split a Parquet file into parts of at least one row group, with at most ``max_rows`` rows if possible."""
@@ -183,6 +190,31 @@ def _text_unless_canonical(schema: "pa.Schema", block: "pa.RecordBatch") -> "pa.
     return schema
 
 
+def _check_columns(wanted: Sequence[str], names: Sequence[str], part: str) -> None:
+    if missing := [name for name in wanted if name not in names]:
+        raise PartError(
+            f"Expected a column {missing[0]} in {part}, as in the first part, but it has {', '.join(names)}. Write the "
+            "part again."
+        )
+
+
+def _parse_integers(batch: "pa.RecordBatch", columns: Sequence[str], part: str, first_row: int) -> "pa.RecordBatch":
+    """Convert columns of text to integers. 007 is none, as it is not the same id as 7."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for name in columns:
+        text = batch.column(name)
+        wrong = compute.invert(compute.match_substring_regex(text, CANONICAL_INTEGER))
+        if (row := wrong.index(True).as_py()) >= 0:
+            raise PartError(
+                f"Expected integer ids in column {name} of {part}, as in the predictions, but row {first_row + row} "
+                f"has {text[row].as_py()!r}. Write ids alike everywhere: save the predictions with ids as text, too."
+            )
+        batch = batch.set_column(batch.schema.get_field_index(name), name, text.cast(pa.int64()))
+    return batch
+
+
 @dataclass(frozen=True)
 class MemoryPart(Part):
     """A table in memory, or a block of a Ray Dataset in the object store of Ray."""
@@ -196,7 +228,9 @@ class MemoryPart(Part):
     def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
-            yield from self._table().select(list(columns)).to_batches(max_chunksize=ROWS_PER_BATCH)
+            table = self._table()
+            _check_columns(columns, table.schema.names, self.name)
+            yield from table.select(list(columns)).to_batches(max_chunksize=ROWS_PER_BATCH)
 
     def _table(self) -> "pa.Table":
         if type(self.block).__name__ != "ObjectRef":
@@ -257,14 +291,8 @@ def find_parts(source: TableLike, name: str, max_rows: int | None = None) -> lis
         table = pa.table(source)
         return [MemoryPart(name, table.nbytes, table.num_rows, block=table)]
     if isinstance(source, dataset.Dataset):
-        parts: list[Part] = [
-            FragmentPart(
-                f"{name} part {k}" if fragment_path(fragment) is None else str(fragment_path(fragment)),
-                0,
-                fragment.count_rows() if fragment_path(fragment, ".parquet", ".feather") else None,
-                fragment=fragment,
-                dataset_schema=source.schema,
-            )
+        parts = [
+            _fragment_part(fragment, f"{name} part {k}", source.schema)
             for k, fragment in enumerate(source.get_fragments())
         ]
         return _nonempty(parts, name, "the dataset")
@@ -284,6 +312,16 @@ def fragment_path(fragment: Any, *suffixes: str) -> str | None:
     """Return the path of a fragment of a dataset of files, or None for another one, or with another suffix."""
     path = getattr(fragment, "path", None)
     return path if path and (not suffixes or path.lower().endswith(suffixes)) else None
+
+
+def _fragment_part(fragment: Any, name: str, schema: "pa.Schema") -> Part:
+    path = fragment_path(fragment)
+    if path is None:
+        return FragmentPart(name, 0, None, fragment=fragment, dataset_schema=schema)
+    num_rows = fragment.count_rows() if fragment_path(fragment, ".parquet", ".feather") else None
+    info = fragment.filesystem.get_file_info(path)
+    version = str(info.mtime_ns or "")
+    return FragmentPart(path, info.size or 0, num_rows, version, fragment=fragment, dataset_schema=schema)
 
 
 def _nonempty(parts: list[Part], name: str, where: str) -> list[Part]:
@@ -307,13 +345,23 @@ def has_wildcard(path: str) -> bool:
     return any(char in path for char in "*?[") and (is_url(path) or not Path(path).exists())
 
 
+def _split_query(place: str) -> tuple[str, str]:
+    """Split the query, such as region=us-east-1, from a URL. A question mark without a name is a wildcard.
+
+    >>> _split_query("s3://bucket/part-?.csv?region=us-east-1&scheme=http")
+    ('s3://bucket/part-?.csv', 'region=us-east-1&scheme=http')
+    """
+    match = re.search(r"\?(\w+=.*)$", place) if is_url(place) else None
+    return (place, "") if match is None else (place[: match.start()], match[1])
+
+
 def _find_files(place: str, name: str) -> list[FilePart]:
     """Return the files of one path, folder, glob or URL, without splitting or counting."""
     from pyarrow import fs
 
     _check_no_secrets(place, name)
     if is_url(place):
-        base, _, query = place.partition("?") if not has_wildcard(place) or "=" in place else (place, "", "")
+        base, query = _split_query(place)
         try:
             filesystem, path = fs.FileSystem.from_uri(_without_glob(base) + (f"?{query}" if query else ""))
         except (ValueError, OSError, NotImplementedError) as error:
@@ -328,13 +376,13 @@ def _find_files(place: str, name: str) -> list[FilePart]:
             path = base.split("://", 1)[1] if not base.startswith("file") else urlsplit(base.replace("?", "%3F")).path
     else:
         filesystem, path, prefix = fs.LocalFileSystem(), str(Path(place).expanduser()), ""
-    with _name_part(place.partition("?")[0] if is_url(place) and not has_wildcard(place) else place):
+    with _name_part(_split_query(place)[0]):
         if has_wildcard(path if is_url(place) else place):
             found = _glob(filesystem, path)
         else:
             info = filesystem.get_file_info(path)
             if info.type == fs.FileType.NotFound:
-                raise PartError(f"Expected {name} at {place.partition('?')[0]}, but there is nothing. Check the path.")
+                raise PartError(f"Expected {name} at {_split_query(place)[0]}, but there is nothing. Check the path.")
             found = [info]
             if info.type == fs.FileType.Directory:
                 found = _files_below(filesystem, path, name)
@@ -345,8 +393,8 @@ def _find_files(place: str, name: str) -> list[FilePart]:
     ]
     if not parts:
         raise ValueError(
-            f"Expected files that end in {', '.join(SUFFIXES)} for {name} in {place}, but there are none. Check the "
-            "path."
+            f"Expected files that end in {', '.join(SUFFIXES)} for {name} in {_split_query(place)[0]}, but there are "
+            "none. Check the path."
         )
     if wrong := next((part for part in parts if not part.path.lower().endswith(SUFFIXES)), None):
         raise ValueError(
@@ -359,7 +407,8 @@ def _check_no_secrets(place: str, name: str) -> None:
     """Raise ValueError for access keys in a URL, without repeating them."""
     rest = place.partition("://")[2] if is_url(place) else ""
     names = re.findall(r"[?&]([^=&]*(?:key|secret|token|password)[^=&]*)=", place.lower()) if rest else []
-    if "@" in rest.partition("/")[0] or names:
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if user not in ("", "anonymous") or names:
         raise ValueError(
             f"Expected {name} as a URL without access keys, which others could see, but got some. Set them in the "
             "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and omit them in the URL."
@@ -401,15 +450,19 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
         for info in infos
         if info.type == fs.FileType.File and info.path.lower().endswith(SUFFIXES) and not _is_hidden(info.path, folder)
     ]
-    folders = sorted({posixpath.dirname(info.path) for info in tables if "=" not in posixpath.dirname(info.path)})
+    folders = sorted({_without_keys(posixpath.relpath(posixpath.dirname(info.path), folder)) for info in tables})
     if len(folders) > 1:
-        names = ", ".join(posixpath.relpath(path, folder) for path in folders[:5])
-        glob = posixpath.join(folders[-1], f"*{posixpath.splitext(tables[-1].path)[1]}")
+        names, suffix = ", ".join(folders[:5]), posixpath.splitext(tables[-1].path)[1]
         raise ValueError(
             f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
-            f"one of them, or a glob, such as {glob}."
+            f"one of them, or a glob, such as {posixpath.join(folder, folders[-1], '**', f'*{suffix}')}."
         )
     return tables
+
+
+def _without_keys(folder: str) -> str:
+    """Return a path without the folders of a partitioned table, such as day=1."""
+    return "/".join(name for name in folder.split("/") if "=" not in name) or "."
 
 
 def _is_hidden(path: str, folder: str) -> bool:

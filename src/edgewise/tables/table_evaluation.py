@@ -32,7 +32,7 @@ from edgewise.tables.table_columns import (
     find_label_columns,
     find_mask_columns,
     find_prob_columns,
-    id_kind,
+    kind_of_ids,
 )
 from edgewise.tables.work_folder import work_folder
 from edgewise.validation import check_flag, check_option
@@ -184,7 +184,7 @@ def plan_tables(
     told = check_columns(columns)
     prob_parts, label_parts = find_parts(probs, "probs"), find_parts(labels, "labels")
     prob_columns = find_prob_columns(prob_parts[0], told)
-    is_integer = id_kind(prob_parts[0], prob_columns.id) == "integer"
+    is_integer = kind_of_ids(prob_parts, prob_columns.id) == "integer"
     mask_parts = [] if mask is None else find_parts(mask, "mask")
     nodes = NodeTableInput(
         prob_parts,
