@@ -203,12 +203,13 @@ class EdgeScorer:
             yield start, end, 0, _Place(ids, parts, self, None)
 
     def _read_dense(self, parts: Sequence[Part]) -> Iterator[tuple[Ends, Ends, int, "_Place"]]:
-        types = dict.fromkeys(self.columns, id_type(self.ids.kind))
+        assert isinstance(self.ids, DenseIds)
+        types, missing = dict.fromkeys(self.columns, id_type(self.ids.kind)), self.ids.missing(self.skip_unknown)
         for part in parts:
             row = getattr(part, "first_row", 0)
             for batch in part.read(self.columns, types):
                 start, end = (
-                    read_ids(batch, name, self.ids.kind, part, row).to_numpy(zero_copy_only=False)
+                    read_ids(batch, name, self.ids.kind, part, row, missing).to_numpy(zero_copy_only=False)
                     for name in self.columns
                 )
                 yield start, end, self.ids.first, _Place(self.ids, [part], self, row)

@@ -38,6 +38,10 @@ class DenseIds:
         """Return the id of a row."""
         return self.first + row
 
+    def missing(self, skip_unknown: bool) -> int | None:
+        """Return the id that stands for an empty one if unknown ids are skipped, or None."""
+        return self.first - 1 if skip_unknown else None
+
     def rows(self, ids: "pa.Array") -> NDArray[np.int64]:
         """Return the row of each id, and -1 for those out of range."""
         rows: NDArray[np.int64] = ids.to_numpy(zero_copy_only=False) - self.first

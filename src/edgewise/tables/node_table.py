@@ -364,7 +364,8 @@ class _Builder:
         if isinstance(self.ids, DenseIds):
             names = [columns.id, *columns.values]
             for part, row, batch in _batches(parts, names, columns.id, self.ids.kind):
-                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row))
+                missing = self.ids.missing(self.source.skip_unknown)
+                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row, missing))
                 yield part, row, rows, tuple(batch.column(name) for name in columns.values)
             return
         for part in parts:

@@ -7,7 +7,7 @@ has no secrets: access keys of an object store come from the environment.
 import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +28,8 @@ TableLike = Any  # a path, glob or URL, a list of them, a pyarrow dataset or tab
 SUFFIXES = (".parquet", ".csv", ".tsv")
 ROWS_PER_BATCH = 1 << 21
 CSV_BLOCK_BYTES = 16 << 20
+MAX_HEADER_BYTES = 1 << 16
+DELIMITERS = ",\t;|"
 FOOTER_THREADS = 16  # that read the footers of Parquet files, which is waiting more than work
 READ_AHEAD = 2  # batches that are read while another one is processed
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
@@ -149,19 +151,30 @@ class FilePart(Part):
     @contextmanager
     def _open_csv(self, columns: Sequence[str] | None, types: "dict[str, pa.DataType] | None") -> Iterator[Any]:
         import pyarrow as pa
-        from pyarrow import csv, fs
+        from pyarrow import csv
 
         assert self.filesystem is not None
+        with self.filesystem.open_input_stream(self.path) as source:
+            header = source.read(MAX_HEADER_BYTES).partition(b"\n")[0].decode(errors="replace")
         source = self.filesystem.open_input_stream(self.path)
         convert = csv.ConvertOptions(
             include_columns=columns, column_types=types, null_values=[""], strings_can_be_null=True
         )
-        parse = csv.ParseOptions(delimiter="\t" if self.path.lower().endswith(".tsv") else ",")
+        parse = csv.ParseOptions(delimiter=_find_delimiter(header))
         options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
         with source:
-            if isinstance(self.filesystem, fs.LocalFileSystem) and self.num_bytes == 0:
+            if not header:
                 raise pa.ArrowInvalid("the file is empty")
             yield csv.open_csv(source, options, parse, convert)
+
+
+def _find_delimiter(header: str) -> str:
+    """Return the first delimiter that the header of a text file has.
+
+    >>> _find_delimiter("nid;pred")
+    ';'
+    """
+    return next((char for char in DELIMITERS if char in header), DELIMITERS[0])
 
 
 def _groups_of_rows(metadata: Any, row_groups: tuple[int, int] | None) -> Iterator[list[int]]:
@@ -472,13 +485,12 @@ def _is_hidden(path: str, folder: str) -> bool:
 
 def _read_footers(files: list[FilePart], name: str, max_rows: int | None) -> list[Part]:
     """Return the files with their numbers of rows, split after ``max_rows`` rows."""
-    from pyarrow import fs
 
     def describe(file: FilePart) -> list[Part]:
         if not file.path.lower().endswith(".parquet"):
             return [file]
         with _name_part(file.name):
-            if file.num_bytes == 0 and isinstance(file.filesystem, fs.LocalFileSystem):
+            if file.num_bytes == 0:
                 raise PartError(f"Expected a Parquet file, but {file.name} is empty. Write it again.")
             with file._open_parquet() as opened:
                 metadata = opened.metadata
@@ -521,6 +533,16 @@ def read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             while not queue.empty():
                 queue.get_nowait()
             thread.join(0.01)
+
+
+def check_recognizable(tables: Mapping[str, Sequence[Part]]) -> None:
+    """Raise ValueError if parts have no version, so that a later run could not tell whether they changed."""
+    for name, parts in tables.items():
+        if any(not part.version for part in parts):
+            raise ValueError(
+                f"Expected {name} in files, as results in work (--work) are kept for a later run, which could not tell "
+                "whether a table in memory is the same. Save it as Parquet, or omit work."
+            )
 
 
 def total_rows(parts: Sequence[Part]) -> int | None:

@@ -200,21 +200,24 @@ def id_type(kind: str) -> "pa.DataType":
     return pa.int64() if kind == "integer" else pa.string()
 
 
-def read_ids(batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int) -> "pa.Array":
-    """Return the ids of a batch as integers or text. A missing one is an error."""
+def read_ids(
+    batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int, missing: int | None = None
+) -> "pa.Array":
+    """Return the ids of a batch as integers or text. A missing one is an error, or replaced by ``missing``."""
     import pyarrow as pa
 
     ids = batch.column(column)
-    if ids.null_count:
+    if ids.null_count and missing is None:
         row = first_row + ids.is_null().index(True).as_py()
         raise PartError(f"Expected an id in each row of {part.name}, but column {column} is empty in row {row}.")
     try:
-        return ids.cast(id_type(kind))
+        ids = ids.cast(id_type(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise PartError(
             f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {ids.type}: "
             f"{error}. Convert the column, so that ids are written alike everywhere."
         ) from error
+    return ids if missing is None else ids.fill_null(missing)
 
 
 def read_prob_rows(

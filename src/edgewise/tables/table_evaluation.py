@@ -21,11 +21,12 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed
 from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.representation import format_bytes
+from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
 from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_table import NodeArrays, NodeTable, NodeTableInput, build_node_table, scored_mask
-from edgewise.tables.parts import Part, PartError, TableLike, find_parts, total_rows
+from edgewise.tables.parts import Part, PartError, TableLike, check_recognizable, find_parts, total_rows
 from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
@@ -110,7 +111,7 @@ def evaluate_tables(
         each edge.
     listed
         "check" finds out how edges are listed. "once" takes each row for an edge of its own, "both" takes each edge to
-        be listed in both directions equally often, without a check.
+        be listed in both directions equally often; then only the numbers of rows are compared.
     skip_unknown
         Skip and count edges, labels and nodes of the mask whose ids have no prediction. By default this is an error.
     work
@@ -253,9 +254,15 @@ class TablePlan:
     edge_choice: EdgeChoice
     listed: Listed
 
+    @property
+    def tables(self) -> dict[str, Sequence[Part]]:
+        """The parts of each table. There may be none of the mask, and of edges."""
+        nodes = self.nodes
+        return {"probs": nodes.probs, "labels": nodes.labels, "mask": nodes.mask, "edges": self.edges}
+
     def document(self) -> dict[str, object]:
         """Return what the results depend on, to recognize those of an earlier run."""
-        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        tables = self.tables
         names = self.nodes.class_names
         return {
             **{name: [[part.name, part.num_bytes, part.version] for part in parts] for name, parts in tables.items()},
@@ -275,7 +282,7 @@ class TablePlan:
 
     def text(self) -> str:
         """Describe what would be read, and how large it is."""
-        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        tables = self.tables
         columns = {
             "probs": (self.nodes.prob_columns.id, *self.nodes.prob_columns.values),
             "labels": (self.nodes.label_columns.id, *self.nodes.label_columns.values),
@@ -309,10 +316,17 @@ class TablePlan:
 
     def run(self, work: Path | None, ray: str | None, progress: Progress | None) -> Evaluation:
         """Read the tables and return the scores."""
+        if work is not None:
+            check_recognizable(self.tables)
         with work_folder(work, self.document()) as folder:
             table = NodeTable.load(folder / "nodes") or build_node_table(
                 self.nodes, folder / "nodes", _reporter(progress, self.nodes)
             )
+            if self.nodes.mask and table.counts.predictions and not table.counts.scored:
+                warn_small_sample(
+                    f"The mask selects none of the {table.counts.predictions:,} nodes, so no node is scored and scores "
+                    "are NaN. Check how the mask was made."
+                )
             arrays = table.arrays()
             scorer = EdgeScorer(
                 table.ids,
@@ -352,6 +366,12 @@ class TablePlan:
         self, scorer: EdgeScorer, total: EdgeSums, nodes: NodeArrays, folder: Path, progress: Progress | None
     ) -> DirectionSums:
         """Return the sums in which each edge counts once."""
+        forward, backward = total.counts.forward, total.counts.backward
+        if self.listed == "both" and forward != backward:
+            raise ValueError(
+                f"Expected each edge in both directions, as listed='both' (--listed both) says, but {forward:,} rows "
+                f"have the end with the lower row number first, and {backward:,} the other one. Omit listed."
+            )
         if self.listed != "check" or total.case == "both directions":
             return total.forward
         if total.case == "one direction":
@@ -399,7 +419,8 @@ class TablePlan:
                 "one direction": "each edge listed in one direction, and counted as often as it is listed",
                 "both directions": "each edge listed in both directions, and counted once; found by checksums, wrong "
                 "with a probability below 10^-10",
-                "mixed": "some edges listed in one direction and some in both, counted exactly",
+                "mixed": "some edges listed in one direction and some in both, each counted exactly; those in both "
+                "found by checksums, wrong with a probability below 10^-10",
             }[case]
             if self.listed != "check":
                 how = "once" if self.listed == "once" else "in both directions"
@@ -411,13 +432,11 @@ class TablePlan:
                     "--same-label, adds it)"
                 )
         skipped = {
-            "edges": total.counts.unknown if total else 0,
-            "labels": counts.unknown_labels,
-            "rows of the mask": counts.unknown_mask,
+            "edges, as there is no prediction": total.counts.unknown if total else 0,
+            "labels, as there is no prediction": counts.unknown_labels,
+            "nodes of the mask, as there is no prediction or no label": counts.unknown_mask,
         }
-        notes += [
-            f"skipped: {number:,} {what}, as there is no prediction" for what, number in skipped.items() if number
-        ]
+        notes += [f"skipped: {number:,} {what}" for what, number in skipped.items() if number]
         return tuple(notes)
 
 
