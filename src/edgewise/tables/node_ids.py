@@ -7,6 +7,7 @@ does not fit into its memory to disk.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -65,7 +66,7 @@ class JoinedIds:
 
         ``folder`` is where DuckDB puts what does not fit into memory.
         """
-        with _connect(folder) as engine:
+        with _connect(folder) as engine, _name_bad_part(parts, keys, others, self.kind):
             nodes = self._nodes(engine)
             source = _engine_source(engine, parts, keys, others, self.kind)
             columns = [f"n{k}.row AS c{k}" for k in range(len(keys))] + [f"t.{_quoted(name)}" for name in others]
@@ -74,11 +75,11 @@ class JoinedIds:
                 for k, key in enumerate(keys)
             )
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
-            yield from _checked(engine.sql(query).to_arrow_reader(ROWS_PER_BATCH), parts, [*keys, *others])
+            yield from engine.sql(query).to_arrow_reader(ROWS_PER_BATCH)
 
     def find_unknown(self, part: Part, keys: Sequence[str], folder: Path | None) -> tuple[int, str] | None:
         """Return the first row of a part with an unknown id, and the id, or None."""
-        with _connect(folder) as engine:
+        with _connect(folder) as engine, _name_bad_part([part], keys, (), self.kind):
             nodes = self._nodes(engine)
             unknown: set[Any] = set()
             for key in keys:
@@ -164,16 +165,21 @@ def _prepend(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
         yield batch.cast(first.schema) if batch.schema != first.schema else batch
 
 
-def _checked(reader: Any, parts: Sequence[Part], columns: Sequence[str]) -> Iterator[Any]:
+@contextmanager
+def _name_bad_part(parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], kind: str) -> Iterator[None]:
+    """Raise `PartError` for errors of DuckDB, with the name of the part that cannot be read."""
     import duckdb
     import pyarrow as pa
 
     try:
-        yield from reader
+        yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
-        for part in parts:  # names the part that cannot be read
-            for _ in part.read(columns):
-                pass
+        for part in parts:
+            row = getattr(part, "first_row", 0)
+            for batch in part.read([*dict.fromkeys((*keys, *others))], dict.fromkeys(keys, id_type(kind))):
+                for key in keys:
+                    read_ids(batch, key, kind, part, row, missing=0 if kind == "integer" else "")
+                row += batch.num_rows
         names = parts[0].name if len(parts) == 1 else f"one of {len(parts)} parts from {parts[0].name} on"
         raise PartError(f"Expected to join the ids in {names}, but got: {one_line_message(error)}.") from error
 

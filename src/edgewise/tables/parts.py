@@ -4,7 +4,6 @@ A `Part` is read in batches, in bounded memory, and can be sent to another proce
 has no secrets: access keys of an object store come from the environment.
 """
 
-import fnmatch
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,6 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from edgewise.files.arrays import one_line_message
 
@@ -375,18 +373,15 @@ def _find_files(place: str, name: str) -> list[FilePart]:
     _check_no_secrets(place, name)
     if is_url(place):
         base, query = _split_query(place)
+        root = _without_glob(base)
         try:
-            filesystem, path = fs.FileSystem.from_uri(_without_glob(base) + (f"?{query}" if query else ""))
+            filesystem, path = fs.FileSystem.from_uri(root + (f"?{query}" if query else ""))
         except (ValueError, OSError, NotImplementedError) as error:
             raise ValueError(
                 f"Expected {name} as a path or a URL such as s3://bucket/folder, gs://… or file://…, but got {base}: "
                 f"{one_line_message(error)}."
             ) from error
-        prefix = (
-            base[: len(_without_glob(base)) - len(path)] if base.startswith("file") else f"{base.split('://')[0]}://"
-        )
-        if has_wildcard(base):
-            path = base.split("://", 1)[1] if not base.startswith("file") else urlsplit(base.replace("?", "%3F")).path
+        path, prefix = path.rstrip("/") + base[len(root) :], f"{base.partition('://')[0]}://"
     else:
         filesystem, path, prefix = fs.LocalFileSystem(), str(Path(place).expanduser()), ""
     with _name_part(_split_query(place)[0]):
@@ -429,8 +424,8 @@ def _check_no_secrets(place: str, name: str) -> None:
 
 
 def _without_glob(url: str) -> str:
-    """Return the part of a URL before the folder or file with the first wildcard."""
-    match = re.search(r"[*?\[]", url)
+    """Return the part of a path or URL before the folder or file with the first wildcard."""
+    match = re.search(r"[*?\[]", url) if has_wildcard(url) else None
     return url if match is None else url[: match.start()].rpartition("/")[0]
 
 
@@ -438,19 +433,29 @@ def _glob(filesystem: "fs.FileSystem", pattern: str) -> list[Any]:
     """Return the files that match a pattern, in which * does not match a slash and ** does."""
     from pyarrow import fs
 
-    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    folder = _without_glob(pattern)
     selector = fs.FileSelector(
         folder or ("/" if pattern.startswith("/") else "."), recursive=True, allow_not_found=True
     )
-    depth = None if "**" in pattern else pattern.count("/")
-    matches = [
+    files = [info for info in filesystem.get_file_info(selector) if info.type == fs.FileType.File]
+    matching = re.compile(_glob_expression(pattern.removeprefix("./")))
+    return [
         info
-        for info in filesystem.get_file_info(selector)
-        if info.type == fs.FileType.File
-        and (depth is None or info.path.count("/") == depth)
-        and fnmatch.fnmatchcase(info.path, pattern.replace("**/", "*"))
+        for info in files
+        if matching.fullmatch(info.path.removeprefix("./")) and not _is_hidden(info.path, folder or ".")
     ]
-    return [info for info in matches if not _is_hidden(info.path, folder)]
+
+
+def _glob_expression(pattern: str) -> str:
+    r"""Return the regular expression of a glob.
+
+    >>> _glob_expression("a/**/[!b]*.csv")
+    'a/(?:.*/)?[^b][^/]*\\.csv'
+    """
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^/\]]+\])", pattern)
+    sets = (piece.replace("[!", "[^") if piece.startswith("[") and len(piece) > 2 else None for piece in pieces)
+    return "".join(wildcards.get(piece) or found or re.escape(piece) for piece, found in zip(pieces, sets, strict=True))
 
 
 def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[Any]:
@@ -466,7 +471,7 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
     folders = sorted({_without_keys(posixpath.relpath(posixpath.dirname(info.path), folder)) for info in tables})
     if len(folders) > 1:
         names, suffix = ", ".join(folders[:5]), posixpath.splitext(tables[-1].path)[1]
-        raise ValueError(
+        raise PartError(
             f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
             f"one of them, or a glob, such as {posixpath.join(folder, folders[-1], '**', f'*{suffix}')}."
         )

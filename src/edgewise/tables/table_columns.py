@@ -201,7 +201,7 @@ def id_type(kind: str) -> "pa.DataType":
 
 
 def read_ids(
-    batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int, missing: int | None = None
+    batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int, missing: int | str | None = None
 ) -> "pa.Array":
     """Return the ids of a batch as integers or text. A missing one is an error, or replaced by ``missing``."""
     import pyarrow as pa
