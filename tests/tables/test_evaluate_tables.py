@@ -132,3 +132,122 @@ def test_any_partition_gives_the_bits_of_memory(
         assert str(scores.to_dict()["edgewise"]) == str(reference.to_dict()["edgewise"])
         if directions in ("once", "both"):
             assert_same(ew.evaluate_tables(**tables, **options, listed=directions), reference)
+
+
+def random_graph(num_nodes: int, num_edges: int, kind: str = "dense", seed: int = 0) -> Graph:
+    rng = np.random.default_rng(seed)
+    probs = torch.from_numpy(rng.dirichlet(np.full(5, 0.4), num_nodes))
+    y, mask = rng.integers(0, 5, num_nodes), rng.random(num_nodes) < 0.6
+    edges = rng.integers(0, num_nodes, (2, num_edges))
+    return Graph(make_ids(kind, num_nodes, rng), probs, *map(torch.from_numpy, (y, edges, mask)))
+
+
+@pytest.mark.parametrize("kind", ["dense", "text"])
+def test_long_tables_give_the_bits_of_memory(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, the same numbers are computed by compiled loops over arrays of other lengths, in another order."""
+    monkeypatch.setattr(table_evaluation, "EDGES_PER_JOB", 100_000)
+    monkeypatch.setattr(table_evaluation, "NODES_PER_CHUNK", 7_777)
+    monkeypatch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 30_011)
+    graph, rng = random_graph(50_000, 400_000, kind), np.random.default_rng(1)
+    tables = {}
+    for name, table in graph.tables().items():
+        parts = cut(table.take(rng.permutation(len(table))), rng.integers(0, len(table), 3).tolist())
+        tables[name] = write_parts(parts, "parquet", tmp_path / name, 20_000)
+    for choice in ("both", "any"):
+        options = {"edge_choice": choice, "same_label": True}
+        assert_same(ew.evaluate_tables(**tables, **options), graph.evaluate(**options))
+
+
+# --- each edge once ---
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_one_unequal_pair_among_many_is_found_and_counted(backward: bool, tmp_path: Path) -> None:
+    """All edges are in both directions, except for one that is listed once more, in a part of its own."""
+    graph = random_graph(3_000, 20_000)
+    graph.mask[:] = True
+    graph.edges = graph.edges[:, graph.edges[0] != graph.edges[1]]
+    one = graph.edges[:, :1].sort(0, descending=backward).values
+    num_edges = 2 * graph.edges.shape[1]
+    graph.edges = torch.cat([graph.edges, graph.edges.flip(0), one], dim=1)
+    tables = graph.tables()
+    tables["edges"] = write_parts(cut(tables["edges"], [num_edges // 2, num_edges]), "parquet", tmp_path / "edges")
+    scores = ew.evaluate_tables(**tables)
+    assert_same(scores, graph.evaluate())
+    assert "some edges listed in one direction and some in both" in scores.settings.notes[1]
+    (tmp_path / "edges" / "part-002.parquet").unlink()
+    without = ew.evaluate_tables(**tables)
+    assert "each edge listed in both directions" in without.settings.notes[1]
+    assert without.edgewise.count == scores.edgewise.count - 1 == num_edges / 2
+
+
+@pytest.mark.parametrize(
+    ("pairs", "case", "count"),
+    [
+        ([(0, 1), (1, 2)], "in one direction", 2),
+        ([(1, 0), (2, 1), (2, 1)], "in one direction", 3),
+        ([(0, 1), (1, 0), (2, 1), (1, 2), (2, 2)], "in both directions", 2),
+        ([(0, 1), (1, 0), (2, 1)], "some edges", 2),
+        ([(0, 1), (2, 1)], "some edges", 2),
+        ([(0, 1), (0, 1), (0, 1), (1, 0), (2, 1)], "some edges", 4),
+        ([(2, 2)], "in one direction", 0),
+    ],
+)
+@pytest.mark.parametrize("text", [True, False])
+def test_report_says_how_edges_are_listed(
+    pairs: list[tuple[int, int]], case: str, count: int, text: bool, tmp_path: Path
+) -> None:
+    ids = pa.array(["a", "b", "c"]) if text else pa.array([10, 11, 12])
+    probs = pa.table({"nid": ids, "pred": [[0.75, 0.25]] * 3})
+    labels = pa.table({"nid": ids, "label": [0, 0, 1]})
+    start, end = (ids.take(pa.array(column)) for column in zip(*pairs, strict=True))
+    rows = [pa.table({"src": start[k : k + 1], "dst": end[k : k + 1]}) for k in range(len(pairs))]
+    edges = write_parts(rows, "parquet", tmp_path / "edges")
+    scores = ew.evaluate_tables(probs, labels, edges)
+    assert scores.edgewise.count == count
+    assert scores.settings.notes[1].startswith(f"{len(pairs)} rows of edges") and case in scores.settings.notes[1]
+    once = ew.evaluate_tables(probs, labels, edges, listed="once")
+    assert once.edgewise.count == sum(i != j for i, j in pairs) and "without a check" in once.settings.notes[1]
+
+
+# --- progress ---
+
+
+@pytest.mark.parametrize("kind", ["dense", "text"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_progress_counts_all_rows(kind: str, suffix: str, tmp_path: Path) -> None:
+    graph = random_graph(40, 200, kind)
+    graph.edges = torch.cat([graph.edges, graph.edges[:, :50].flip(0)], dim=1)
+    tables = graph.tables()
+    num_rows = {
+        "ids": 40,
+        "labels": 40,
+        "mask": len(tables["mask"]),
+        "probabilities": 40,
+        "edges": 250,
+        "edges again": 250,
+    }
+    tables["probs"] = prob_columns(tables["probs"], 5)
+    paths = {name: write_parts(cut(table, [13]), suffix, tmp_path / name) for name, table in tables.items()}
+    calls: dict[str, list[tuple[int, int | None]]] = {}
+    with small_chunks():
+        ew.evaluate_tables(**paths, progress=lambda what, rows, total: calls.setdefault(what, []).append((rows, total)))
+    assert list(calls) == list(num_rows)
+    for what, reports in calls.items():
+        rows, totals = zip(*reports, strict=True)
+        assert rows[0] == 0 and rows[-1] == num_rows[what] and list(rows) == sorted(rows) and len(rows) > 2
+        known = suffix == "parquet" or what == "edges again"
+        assert set(totals) == {num_rows[what] if known else None}
+
+
+def test_empty_mask_warns() -> None:
+    graph = random_graph(5, 5)
+    graph.mask[:] = False
+    with pytest.warns(ew.SmallSampleWarning, match="none of the 5 nodes"):
+        assert ew.evaluate_tables(**graph.tables()).nodewise.count == 0
+
+
+def test_one_class() -> None:
+    probs = pa.table({"nid": [0, 1], "pred": [[1.0], [1.0]]})
+    scores = ew.evaluate_tables(probs, pa.table({"nid": [0, 1], "label": [0, 0]}), pa.table({"src": [0], "dst": [1]}))
+    assert (scores.nodewise.accuracy, scores.edgewise.nll) == (1, 0)
