@@ -14,7 +14,7 @@ from pyarrow import parquet
 import edgewise as ew
 from edgewise.tables.edge_sums import EdgeSums
 from helpers.processes import script
-from helpers.table_files import Graph, assert_same, cut, write_parts
+from helpers.table_files import Graph, assert_same, cut, prob_lists, write_parts
 
 table_evaluation = import_module("edgewise.tables.table_evaluation")
 NUM_PARTS, EDGES_PER_PART = 6, 1_000
@@ -72,9 +72,7 @@ def stopped_run(tmp_path: Path, work: Path | str, what: str, rows: int, number: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("what", "rows"), [("ids", 1), ("labels", 1), ("probabilities", 1), ("edges", 3_001), ("edges again", 2_001)]
-)
+@pytest.mark.parametrize(("what", "rows"), [("probabilities", 1), ("edges", 3_001), ("edges again", 2_001)])
 def test_killed_run_continues_with_finished_jobs(
     graph: Graph, paths: dict[str, Path], tmp_path: Path, what: str, rows: int
 ) -> None:
@@ -93,7 +91,7 @@ def test_killed_run_continues_with_finished_jobs(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "rows"), [("ids", 1), ("probabilities", 1), ("edges", 2_001), ("edges again", 1)])
+@pytest.mark.parametrize(("what", "rows"), [("edges", 2_001), ("edges again", 1)])
 def test_interrupt_removes_temporary_files(
     paths: dict[str, Path], tmp_path: Path, what: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,31 +192,25 @@ MEASURE = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["integer", "text"])
-@pytest.mark.parametrize("directions", ["both", "any"])
+@pytest.mark.parametrize(("kind", "directions"), [("integer", "both"), ("text", "any")])
 def test_memory_does_not_depend_on_the_number_of_edges(kind: str, directions: str, tmp_path: Path) -> None:
-    """The long table is a link to each part of the short one ten times. Its ends have 320 MB, and joins twice that."""
-    rng, num_nodes, num_edges = np.random.default_rng(0), 1_000, 2_000_000
-    ids = pa.array(np.arange(num_nodes)) if kind == "integer" else pa.array([f"node-{k}" for k in range(num_nodes)])
-    for name in ("probs", "labels", "short", "long"):
-        (tmp_path / name).mkdir()
-    parquet.write_table(
-        pa.table({"nid": ids, "pred": list(rng.dirichlet(np.ones(3), num_nodes))}), tmp_path / "probs" / "0.parquet"
-    )
-    parquet.write_table(
-        pa.table({"nid": ids, "label": rng.integers(0, 3, num_nodes)}), tmp_path / "labels" / "0.parquet"
-    )
+    """The short table has 10^7 edges. The other 3·10^7 edges of the long one alone would take 480 MB as numbers."""
+    rng, num_nodes, num_edges, copies = np.random.default_rng(0), 1_000, 1_000_000, {"short": 10, "long": 40}
+    ids = pa.array([f"node-{k}" for k in range(num_nodes)]) if kind == "text" else pa.array(range(num_nodes))
+    probs = torch.from_numpy(rng.dirichlet(np.ones(3), num_nodes))
+    write_parts([pa.table({"nid": ids, "pred": prob_lists(probs)})], "parquet", tmp_path / "probs")
+    write_parts([pa.table({"nid": ids, "y": rng.integers(0, 3, num_nodes)})], "parquet", tmp_path / "labels")
     start, end = rng.integers(0, num_nodes, (2, num_edges))
     if directions == "both":
-        start, end = np.concatenate([start, end]), np.concatenate([end, start])
+        start[num_edges // 2 :], end[num_edges // 2 :] = end[: num_edges // 2], start[: num_edges // 2]
     edges = pa.table({"src": ids.take(pa.array(start)), "dst": ids.take(pa.array(end))})
-    for k, part in enumerate(cut(edges, [num_edges // 2])):
-        file = tmp_path / "short" / f"{k}.parquet"
-        parquet.write_table(part, file)
-        for copy in range(10):
-            (tmp_path / "long" / f"{k}-{copy}.parquet").hardlink_to(file)
+    file = write_parts([edges], "parquet", tmp_path / "edges") / "part-000.parquet"
+    for name, number in copies.items():
+        (tmp_path / name).mkdir()
+        for k in range(number):
+            (tmp_path / name / f"{k}.parquet").hardlink_to(file)
     with script(tmp_path, MEASURE, tmp_path) as process:
         output, errors = process.communicate()
         assert process.returncode == 0, errors
     short, long = map(int, output.split())
-    assert long - short < 200, (short, long)  # MiB
+    assert long < min(short + 300, 1_500), (short, long)  # MiB, of which the imported libraries take about 350
