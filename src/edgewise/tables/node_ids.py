@@ -216,8 +216,7 @@ def check_kinds(parts: Sequence[Part], columns: Sequence[str], kind: str) -> Non
     for part in parts:
         for column in columns:
             found = id_kind(part, column)
-            is_text_file = part.name.lower().endswith((".csv", ".tsv"))
-            if found not in (kind, None) and not (is_text_file and kind == "text"):
+            if found not in (kind, None) and not (part.is_text_file and kind == "text"):
                 raise PartError(
                     f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {found}. "
                     "Convert them, so that ids are written alike everywhere."

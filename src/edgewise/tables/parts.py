@@ -73,6 +73,11 @@ class Part:
         """The path of a whole local Parquet file, which other programs can read, or None."""
         return None
 
+    @property
+    def is_text_file(self) -> bool:
+        """Whether the types of the columns are guessed."""
+        return self.name.lower().endswith((".csv", ".tsv"))
+
 
 @dataclass(frozen=True)
 class FilePart(Part):
@@ -161,8 +166,10 @@ class FilePart(Part):
         parse = csv.ParseOptions(delimiter=_find_delimiter(header))
         options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
         with source:
-            if not header:
-                raise pa.ArrowInvalid("the file is empty")
+            if not header.strip():
+                raise pa.ArrowInvalid("the first row is empty, instead of the names of the columns")
+            if re.match(r"-?[0-9]+(\D|$)", header):
+                raise pa.ArrowInvalid("the first row has numbers, instead of the names of the columns")
             yield csv.open_csv(source, options, parse, convert)
 
 

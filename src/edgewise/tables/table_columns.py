@@ -66,7 +66,7 @@ def find_edge_columns(part: Part, told: Mapping[str, Any], table: str = "edges")
     for start, end in EDGE_NAMES:
         if start in lower and end in lower:
             return lower[start], lower[end]
-    if len(names) == 2:
+    if len(names) == 2 and not part.is_text_file:  # whose first row may be an edge
         return names[0], names[1]
     raise PartError(
         f"Expected columns src and dst in {part.name}, but it has {_listed(names)}. Tell which they are: "
@@ -111,7 +111,7 @@ def find_label_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
 def find_mask_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the column of ids, and that of booleans if there is one. Without it, the mask is a list of ids."""
     names = part.schema().names
-    if len(names) == 1:
+    if len(names) == 1 and not part.is_text_file:  # whose first row may be an id
         return NodeColumns(names[0], ())
     id_name = _find_id(part, told, "mask")
     name = told.get("mask.mask", told.get("mask")) or _by_name(names, MASK_NAMES, id_name)
