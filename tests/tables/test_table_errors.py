@@ -16,14 +16,19 @@ NEW = {"integer": 99, "sparse": 99, "text": "new"}
 TYPES = {"integer": pa.int64(), "sparse": pa.int64(), "text": pa.string()}
 
 
-@pytest.fixture(params=IDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.fixture(params=["integer-parquet", "integer-csv", "sparse-csv", "text-parquet"])
+def form(request: pytest.FixtureRequest) -> tuple[str, str]:
+    return tuple(request.param.split("-"))
 
 
-@pytest.fixture(params=["parquet", "csv"])
-def suffix(request: pytest.FixtureRequest) -> str:
-    return request.param
+@pytest.fixture
+def kind(form: tuple[str, str]) -> str:
+    return form[0]
+
+
+@pytest.fixture
+def suffix(form: tuple[str, str]) -> str:
+    return form[1]
 
 
 @pytest.fixture
