@@ -1,13 +1,15 @@
 """Finding the parts of tables: folders, globs, URLs, lists, and the columns of known producers."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from threading import active_count
 
 import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
 import edgewise as ew
-from edgewise.tables.parts import find_parts
+from edgewise.tables.parts import READ_AHEAD, find_parts, read_ahead
 from helpers.table_files import assert_same
 
 FILES = ["a/x-0.parquet", "a/x-1.parquet", "a/b/x-2.parquet", "a/b/y-3.parquet", "x-4.parquet", "z[1]-5.parquet"]
@@ -104,3 +106,63 @@ def test_parquet_files_are_split_at_row_groups(tmp_path: Path, row_groups: int) 
     assert [part.first_row for part in parts] == {1: [0], 3: [0, 34, 68], 100: [0, 40, 80]}[row_groups]
     assert all(part.num_rows == sum(batch.num_rows for batch in part.read(["src"])) for part in parts)
     assert sum(part.num_bytes for part in parts) <= file.stat().st_size
+
+
+# --- reading ahead ---
+
+
+class Source:
+    """Numbers that count how many were read, and whether reading ended."""
+
+    def __init__(self, length: int, error: Exception | None = None):
+        self.num_read, self.ended, self._length, self._error = 0, False, length, error
+
+    def batches(self) -> Iterator[int]:
+        try:
+            for k in range(self._length):
+                self.num_read += 1
+                yield k
+            if self._error:
+                raise self._error
+        finally:
+            self.ended = True
+
+
+def test_batches_are_read_ahead_in_order() -> None:
+    source, before = Source(100), active_count()
+    for k, number in enumerate(read_ahead(source.batches())):
+        assert number == k
+        assert source.num_read <= k + 2 + READ_AHEAD  # memory is bounded
+    assert (k, source.ended, active_count()) == (99, True, before)
+
+
+def test_errors_of_reading_are_raised_after_the_batches_before() -> None:
+    source, seen, before = Source(5, KeyError("broken")), [], active_count()
+    with pytest.raises(KeyError, match="broken"):
+        seen.extend(read_ahead(source.batches()))
+    assert (source.ended, active_count()) == (True, before)
+    assert Source(0).num_read == len(list(read_ahead(Source(0).batches())))
+
+
+@pytest.mark.parametrize("num_used", [1, 3])
+def test_closing_ends_reading(num_used: int) -> None:
+    source, before = Source(100), active_count()
+    batches = read_ahead(source.batches())
+    assert [next(batches) for _ in range(num_used)] == list(range(num_used))
+    batches.close()
+    del batches
+    assert (source.ended, active_count()) == (True, before)
+    assert source.num_read <= num_used + 2 + READ_AHEAD
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 2], ["a", "b", "c"]])
+def test_nothing_reads_edges_after_an_error(ids: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 10)
+    monkeypatch.setattr("edgewise.tables.node_ids.ROWS_PER_BATCH", 10)
+    file, unknown = tmp_path / "edges.parquet", 9 if ids[0] == 0 else "new"
+    parquet.write_table(pa.table({"src": [unknown] + [ids[0]] * 9_999, "dst": [ids[1]] * 10_000}), file)
+    probs, labels = pa.table({"nid": ids, "pred": [[0.5, 0.5]] * 3}), pa.table({"nid": ids, "label": [0, 0, 1]})
+    before = active_count()
+    with pytest.raises(ValueError, match="row 0") as caught:
+        ew.evaluate_tables(probs, labels, file)
+    assert active_count() == before and caught.value.__traceback__ is not None  # which keeps what the frames have

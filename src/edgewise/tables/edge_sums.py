@@ -11,7 +11,8 @@ Every edge counts once, although many lists have both directions. The sums of a 
   integers, so this is exact.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -186,12 +187,15 @@ class EdgeScorer:
     def sum_parts(self, parts: Sequence[Part], nodes: NodeArrays, report: Callable[[int], None]) -> EdgeSums:
         """Sum the edges of parts in one pass."""
         accumulator = _Accumulator(self, nodes)
-        for start, end, first, locate in self._read(parts, nodes):
-            accumulator.add(start, end, first, locate)
-            report(len(start))
+        with closing(self._read(parts, nodes)) as batches:  # also after an error, so that nothing reads any more
+            for start, end, first, locate in batches:
+                accumulator.add(start, end, first, locate)
+                report(len(start))
         return accumulator.sums()
 
-    def _read(self, parts: Sequence[Part], nodes: NodeArrays) -> Iterator[tuple[Ends, Ends, int, "_Place"]]:
+    def _read(
+        self, parts: Sequence[Part], nodes: NodeArrays
+    ) -> Generator[tuple[Ends, Ends, int, "_Place"], None, None]:
         """Yield ends of edges, the number of the first row, and where they are from."""
         check_kinds(parts, self.columns, self.ids.kind)
         if isinstance(self.ids, DenseIds):
@@ -234,8 +238,9 @@ class EdgeScorer:
         try:
             selector = _Accumulator(self, nodes)
             streams = [file.open("wb") for file in files]
+            batches = self._read(parts, nodes)
             try:
-                for start, end, first, locate in self._read(parts, nodes):
+                for start, end, first, locate in batches:
                     ends = selector.select(start, end, first, BOTH, locate)
                     partition = np.empty(ends.shape[1], dtype=np.int16)
                     select_buckets(ends[0], ends[1], wanted, num_partitions, partition)
@@ -245,6 +250,7 @@ class EdgeScorer:
                         np.ascontiguousarray(ends[:, order[lo:hi]].T).tofile(stream)
                     report(len(start))
             finally:
+                batches.close()
                 for stream in streams:
                     stream.close()
             forward, exact = _Accumulator(self, nodes), _Accumulator(self, nodes)

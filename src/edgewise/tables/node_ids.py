@@ -5,6 +5,7 @@ and for text, DuckDB joins: it was the fastest of the engines tried (benchmarks/
 does not fit into its memory to disk.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -123,7 +124,9 @@ def _connect(folder: Path | None) -> Any:
     engine = duckdb.connect()
     engine.execute(f"SET threads = {torch.get_num_threads()}")
     engine.execute(f"SET memory_limit = '{ENGINE_MEMORY}'")
-    engine.execute(f"SET temp_directory = {_text(str((folder or Path(gettempdir())) / 'duckdb'))}")
+    # Processes must not share a folder.
+    overflow = folder / "duckdb" if folder else Path(gettempdir()) / f"edgewise-duckdb-{os.getpid()}"
+    engine.execute(f"SET temp_directory = {_text(str(overflow))}")
     engine.execute("SET preserve_insertion_order = false")
     return engine
 

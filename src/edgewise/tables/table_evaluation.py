@@ -1,6 +1,6 @@
 """Evaluation of predictions in tables that do not fit into memory."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -477,14 +477,14 @@ def _added(total: EdgeSums | None, sums: EdgeSums) -> EdgeSums:
 
 def _local(
     scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, report: Callable[[int], None]
-) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
     for job in jobs:
         yield job, scorer.sum_parts(job.parts, nodes, report)
 
 
 def _on_cluster(
     scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, ray: str, report: Callable[[int], None]
-) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
     from dataclasses import replace
 
     from edgewise.workers import Failure, RayCluster
