@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import dataset
 
 import edgewise as ew
 from helpers.table_files import FORMATS, Graph, assert_same, cut, prob_columns, prob_text, write_parts
@@ -134,6 +135,54 @@ def test_any_partition_gives_the_bits_of_memory(
             assert_same(ew.evaluate_tables(**tables, **options, listed=directions), reference)
 
 
+@pytest.mark.filterwarnings("ignore::edgewise.small_samples.SmallSampleWarning")
+@given(case=graphs(), seed=st.integers(0, 2**32), choice=st.sampled_from(["both", "any", "all"]), small=st.booleans())
+def test_skipping_unknown_ids_scores_the_rest(case, seed, choice, small) -> None:
+    """Nodes without predictions are left out with their labels, edges and rows of the mask."""
+    graph, rng = case[0], np.random.default_rng(seed)
+    tables, kept = graph.tables(), rng.random(len(graph.ids)) < 0.7
+    kept[rng.integers(len(kept))] = True
+    rows, number = np.flatnonzero(kept), torch.from_numpy(np.cumsum(kept) - 1)
+    tables["probs"] = tables["probs"].take(rows)
+    known = torch.from_numpy(kept)[graph.edges].all(0)
+    rest = Graph(
+        graph.ids.take(rows), graph.probs[rows], graph.y[rows], number[graph.edges[:, known]], graph.mask[rows]
+    )
+    with small_chunks() if small else nullcontext():
+        scores = ew.evaluate_tables(**tables, edge_choice=choice, same_label=True, skip_unknown=True)
+        assert_same(scores, rest.evaluate(edge_choice=choice))
+        skipped = {
+            "edges": int((~known).sum()),
+            "labels": int((graph.y >= 0)[~kept].sum()),
+            "nodes": int(graph.mask[~kept].sum()),
+        }
+        notes = [note.replace(",", "").split()[1:3] for note in scores.settings.notes if note.startswith("skipped")]
+        assert notes == [[str(count), what] for what, count in skipped.items() if count]
+        if any(skipped.values()):
+            with pytest.raises(ValueError, match=r"row \d+ of|row \d+ has"):
+                ew.evaluate_tables(**tables, edge_choice=choice)
+
+
+@given(
+    case=graphs(), seed=st.integers(0, 2**32), table=st.sampled_from(["probs", "labels", "mask"]), small=st.booleans()
+)
+def test_double_ids_are_found_at_their_second_row(case, seed, table, small) -> None:
+    graph, rng = case[0], np.random.default_rng(seed)
+    graph.y, graph.mask = graph.y.clamp(min=0), torch.ones_like(graph.mask)
+    tables, num_nodes = graph.tables(), len(graph.ids)
+    order = rng.permutation(num_nodes)
+    second = rng.integers(1, num_nodes + 1)
+    order = np.insert(order, second, order[rng.integers(second)])
+    limits = sorted(rng.integers(0, num_nodes + 2, 2).tolist())
+    with TemporaryDirectory() as folder, small_chunks() if small else nullcontext():
+        parts = cut(tables[table].take(order), limits)
+        tables[table] = write_parts(parts, "parquet", Path(folder) / table)
+        part = np.searchsorted(limits, second, side="right")
+        row = second - [0, *limits][part]
+        with pytest.raises(ValueError, match=rf"row {row} of .*/part-00{part}\.parquet .*{graph.ids[order[second]]}"):
+            ew.evaluate_tables(**tables)
+
+
 def random_graph(num_nodes: int, num_edges: int, kind: str = "dense", seed: int = 0) -> Graph:
     rng = np.random.default_rng(seed)
     probs = torch.from_numpy(rng.dirichlet(np.full(5, 0.4), num_nodes))
@@ -251,3 +300,94 @@ def test_one_class() -> None:
     probs = pa.table({"nid": [0, 1], "pred": [[1.0], [1.0]]})
     scores = ew.evaluate_tables(probs, pa.table({"nid": [0, 1], "label": [0, 0]}), pa.table({"src": [0], "dst": [1]}))
     assert (scores.nodewise.accuracy, scores.edgewise.nll) == (1, 0)
+
+
+# --- types ---
+
+
+@pytest.mark.parametrize(
+    "id_type",
+    [
+        pa.int8(),
+        pa.uint8(),
+        pa.int32(),
+        pa.uint64(),
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.dictionary(pa.int8(), pa.int64()),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("where", ["memory", "parquet", "mixed"])
+def test_types_of_ids(id_type: pa.DataType, where: str, tmp_path: Path) -> None:
+    graph = random_graph(40, 100)
+    if "string" in str(id_type):
+        graph.ids = graph.ids.cast(pa.string())
+    tables = graph.tables()
+    for name, plain in tables.items():
+        typed = plain
+        for position, column in enumerate(plain.column_names):
+            if column in ("nid", "src", "dst"):
+                ids = plain[column].combine_chunks()
+                ids = ids.dictionary_encode() if pa.types.is_dictionary(id_type) else ids.cast(id_type)
+                typed = typed.set_column(position, column, ids)
+        first, second = cut(typed, [20])
+        if where == "mixed":  # another type of the same kind
+            second = plain.slice(20)
+        tables[name] = typed if where == "memory" else write_parts([first, second], "parquet", tmp_path / name)
+    assert_same(ew.evaluate_tables(**tables), graph.evaluate())
+
+
+@pytest.mark.parametrize("list_type", [pa.large_list, lambda value: pa.list_(value, 5)], ids=["large_list", "fixed"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_types_of_lists(list_type, dtype: torch.dtype, tmp_path: Path) -> None:
+    graph = random_graph(40, 100)
+    graph.probs = graph.probs.to(dtype)
+    tables = graph.tables()
+    lists = pa.array(tables["probs"]["pred"].to_pylist(), list_type(tables["probs"]["pred"].type.value_type))
+    tables["probs"] = write_parts([pa.table({"nid": graph.ids, "pred": lists})], "parquet", tmp_path / "probs")
+    assert_same(ew.evaluate_tables(**tables, same_label=True), graph.evaluate())
+
+
+def test_tables_in_memory_of_any_form() -> None:
+    graph = random_graph(40, 100, "text")
+    tables = graph.tables()
+    forms = {
+        "probs": tables["probs"].combine_chunks().to_batches()[0],
+        "labels": dataset.dataset(tables["labels"]),
+        "mask": pa.concat_tables(cut(tables["mask"], [3, 5])),
+        "edges": dataset.dataset(cut(tables["edges"], [1, 1, 60])),
+    }
+    assert_same(ew.evaluate_tables(**forms), graph.evaluate())
+
+
+@pytest.mark.parametrize("kind", ["dense", "text"])
+def test_names_of_classes(kind: str) -> None:
+    graph, names = random_graph(40, 100, kind), ["zero", "1", "two", "3rd", "né"]
+    tables = graph.tables()
+    labels = [names[label] for label in tables["labels"]["label"].to_pylist()]
+    for column in (pa.array(labels), pa.array(labels).dictionary_encode()):
+        tables["labels"] = tables["labels"].set_column(1, "label", column)
+        assert_same(ew.evaluate_tables(**tables, class_names=names), graph.evaluate())
+    with pytest.raises(ValueError, match="different"):
+        ew.evaluate_tables(**tables, class_names=["zero", *names[:4]])
+
+
+@pytest.mark.parametrize("label_type", [pa.int8(), pa.uint64(), pa.float32(), pa.bool_()], ids=str)
+def test_types_of_labels(label_type: pa.DataType) -> None:
+    graph = random_graph(40, 100)
+    graph.y %= 2
+    graph.y[~graph.mask] = -1
+    tables = graph.tables()
+    labels = pa.array(graph.y.numpy(), mask=(graph.y < 0).numpy()).cast(label_type)
+    tables["labels"] = pa.table({"nid": graph.ids, "y": labels})
+    assert_same(ew.evaluate_tables(**tables), graph.evaluate())
+
+
+def test_normalize() -> None:
+    graph = random_graph(40, 100)
+    graph.probs *= torch.linspace(1 - 1e-5, 1 + 1e-5, 40).unsqueeze(1)
+    tables = graph.tables()
+    assert_same(ew.evaluate_tables(**tables, normalize=True, same_label=True), graph.evaluate(normalize=True))

@@ -415,13 +415,15 @@ class _Builder:
             checked = check(probs, "probs", "node")
             return probs if checked is None else checked
         except ValueError as error:
-            text = _shift_row(str(error), row)
-            raise PartError(f"{text.rstrip('.')} ({part.name}).") from error
+            raise PartError(_shift_row(str(error), row, part)) from error
 
 
-def _shift_row(text: str, first_row: int) -> str:
+def _shift_row(text: str, first_row: int, part: Part) -> str:
     """Return a message about a node of a batch with its row in the part."""
-    return re.sub(r"node (\d+) of probs", lambda match: f"row {int(match[1]) + first_row}", text)
+    text, number = re.subn(
+        r"node (\d+) of probs", lambda match: f"row {int(match[1]) + first_row} of {part.name}", text
+    )
+    return text if number else f"{text.rstrip('.')} ({part.name})."
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
