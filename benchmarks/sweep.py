@@ -10,7 +10,7 @@ from time import perf_counter
 import speed_page
 
 from edgewise.paper.recipes import RECIPES, paper_plan
-from edgewise.sweep.progress import format_duration
+from edgewise.representation import format_duration
 from edgewise.sweep.run import Runner
 from edgewise.sweep.sources import Sources
 from edgewise.workers import Failure, LocalProcesses, available_cores

@@ -20,7 +20,7 @@ from edgewise.paper.report import report_text, summary_text, time_line, write_ta
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import reading_score
 from edgewise.paper.text_tables import Cell, Row, Table, table_latex, table_markdown, table_text
-from edgewise.sweep.progress import format_duration
+from edgewise.representation import format_duration
 from helpers.fake_results import fake_results
 
 SMALL = Table(

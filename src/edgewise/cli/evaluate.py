@@ -1,6 +1,7 @@
 """The command edgewise evaluate."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,7 +19,6 @@ from edgewise.cli.options import (
     MultipleValues,
     NodeFiles,
     NormalizeOption,
-    ProbsOption,
     complete_from,
     convergence_warnings,
     name_files_in_errors,
@@ -26,14 +26,28 @@ from edgewise.cli.options import (
     progress_bar,
     split_names,
 )
+from edgewise.cli.table_options import (
+    TABLES_HELP,
+    ColumnsOption,
+    DryRunOption,
+    RayOption,
+    SkipUnknownOption,
+    check_only_options,
+    find_table,
+    read_class_names,
+    split_columns,
+    table_progress,
+)
 from edgewise.files.output import check_outputs, replace_file, write_json
 
 if TYPE_CHECKING:
     from edgewise.metrics import Evaluation
+    from edgewise.metrics.evaluation import Scored
 
 EVALUATE_HELP = f"""Score predictions of nodes and of pairs of neighbors. Without --edges, only nodes are scored.
 
 {FILES_HELP}
+{TABLES_HELP}
 In JSON, null means that a score is undefined because its set is empty (count 0), or that the NLL is infinite
 (zero_probability above 0).
 """
@@ -52,7 +66,21 @@ Examples:
     --edges edges.npy --predictions most_likely_labels.npy
   edgewise evaluate --probs probs.npy --labels labels.npy --edges edges.npy \\
     --by degree train_distance --train train.npy --groups region.csv
+  edgewise evaluate --probs s3://bucket/predictions --labels labels.parquet \\
+    --edges 'edges/part-*.parquet' --columns src=from dst=to --work unfinished
 """
+
+# Options that tables have as well as arrays, and what to do instead of some others.
+TABLE_NAMES = ("probs", "labels", "edges", "mask")
+WITH_TABLES = (
+    *(*TABLE_NAMES, "normalize", "classes", "bins", "closed", "norm", "edge_choice", "same_label"),
+    *("json_file", "plot", "html", "title"),
+)
+INSTEAD_WITH_TABLES = {
+    "logits": "Save softmax of the logits, and pass it as --probs.",
+    "ids": "Omit --ids: tables have a column of ids.",
+    "binning": "Omit --binning: bins of equal mass need all edges in memory.",
+}
 
 
 def _traits() -> tuple[str, ...]:
@@ -66,16 +94,20 @@ app = new_command()
 
 @app.command(cls=MultipleValues, help=EVALUATE_HELP, short_help="Score predictions.", epilog=EVALUATE_EXAMPLES)
 def evaluate(
+    context: typer.Context,
     *,
-    probs: ProbsOption = None,
+    probs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
+    ] = None,
     logits: LogitsOption = None,
     normalize: NormalizeOption = False,
-    labels: Annotated[Path, typer.Option(metavar="FILE", help=LABELS_HELP)],
+    labels: Annotated[str, typer.Option(metavar="FILE", help=f"{LABELS_HELP} Or a TABLE.")],
     edges: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns. Default: none.")
+        str | None, typer.Option(metavar="FILE", help="Edges (2, edges) or two columns, or a TABLE. Default: none.")
     ] = None,
     mask: Annotated[
-        Path | None, typer.Option(metavar="FILE", help=f"Nodes to score: {NODES_HELP}. Default: all.")
+        str | None, typer.Option(metavar="FILE", help=f"Nodes to score: {NODES_HELP}, or a TABLE. Default: all.")
     ] = None,
     ids: IdsOption = None,
     classes: ClassesOption = None,
@@ -101,7 +133,9 @@ def evaluate(
         Literal["both", "any", "all"],
         typer.Option(help="Score edges with both ends in the mask, any end in it, or all edges."),
     ] = "both",
-    same_label: Annotated[bool, typer.Option(help='Also score the event "same label".')] = True,
+    same_label: Annotated[
+        bool | None, typer.Option(help='Also score the event "same label". Default: not with tables, where it is slow.')
+    ] = None,
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -147,15 +181,66 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="Write a page: verdict, scores, diagrams, what to do next.")
     ] = None,
     title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the page, such as the model.")] = None,
+    columns: ColumnsOption = None,
+    listed: Annotated[
+        Literal["check", "once", "both"],
+        typer.Option(
+            help="How tables list edges: find out, once (each row is an edge), or both (each edge in both directions)."
+        ),
+    ] = "check",
+    skip_unknown: SkipUnknownOption = False,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for sums of finished parts of tables, to continue a stopped run."),
+    ] = None,
+    ray: RayOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Read the files, score the predictions, write the requested outputs, and print the table."""
-    files = {"probs": probs, "labels": labels, "edges": edges, "mask": mask, "edge_probs": edge_probs}
+    outputs = Outputs(json_file, plot, html, title)
+    if table := find_table(context, *TABLE_NAMES):
+        check_only_options(context, table, WITH_TABLES, INSTEAD_WITH_TABLES)
+        if probs is None:
+            raise ValueError("Expected --probs with tables, but got none. Pass the predictions.")
+        outputs.check({"classes": classes})
+        from edgewise.tables.table_evaluation import plan_tables
+
+        plan = plan_tables(
+            probs,
+            labels,
+            edges,
+            mask=mask,
+            columns=split_columns(columns),
+            class_names=read_class_names(classes),
+            normalize=normalize,
+            n_bins=bins,
+            norm=norm,
+            closed=closed,
+            edge_choice=edge_choice,
+            same_label=bool(same_label),
+            listed=listed,
+            skip_unknown=skip_unknown,
+        )
+        if dry_run:
+            typer.echo(plan.text())
+            return
+        with table_progress(work) as progress:
+            ev = plan.run(work, ray, progress)
+        places = {"probs": probs, "labels": labels, "edges": edges, "mask": mask}
+        settings = {"edge_choice": edge_choice, "listed": listed, **({"normalize": True} if normalize else {})}
+        try:
+            outputs.write(ev, places, "tables", settings, {"notes": ev.settings.notes}, classes)
+        finally:  # print the result even if writing failed
+            typer.echo(str(ev))
+        return
+    paths = {"probs": probs, "labels": labels, "edges": edges, "mask": mask}
+    files = {name: Path(path) if path else None for name, path in paths.items()} | {"edge_probs": edge_probs}
     optional = {"logits": logits, "ids": ids, "classes": classes, "predictions": predictions}
     group_files = _name_groups(groups or [])
     optional |= {"train": train, **{f"groups {name}": file for name, file in group_files.items()}}
     files |= {name: file for name, file in optional.items() if file}
-    check_outputs({"--json": json_file, "--plot": plot, "--html": html}, files)
-    nodes = NodeFiles(probs, logits, normalize, ids, classes)
+    outputs.check(files)
+    nodes = NodeFiles(files["probs"], logits, normalize, ids, classes)
     nodes.check()
     if edge_probs and edges is None:
         raise ValueError("Expected --edges with --edge-probs, but got none. Add the edges of the joints.")
@@ -174,14 +259,14 @@ def evaluate(
     from edgewise.metrics import evaluate as score
 
     with progress_bar() as progress:
-        belief, y = nodes.belief, nodes.labels(labels)
-        edge_index = nodes.edges(edges) if edges else None
-        node_mask = nodes.mask(mask) if mask else None
+        belief, y = nodes.belief, nodes.labels(Path(labels))
+        edge_index = nodes.edges(Path(edges)) if edges else None
+        node_mask = nodes.mask(Path(mask)) if mask else None
         joints = read_edge_probs(edge_probs) if edge_probs else None
         predicted = nodes.labels(predictions) if predictions else None
         traits = split_names(by)
-        sources = {"probs": nodes.source, "y": labels, "edge_index": edges, "mask": mask, "edge_probs": edge_probs}
-        with name_files_in_errors(**sources, predictions=predictions, train=train):
+        named = {name: files[name] for name in ("mask", "edge_probs")} | {"predictions": predictions, "train": train}
+        with name_files_in_errors(probs=nodes.source, y=files["labels"], edge_index=files["edges"], **named):
             ev = score(
                 belief,
                 y,
@@ -194,7 +279,7 @@ def evaluate(
                 closed=closed,
                 norm=norm,
                 edge_choice=edge_choice,
-                same_label=same_label,
+                same_label=same_label is not False,
                 groups={name: nodes.groups(file) for name, file in group_files.items()},
                 by=traits,
                 train=nodes.mask(train) if train else None,
@@ -212,31 +297,58 @@ def evaluate(
             )
         curves = edgewise.selective(belief, y, edge_index, mask=node_mask) if selective else None
     convergence = getattr(belief, "convergence", None)
+    intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
+    options: dict[str, object] = {
+        "edge_choice": edge_choice,
+        **intervals,
+        "chance": chance,
+        **({"normalize": True} if normalize else {}),
+    }
+    extra: dict[str, object] = {"selective": curves.to_dict()} if curves else {}
+    extra |= {"convergence": asdict(convergence)} if convergence is not None else {}
+    # The calibrated predictions have no header, so commands name the table whose header has the classes.
+    classes = classes or (nodes.source if html and nodes.header_names else None)
     try:
-        if json_file:
-            intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
-            settings = {
-                "edge_choice": edge_choice,
-                **intervals,
-                "chance": chance,
-                **({"normalize": True} if normalize else {}),
-            }
-            extra = {"selective": curves.to_dict()} if curves else {}
-            extra |= {"convergence": asdict(convergence)} if convergence is not None else {}
-            write_json(json_file, {"files": paths_as_text(files), "settings": settings, **ev.to_dict(), **extra})
-        if plot:
-            _draw(ev, plot)
-        if html:
-            from edgewise.pages.evaluation_page import write_evaluation_page
-            from edgewise.pages.next_steps import Inputs
-
-            # The calibrated predictions have no header, so commands name the table whose header has the classes.
-            named = {**files, "classes": classes or (nodes.source if nodes.header_names else None)}
-            inputs = Inputs(paths_as_text(named), nodes.scored, normalize, selective)
-            write_evaluation_page(ev, html, title, inputs)
+        outputs.write(ev, paths_as_text(files), nodes.scored, options, extra, classes)
     finally:  # print the result even if writing failed
         parts = [str(ev), *([str(curves)] if curves else []), *convergence_warnings(belief)]
         typer.echo("\n\n".join(parts))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Files to write besides the printed table."""
+
+    json_file: Path | None
+    plot: Path | None
+    html: Path | None
+    title: str | None
+
+    def check(self, files: Mapping[str, Path | None]) -> None:
+        """Raise ValueError if a file cannot be written."""
+        check_outputs({"--json": self.json_file, "--plot": self.plot, "--html": self.html}, files)
+
+    def write(
+        self,
+        ev: "Evaluation",
+        files: Mapping[str, str | None],
+        scored: "Scored",
+        settings: Mapping[str, object],
+        extra: Mapping[str, object],
+        classes: Path | None,
+    ) -> None:
+        """Write all results as JSON, the diagrams, and the page, as far as they were asked for."""
+        if self.json_file:
+            write_json(self.json_file, {"files": files, "settings": settings, **ev.to_dict(), **extra})
+        if self.plot:
+            _draw(ev, self.plot)
+        if self.html:
+            from edgewise.pages.evaluation_page import write_evaluation_page
+            from edgewise.pages.next_steps import Inputs
+
+            named = {**files, "classes": str(classes) if classes else None}
+            inputs = Inputs(named, scored, bool(settings.get("normalize")), "selective" in extra)
+            write_evaluation_page(ev, self.html, self.title, inputs)
 
 
 def _name_groups(files: list[Path]) -> dict[str, Path]:

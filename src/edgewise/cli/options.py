@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 NAME_PATTERN = re.compile(r'^    name(?:: ClassVar\[str\])? = "([^"]+)"$', re.MULTILINE)  # class attribute
-MULTIPLE_VALUE_OPTIONS = ("--by", "--calibrators", "--datasets", "--events", "--groups", "--models")
+MULTIPLE_VALUE_OPTIONS = ("--by", "--calibrators", "--columns", "--datasets", "--events", "--groups", "--models")
 NOT_NAMES = ("network",)  # of classes that need an argument, so that they cannot be chosen by name
 OPEN_OPTION_KEY = "edgewise.open_option"  # in the context: the option that a further value would belong to
 

@@ -64,7 +64,7 @@ class KIndex:
 
 
 Intervals = Mapping[str, Mapping[str, Interval]]
-Scored = Literal["probs", "model", "calibrated"]
+Scored = Literal["probs", "model", "calibrated", "tables"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class EvaluationSettings:
     Attributes
     ----------
     scored
-        "probs" for an array, "model" for another object, or "calibrated" for a fitted calibrator.
+        "probs" for an array, "model" for another object, "calibrated" for a fitted calibrator, or "tables" of
+        `evaluate_tables`.
     normalize
         Whether probabilities were divided by the sums of their rows.
     predictions

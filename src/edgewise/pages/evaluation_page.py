@@ -83,7 +83,7 @@ def evaluation_page(ev: Evaluation, title: str | None = None, inputs: Inputs | N
         bins=[row for panel in panels for row in _bin_rows(panel)],
         groups=group_sections(ev),
         steps=steps,
-        preparation=PREPARATION if any(step.python for step in steps) else "",
+        preparation=PREPARATION if any(step.python for step in steps) and ev.settings.scored != "tables" else "",
         names_model=any("(model," in step.python for step in steps),
         has_edges=bool(ev.edgewise.count),
         homophily=percent(ev.homophily, 1),

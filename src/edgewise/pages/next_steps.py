@@ -112,6 +112,8 @@ def next_steps(ev: Evaluation, inputs: Inputs | None = None) -> list[Step]:
         steps.append(Step(f"Score at least {MIN_SAMPLE} labeled nodes", reason))
     wrong = any(finding.is_wrong for finding in (nodes, edges, same))
     source, options = _source(inputs), inputs.predictions
+    if inputs.scored == "tables":
+        return [*steps, *_steps_with_tables(ev, wrong, inputs)]
     if wrong and inputs.scored == "calibrated":
         steps.append(_stop_or_try_another())
     elif wrong:
@@ -172,6 +174,44 @@ def _calibrate(nodes: Finding, edges: Finding, same: Finding, inputs: Inputs, so
         f"calibrated = ew.StructuredCalibrator().fit({source}, data, split)",
         f"edgewise calibrate {inputs.predictions} {inputs.graph} --train train.npy --val val.npy --out {inputs.out}",
     )
+
+
+def _steps_with_tables(ev: Evaluation, wrong: bool, inputs: Inputs) -> list[Step]:
+    """Return steps for predictions that do not fit into memory: no calibrator reads tables."""
+    files = " ".join(filter(None, (inputs.options("labels", "edges", "mask"), _scoring_options(ev)[1].strip())))
+    steps = []
+    if wrong:
+        reason = (
+            "Calibrators need arrays. Take the logits and labels of the validation nodes, as many as fit into memory, "
+            "and fit a temperature to them, which needs no edges. Divide all logits by it where predictions are made."
+        )
+        python = (
+            "import edgewise as ew, torch\n"
+            "from torch_geometric.data import Data\n\n"
+            "data = Data(y=torch.as_tensor(labels), edge_index=torch.empty(2, 0, dtype=torch.long))\n"
+            "no_node = torch.zeros(len(labels), dtype=torch.bool)\n"
+            "split = ew.Split(train=no_node, val=~no_node, test=no_node)\n"
+            "print(ew.TemperatureScaling().fit(logits, data, split).parameters)"
+        )
+        steps.append(Step("Calibrate with a sample of validation nodes", reason, python))
+        now = ev["edgewise" if ev.edgewise.count else "nodewise"].nll
+        steps.append(
+            Step(
+                "Check the improvement",
+                f"Score the new predictions. The {'edge' if ev.edgewise.count else 'node'} NLL, now {now:.3f}, should "
+                "fall.",
+                command=f"edgewise evaluate --probs calibrated/ {files} --html after.html",
+            )
+        )
+    if ev.edgewise.count:
+        steps.append(
+            Step(
+                "Predict pairs",
+                "Write the probability of each event for any number of pairs, as Parquet parts.",
+                command=f"edgewise predict {inputs.predictions} --pairs pairs.parquet --events same --out pairs",
+            )
+        )
+    return steps
 
 
 def _stop_or_try_another() -> Step:

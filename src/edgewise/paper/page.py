@@ -63,8 +63,9 @@ from edgewise.paper.score_rows import (
 )
 from edgewise.paper.text_tables import NEAR_BEST, printed_rows, score_cell
 from edgewise.plots.reliability_panels import MIN_BIN_COUNT
+from edgewise.representation import format_duration
 from edgewise.sweep.plan import CALIBRATORS_ENTRY
-from edgewise.sweep.progress import format_count, format_duration
+from edgewise.sweep.progress import format_count
 from edgewise.sweep.runs import SAME_LABEL, Run, ViewResult
 from edgewise.sweep.sources import SYNTHETIC_GRAPH_DESCRIPTION, homophily_of_name
 from edgewise.version import __version__

@@ -18,7 +18,8 @@ from edgewise.paper.readings import AS_DEFINED, AS_PUBLISHED
 from edgewise.paper.results import Results
 from edgewise.paper.score_rows import score_rows
 from edgewise.paper.text_tables import NOTE_COLUMNS, Table, table_latex, table_markdown, table_text
-from edgewise.sweep.progress import format_count, format_duration
+from edgewise.representation import format_duration
+from edgewise.sweep.progress import format_count
 
 # Of the summary, which fits one screen.
 MAX_SUMMARY_COLUMNS, MAX_SUMMARY_ROWS, MAX_SUMMARY_CELLS = 4, 6, 3

@@ -14,6 +14,7 @@ from rich.progress import Progress as ProgressBars
 from rich.table import Table
 
 from edgewise.models import known_models
+from edgewise.representation import format_duration
 from edgewise.sweep.estimates import TYPICAL_SECONDS, estimate_seconds
 from edgewise.sweep.plan import sort_models
 from edgewise.sweep.runs import Run, RunKey, ViewResult
@@ -60,20 +61,6 @@ class Progress:
 def format_count(count: int, name: str) -> str:
     """Format a number of things, such as ``"1 run"`` or ``"3 runs"``."""
     return f"{count} {name}{'' if count == 1 else 's'}"
-
-
-def format_duration(seconds: float) -> str:
-    """Format a time in seconds, minutes or hours.
-
-    >>> format_duration(42), format_duration(95), format_duration(4000)
-    ('42 s', '1 min 35 s', '1 h 06 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
 def plan_text(progress: Progress) -> str:

@@ -7,7 +7,7 @@ has no secrets: access keys of an object store come from the environment.
 import fnmatch
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -404,9 +404,10 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
     folders = sorted({posixpath.dirname(info.path) for info in tables if "=" not in posixpath.dirname(info.path)})
     if len(folders) > 1:
         names = ", ".join(posixpath.relpath(path, folder) for path in folders[:5])
+        glob = posixpath.join(folders[-1], f"*{posixpath.splitext(tables[-1].path)[1]}")
         raise ValueError(
-            f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass one "
-            f"of them, or a glob, such as {posixpath.join(folders[-1], '*' + posixpath.splitext(tables[-1].path)[1])}."
+            f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
+            f"one of them, or a glob, such as {glob}."
         )
     return tables
 
@@ -473,5 +474,3 @@ def total_rows(parts: Sequence[Part]) -> int | None:
     """Return the number of rows of all parts, or None if it is unknown."""
     counts = [part.num_rows for part in parts]
     return None if None in counts else sum(count or 0 for count in counts)
-
-

@@ -20,6 +20,7 @@ from edgewise.metrics.evaluation import Evaluation, EvaluationSettings
 from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed
 from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boundaries, carry_tables
+from edgewise.representation import format_bytes
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
 from edgewise.tables.node_ids import JoinedIds
@@ -94,8 +95,16 @@ def evaluate_tables(
         "src", "dst", or of one table only, such as "labels.id".
     class_names
         Class of each probability, if labels are names.
-    normalize, n_bins, norm, closed, edge_choice
-        As in `evaluate`. Bins have equal width.
+    normalize
+        Divide rounded probabilities by their sums.
+    n_bins
+        Number of bins of the calibration error, of equal width.
+    norm
+        Norm of the calibration error, as in `evaluate`.
+    closed
+        Closed end of a bin, as in `evaluate`.
+    edge_choice
+        Score edges with "both" ends in the mask, "any" end in it, or "all" edges.
     same_label
         Also score the event "both ends have the same label". All C probabilities of a node are then kept and read for
         each edge.
@@ -131,27 +140,40 @@ def evaluate_tables(
     (2, 0.36, 1)
     """
     plan = plan_tables(
-        probs, labels, edges, mask, columns, class_names, normalize, n_bins, norm, closed, edge_choice, same_label, listed,
-        skip_unknown,
-    )  # fmt: skip
+        probs,
+        labels,
+        edges,
+        mask=mask,
+        columns=columns,
+        class_names=class_names,
+        normalize=normalize,
+        n_bins=n_bins,
+        norm=norm,
+        closed=closed,
+        edge_choice=edge_choice,
+        same_label=same_label,
+        listed=listed,
+        skip_unknown=skip_unknown,
+    )
     return plan.run(None if work is None else Path(work), ray, progress)
 
 
 def plan_tables(
     probs: TableLike,
     labels: TableLike,
-    edges: TableLike | None,
-    mask: TableLike | None,
-    columns: Mapping[str, Any] | None,
-    class_names: Sequence[str] | None,
-    normalize: bool,
-    n_bins: int,
-    norm: Norm,
-    closed: Closed,
-    edge_choice: EdgeChoice,
-    same_label: bool,
-    listed: Listed,
-    skip_unknown: bool,
+    edges: TableLike | None = None,
+    *,
+    mask: TableLike | None = None,
+    columns: Mapping[str, Any] | None = None,
+    class_names: Sequence[str] | None = None,
+    normalize: bool = False,
+    n_bins: int = 15,
+    norm: Norm = "l1",
+    closed: Closed = "right",
+    edge_choice: EdgeChoice = "both",
+    same_label: bool = False,
+    listed: Listed = "check",
+    skip_unknown: bool = False,
 ) -> "TablePlan":
     """Find the parts and columns, and check the options of `evaluate_tables`, without reading rows."""
     binning = Binning(n_bins, "width", closed)
@@ -331,7 +353,7 @@ class TablePlan:
                 edge_sums = self._one_listing(scorer, total, arrays, folder, progress)
             sums = self._all_sums(arrays, edge_sums)
         notes = self._notes(table, total, case)
-        settings = EvaluationSettings(normalize=self.nodes.normalize, notes=notes)
+        settings = EvaluationSettings("tables", normalize=self.nodes.normalize, notes=notes)
         return Evaluation(sums, self.binning, self.norm, self.edge_choice, settings=settings)
 
     def _one_listing(
@@ -377,7 +399,8 @@ class TablePlan:
     def _notes(self, table: NodeTable, total: EdgeSums | None, case: str) -> tuple[str, ...]:
         counts = table.counts
         notes = [
-            f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, {counts.scored:,} scored"
+            f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, "
+            f"{counts.scored:,} scored"
         ]
         if total is not None:
             listing = {
@@ -392,7 +415,8 @@ class TablePlan:
             notes.append(f"{total.counts.listed:,} rows of edges: {listing}")
             if not self.nodes.keep_probs:
                 notes.append(
-                    "same label: not scored, because it reads all probabilities of both ends; same_label=True adds it"
+                    "same label: not scored, because it reads all probabilities of both ends (same_label=True, or "
+                    "--same-label, adds it)"
                 )
         skipped = {
             "edges": total.counts.unknown if total else 0,
@@ -512,18 +536,3 @@ def reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str,
         counters[what](rows)
 
     return report
-
-
-def format_bytes(number: float) -> str:
-    """Format a number of bytes.
-
-    >>> format_bytes(512), format_bytes(3 << 20), format_bytes(1.5 * (1 << 30))
-    ('512 B', '3.0 MiB', '1.5 GiB')
-    """
-    if number < 1024:
-        return f"{number:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        number /= 1024
-        if number < 1024 or unit == "TiB":
-            return f"{number:.1f} {unit}"
-    raise AssertionError

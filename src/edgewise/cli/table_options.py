@@ -1,0 +1,178 @@
+"""Tables of many parts in commands: their options, what they are recognized by, and progress while they are read."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+
+from edgewise.cli.app import print_error
+from edgewise.representation import format_duration
+
+TABLES_HELP = """A TABLE has one or many parts: a file, a folder, a quoted glob such as 'part-*.parquet', or a URL
+(s3://, gs://, file://) of Parquet or CSV. Nodes have ids, integers or text, in rows of any order: columns nid or id,
+pred (lists) or p0, p1, …, label or y, src and dst, or those of --columns. Such a table is read in parts, joined by ids,
+in bounded memory. Access keys of an object store are read from the environment.
+"""
+LINE_SECONDS = 30.0  # between lines of progress that is not shown on a terminal
+
+ColumnsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--columns",
+        metavar="KEY=NAME…",
+        help="Names of columns of tables: id, probs, label, mask, src, dst; labels.id=NAME is of one table only.",
+    ),
+]
+SkipUnknownOption = Annotated[
+    bool, typer.Option("--skip-unknown", help="Skip and count rows of tables whose ids have no prediction.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Work on the parts of tables on a Ray cluster: its address, auto, or local."),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Only print what would be read of tables, and how large it is.")
+]
+
+ONLY_TABLES = ("columns", "listed", "skip_unknown", "work", "ray", "dry_run")  # options that arrays do not have
+
+
+def find_table(context: typer.Context, *names: str) -> str:
+    """Return the first option that names a table of many parts, or that only tables have, as text; or nothing.
+
+    ``names`` are the options with tables. A file counts if it holds predictions beside ids.
+    """
+    from edgewise.tables.parts import find_parts, has_wildcard, is_url
+    from edgewise.tables.table_columns import has_id_column
+
+    given = given_options(context)
+    for name in (*names, *ONLY_TABLES):
+        if name not in given:
+            continue
+        option, place = given[name], str(context.params[name])
+        if name in ONLY_TABLES:
+            return option
+        if is_url(place) or has_wildcard(place) or Path(place).is_dir():
+            return f"{option} {place}"
+        is_file = name == "probs" and place.lower().endswith((".parquet", ".csv", ".tsv")) and Path(place).is_file()
+        if is_file and has_id_column(find_parts(place, name)[0].schema().names):
+            return f"{option} {place}"
+    return ""
+
+
+def given_options(context: typer.Context) -> dict[str, str]:
+    """Return the options that were given, by the names of their parameters."""
+    return {
+        str(param.name): param.opts[0]
+        for param in context.command.params
+        if (source := context.get_parameter_source(str(param.name))) and source.name != "DEFAULT"
+    }
+
+
+def check_only_options(context: typer.Context, table: str, allowed: Sequence[str], advice: Mapping[str, str]) -> None:
+    """Raise ValueError for an option that tables do not have. ``advice`` says what to do instead of some of them."""
+    for name, option in given_options(context).items():
+        if name not in (*allowed, *ONLY_TABLES):
+            instead = advice.get(
+                name, f"Omit {option}, or save arrays whose rows are in one order (.npy), which are read as a whole."
+            )
+            raise ValueError(f"Expected no {option} with tables of many parts ({table}), but got it. {instead}")
+
+
+def split_columns(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """Convert KEY=NAME to a mapping. Several names of one key are separated by commas.
+
+    >>> split_columns(["src=from", "probs=p_no,p_yes"])
+    {'src': 'from', 'probs': ['p_no', 'p_yes']}
+    """
+    columns: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, sign, name = pair.partition("=")
+        if not sign or not key or not name:
+            raise ValueError(f"Expected --columns as KEY=NAME, such as src=from, but got {pair}.")
+        if key in columns:
+            raise ValueError(f"Expected each key of --columns once, but got {key} twice. Omit one.")
+        columns[key] = name.split(",") if key.endswith("probs") and "," in name else name
+    return columns
+
+
+def read_class_names(path: Path | None) -> list[str] | None:
+    """Return the names in a file, one per line, or None without a file."""
+    if path is None:
+        return None
+    from edgewise.files.names import read_cells
+
+    return [str(name) for name in read_cells(path).ravel()]
+
+
+Progress = Callable[[str, int, int | None], None]  # called with what is read, rows so far, and all rows if known
+
+
+@contextmanager
+def table_progress(work: Path | None) -> Iterator[Progress]:
+    """Show what is read, its pace and the time left: a bar on a terminal, and a line each half minute elsewhere.
+
+    If the run is interrupted, say how to continue it with the results in ``work``.
+    """
+    try:
+        with _bar() if sys.stderr is not None and sys.stderr.isatty() else _lines() as report:
+            yield report
+    except KeyboardInterrupt:
+        if work is not None:
+            print_error(f"Finished parts are kept in {work}. Run the same command again to continue.")
+        raise
+
+
+@contextmanager
+def _lines() -> Iterator[Progress]:
+    started: dict[str, float] = {}
+    last = monotonic()
+
+    def report_line(what: str, rows: int, total: int | None) -> None:
+        nonlocal last
+        now = monotonic()
+        start = started.setdefault(what, now)
+        if now - last > LINE_SECONDS:
+            print_error(f"{what}: {format_pace(rows, total, now - start)}")
+            last = now
+
+    yield report_line
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[pace]}")
+    bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
+    task = bar.add_task("finding parts", total=None, pace="")
+    started: dict[str, float] = {}
+
+    def report(what: str, rows: int, total: int | None) -> None:
+        start = started.setdefault(what, monotonic())
+        pace = format_pace(rows, total, monotonic() - start)
+        bar.tasks[0].total = total
+        bar.update(task, description=what, completed=rows, pace=pace)
+
+    with bar:
+        yield report
+
+
+def format_pace(rows: int, total: int | None, seconds: float) -> str:
+    """Format a number of rows, their pace, and the time left.
+
+    >>> format_pace(30_000_000, 90_000_000, 2.0)
+    '30,000,000 of 90,000,000 rows, 15.0 million per second, 4 s left'
+    """
+    text = f"{rows:,} rows" if total is None else f"{rows:,} of {total:,} rows"
+    if not rows or seconds <= 0:
+        return text
+    pace = rows / seconds
+    text += f", {pace / 1e6:.1f} million per second" if pace > 1e5 else f", {pace:,.0f} per second"
+    return text if total is None else f"{text}, {format_duration(max(0, total - rows) / pace)} left"

@@ -1,0 +1,226 @@
+"""The command evaluate with tables of many parts."""
+
+import io
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import csv, parquet
+from typer.testing import CliRunner, Result
+
+import edgewise as ew
+from edgewise.cli import app, table_options
+from edgewise.cli.table_options import table_progress
+from edgewise.pages.next_steps import Inputs, next_steps
+from helpers.processes import wait_until
+
+IDS = ["ann", "bob", "cy", "dee", "eve"]
+PROBS = np.array([[0.9, 0.1], [0.75, 0.25], [0.25, 0.75], [0.5, 0.5], [0.125, 0.875]])
+LABELS = np.array([0, 0, 1, 1, 0])
+EDGES = np.array([[0, 1, 1, 2, 3], [1, 0, 2, 3, 4]])
+MASK = [0, 1, 2, 3]
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder, which is the current one, with predictions in two parts as GraphStorm names them."""
+    ids = pa.array(IDS)
+    for name in ("pred", "edges"):
+        (tmp_path / name).mkdir()
+    for k, rows in enumerate(([3, 0], [4, 2, 1])):
+        part = pa.table({"nid": ids.take(pa.array(rows)), "pred": PROBS[rows].tolist()})
+        parquet.write_table(part, tmp_path / "pred" / f"pred.predict-0000{k}_00000.parquet")
+        edges = {"src": ids.take(pa.array(EDGES[0, k::2])), "dst": ids.take(pa.array(EDGES[1, k::2]))}
+        parquet.write_table(pa.table(edges), tmp_path / "edges" / f"{k}.parquet")
+    csv.write_csv(pa.table({"id": ids, "y": LABELS}), tmp_path / "labels.csv")
+    csv.write_csv(pa.table({"id": ids.take(pa.array(MASK))}), tmp_path / "mask.csv")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+ARGS = ("--probs", "pred", "--labels", "labels.csv", "--edges", "edges", "--mask", "mask.csv")
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, ["evaluate", *map(str, args)], prog_name="edgewise")
+
+
+def expected_lines(**options: object) -> list[str]:
+    mask = np.isin(np.arange(5), MASK)
+    return str(ew.evaluate(PROBS, LABELS, EDGES, mask=mask, same_label=False, **options)).splitlines()
+
+
+def assert_scores(result: Result, **options: object) -> None:
+    assert result.exit_code == 0, result.output
+    expected = expected_lines(**options)
+    assert result.stdout.splitlines()[: len(expected)] == expected
+
+
+def test_folders_are_scored_like_arrays(tables: Path) -> None:
+    result = run(*ARGS)
+    assert_scores(result)
+    assert "5 rows of edges: some edges listed in one direction and some in both" in result.stdout
+
+
+@pytest.mark.parametrize("probs", ["pred/*.parquet", "whole.parquet", "whole.csv", "url"])
+def test_globs_files_with_ids_and_urls_are_tables(tables: Path, probs: str) -> None:
+    whole = parquet.read_table("pred")
+    parquet.write_table(whole, "whole.parquet")
+    columns = {"nid": whole["nid"], **{f"p{k}": [row[k] for row in whole["pred"].to_pylist()] for k in range(2)}}
+    csv.write_csv(pa.table(columns), "whole.csv")
+    assert_scores(run("--probs", tables.as_uri() + "/pred" if probs == "url" else probs, *ARGS[2:]))
+
+
+def test_columns_and_options_are_passed_on(tables: Path) -> None:
+    table = parquet.read_table("edges").rename_columns(["from_id", "to_id"])
+    parquet.write_table(table.append_column("weight", pa.array([1.0] * 5)), "other.parquet")
+    args = [*ARGS[:5], "other.parquet", *ARGS[6:]]
+    assert run(*args).exit_code == 2
+    options = ("--bins", 3, "--closed", "left", "--norm", "max", "--edge-choice", "any")
+    result = run(*args, "--columns", "src=from_id", "dst=to_id", *options)
+    assert_scores(result, n_bins=3, closed="left", norm="max", edge_choice="any")
+
+
+def test_labels_may_be_names_of_classes(tables: Path) -> None:
+    csv.write_csv(pa.table({"id": IDS, "y": [["red", "blue"][label] for label in LABELS]}), "labels.csv")
+    assert run(*ARGS).exit_code == 2
+    Path("classes.txt").write_text("red\nblue\n")
+    assert_scores(run(*ARGS, "--classes", "classes.txt"))
+
+
+def test_same_label_is_scored_on_request(tables: Path) -> None:
+    same = ew.evaluate(PROBS, LABELS, EDGES, mask=np.isin(np.arange(5), MASK)).same_label
+    assert run(*ARGS, "--json", "scores.json", "--same-label").exit_code == 0
+    assert json.loads(Path("scores.json").read_text())["same_label"]["nll"] == same.nll
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [
+        (("--by", "degree"), "--by"),
+        (("--resamples", 100), "--resamples"),
+        (("--ids", "ids.txt"), "column of ids"),
+        (("--binning", "mass"), "equal mass"),
+    ],
+)
+def test_options_that_need_arrays_are_refused(tables: Path, option: tuple[str, object], advice: str) -> None:
+    result = run(*ARGS, *option)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert option[0] in result.stderr and "--probs pred" in result.stderr and advice in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("columns", "advice"), [("src", "KEY=NAME"), ("scr=a", "src"), ("src=a,src=b", "twice"), ("src=a", "dst")]
+)
+def test_wrong_columns_are_refused(tables: Path, columns: str, advice: str) -> None:
+    result = run(*ARGS, "--columns", *columns.split(","))
+    assert result.exit_code == 2
+    assert advice in result.stderr
+
+
+def test_dry_run_prints_sizes_and_writes_nothing(tables: Path) -> None:
+    result = run(*ARGS, "--dry-run", "--work", "work", "--json", "scores.json")
+    assert result.exit_code == 0, result.output
+    rows = {line.split()[0]: line.split()[1:3] for line in result.stdout.splitlines()[1:5]}
+    assert rows == {"probs": ["2", "5"], "labels": ["1", "unknown"], "mask": ["1", "unknown"], "edges": ["2", "5"]}
+    assert not Path("work").exists() and not Path("scores.json").exists()
+
+
+def test_unknown_ids_are_an_error_or_counted(tables: Path) -> None:
+    ids = pa.table({"src": ["ann", "zoe"], "dst": ["cy", "ann"]})
+    parquet.write_table(ids, "edges/2.parquet")
+    result = run(*ARGS, "--json", "scores.json")
+    assert result.exit_code == 2
+    assert "zoe" in result.stderr and "row 1" in result.stderr and "2.parquet" in result.stderr
+    assert not Path("scores.json").exists()
+    result = run(*ARGS, "--skip-unknown")
+    assert result.exit_code == 0
+    assert "skipped: 1 edges" in result.stdout
+
+
+def test_outputs(tables: Path) -> None:
+    result = run(*ARGS, "--json", "scores.json", "--plot", "plot.png", "--html", "page.html")
+    assert_scores(result)
+    scores = json.loads(Path("scores.json").read_text())
+    assert scores["files"]["probs"] == "pred"
+    assert scores["edgewise"]["count"] == 3
+    assert any("5 rows of edges" in note for note in scores["notes"])
+    assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
+    assert "5 rows of edges" in Path("page.html").read_text(encoding="utf-8")
+
+
+def test_steps_of_the_page_run_as_shown(tables: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits = 8.0 * rng.normal(size=(500, 2))
+    labels = rng.integers(0, 2, 500)
+    probs = torch.from_numpy(logits).softmax(-1)
+    ids = pa.array(np.arange(500))
+    parquet.write_table(pa.table({"id": ids, "pred": probs.tolist()}), "probs.parquet")
+    parquet.write_table(pa.table({"id": ids, "label": labels}), "labels.parquet")
+    parquet.write_table(pa.table({"src": ids[:-1], "dst": ids[1:]}), "chain.parquet")
+    ev = ew.evaluate_tables("probs.parquet", "labels.parquet", "chain.parquet")
+    files = {"probs": "probs.parquet", "labels": "labels.parquet", "edges": "chain.parquet"}
+    calibrate, check, *_ = next_steps(ev, Inputs(files, "tables"))
+    printed: list[dict[str, object]] = []
+    exec(calibrate.python, {"logits": logits, "labels": labels, "print": printed.append})
+    assert printed[0]["temperature"] > 2
+    Path("calibrated").mkdir()
+    parquet.write_table(parquet.read_table("probs.parquet"), "calibrated/0.parquet")
+    program, command, *args = shlex.split(check.command)
+    assert (program, command) == ("edgewise", "evaluate")
+    assert run(*args).exit_code == 0, run(*args).output
+
+
+def test_interrupted_run_says_how_to_continue(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgewise.tables.table_evaluation.EdgeScorer.sum_parts", interrupt)
+    result = run(*ARGS, "--work", "work")
+    assert result.exit_code == 130
+    assert "kept in work" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(tables)
+    assert_scores(run(*ARGS, "--work", "work"))
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the clock of the display advance by one minute each time it is read."""
+
+    def minutes() -> Iterator[float]:
+        yield from (60.0 * k for k in range(1000))
+
+    clock = minutes()
+    monkeypatch.setattr(table_options, "monotonic", lambda: next(clock))
+
+
+def test_progress_is_lines_without_a_terminal(seconds: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with table_progress(None) as report:
+        report("edges", 0, 600)
+        report("edges", 300, 600)
+    assert re.search(r"edges: 300 of 600 rows.*left", capsys.readouterr().err.splitlines()[-1])
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal(seconds: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with table_progress(None) as report:
+        report("edges", 0, 600)
+        report("edges", 300, 600)
+        assert wait_until(lambda: "300 of 600 rows" in terminal.getvalue())
+    assert "left" in terminal.getvalue()
