@@ -204,11 +204,14 @@ def _first(batch: Any, key: str, kind: str, part: Part, row: int, values: Any) -
 
 def check_kinds(parts: Sequence[Part], columns: Sequence[str], kind: str) -> None:
     """Raise `PartError` if a part has no such column, or ids of another kind than the predictions."""
+    from pyarrow import types
+
     for part in parts:
         for column in columns:
             found = id_kind(part, column)
             is_text_file = part.name.lower().endswith((".csv", ".tsv"))
-            if found != kind and not (is_text_file and kind == "text"):
+            has_no_kind = found != kind and types.is_null(part.schema().field(column).type)  # such as only a header
+            if found != kind and not (is_text_file and kind == "text") and not has_no_kind:
                 raise PartError(
                     f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {found}. "
                     "Convert them, so that ids are written alike everywhere."

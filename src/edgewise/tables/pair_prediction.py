@@ -26,6 +26,7 @@ from edgewise.decisions import predict_edges
 from edgewise.decisions.events import EventLike
 from edgewise.files.output import make_folder, replace_file
 from edgewise.kernels.edge_stream import PRESENT
+from edgewise.representation import format_bytes
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeTable, NodeTableInput, as_shared_tensor, build_node_table, shape_of_probs
@@ -54,7 +55,6 @@ from edgewise.tables.table_evaluation import (
     Progress,
     counter,
     describe_tables,
-    format_bytes,
     group_parts,
     reporter,
     run_on_cluster,
@@ -135,26 +135,38 @@ def predict_tables(
     --------
     >>> import pyarrow as pa
     >>> from pyarrow import parquet
+    >>> from tempfile import TemporaryDirectory
     >>> probs = pa.table({"nid": ["b", "a", "c"], "pred": [[0.8, 0.2], [0.9, 0.1], [0.5, 0.5]]})
-    >>> out = getfixture("tmp_path") / "predicted"
-    >>> predict_tables(probs, pa.table({"src": ["a", "b"], "dst": ["b", "c"]}), out, ["same"]).num_pairs
-    2
-    >>> parquet.read_table(out).select(["start", "end", "P(same)"]).to_pydict()
-    {'start': ['a', 'b'], 'end': ['b', 'c'], 'P(same)': [0.74..., 0.5]}
+    >>> pairs = pa.table({"src": ["a", "b"], "dst": ["b", "c"]})
+    >>> with TemporaryDirectory() as folder:
+    ...     num_pairs = predict_tables(probs, pairs, folder, events=["same"]).num_pairs
+    ...     table = parquet.read_table(folder)
+    >>> num_pairs, table.select(["start", "end", "P(same)"]).to_pydict()
+    (2, {'start': ['a', 'b'], 'end': ['b', 'c'], 'P(same)': [0.74..., 0.5]})
     """
-    plan = plan_pairs(probs, pairs, events, columns, class_names, normalize, top, skip_unknown)
+    plan = plan_pairs(
+        probs,
+        pairs,
+        events,
+        columns=columns,
+        class_names=class_names,
+        normalize=normalize,
+        top=top,
+        skip_unknown=skip_unknown,
+    )
     return plan.run(out, ray, progress)
 
 
 def plan_pairs(
     probs: TableLike,
     pairs: TableLike,
-    events: Iterable[EventLike],
-    columns: Mapping[str, Any] | None,
-    class_names: NameLike | None,
-    normalize: bool,
-    top: int,
-    skip_unknown: bool,
+    events: Iterable[EventLike] = ("same", "both_correct"),
+    *,
+    columns: Mapping[str, Any] | None = None,
+    class_names: NameLike | None = None,
+    normalize: bool = False,
+    top: int = 1,
+    skip_unknown: bool = False,
 ) -> "PairPlan":
     """Find the parts and columns, and check the options of `predict_tables`. Of rows, only the first are read."""
     for name, flag in {"normalize": normalize, "skip_unknown": skip_unknown}.items():
