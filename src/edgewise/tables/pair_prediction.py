@@ -467,6 +467,8 @@ class PairPlan:
         if not (unfinished / PLAN).exists() and any(path != unfinished for path in out.iterdir()):
             _check_finished(out, digest)
         else:
+            if not any(unfinished.glob("*.parquet")) and not (unfinished / ORDER).exists():
+                _remove_other_plan(unfinished, json.loads(document))
             with work_folder(unfinished, json.loads(document), "out (--out)") as folder:
                 if not (folder / ORDER).exists():
                     self._predict(folder, digest, ray, progress)
@@ -513,6 +515,13 @@ class PairPlan:
                     file = _unfinished_file(folder, job, number, number == len(contents) - 1)
                     replace_file(file, partial(_write_bytes, content))
                 report(job.num_rows)
+
+
+def _remove_other_plan(unfinished: Path, plan: Mapping[str, object]) -> None:
+    """Remove the folder of a run with another plan, in which no part is finished."""
+    file = unfinished / PLAN
+    if not file.exists() or json.loads(file.read_text(encoding="utf-8")) != plan:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _version(part: Part) -> str:
