@@ -78,7 +78,7 @@ def assert_same(out: Path, expected: ew.EdgePredictions) -> None:
     suffixes=st.lists(st.sampled_from([".parquet", ".csv"]), min_size=1, max_size=4),
     single=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_random_tables_give_the_bits_of_arrays(
     seed: int, kind: str, num_pairs: int, num_classes: int, suffixes: list[str], single: bool
 ) -> None:

@@ -105,14 +105,16 @@ def predict_tables(
         Ids of both ends, in tables of any such form. Each row is one pair, also if it is listed in both directions.
     out
         Folder for the parts. It is created, or empty, or of an earlier run with the same tables and options.
-    events, top
-        As in `predict_edges`.
+    events
+        Events, as in `predict_edges`.
     columns
         Names of columns that are not found by well-known names: "id", "probs" (one, or one per class), "src", "dst".
     class_names
         Text or integers (C,), used in the table and in ``events``. By default 0, …, C - 1.
     normalize
         Divide rounded probabilities by their sums, which may differ from 1 by 2%.
+    top
+        The number of most likely label pairs to list.
     skip_unknown
         Leave out and count pairs with an id that has no prediction. By default this is an error.
     ray
@@ -347,7 +349,9 @@ class PredictPairs:
         metadata = {**self.metadata, "is_last": str(is_last).lower()}
         tables = read_ahead(self._predict(stretch, nodes, metadata))  # one thread predicts while another one compresses
         first = next(tables)
-        with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
+        # Ids and probabilities rarely repeat, so a dictionary makes them larger and takes time.
+        repeated = [field.name for field in first.schema if field.type != "double"][2:]
+        with parquet.ParquetWriter(file, first.schema, compression="zstd", use_dictionary=repeated) as writer:
             writer.write_table(first)
             for table in tables:
                 writer.write_table(table)

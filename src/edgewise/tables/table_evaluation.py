@@ -304,12 +304,13 @@ class TablePlan:
     def text(self) -> str:
         """Describe what would be read, and how large it is."""
         tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
-        columns = {
-            "probs": (self.nodes.prob_columns.id, *self.nodes.prob_columns.values),
-            "labels": (self.nodes.label_columns.id, *self.nodes.label_columns.values) if self.nodes.label_columns else (),
-            "mask": (self.nodes.mask_columns.id, *self.nodes.mask_columns.values) if self.nodes.mask_columns else (),
-            "edges": self.edge_columns,
+        found = {
+            "probs": self.nodes.prob_columns,
+            "labels": self.nodes.label_columns,
+            "mask": self.nodes.mask_columns,
         }
+        columns = {name: (names.id, *names.values) for name, names in found.items() if names is not None}
+        columns["edges"] = self.edge_columns
         lines = describe_tables(tables, columns)
         num_nodes = total_rows(self.nodes.probs)
         if num_nodes is not None:
