@@ -99,3 +99,13 @@ def load_benchmark(monkeypatch):
         return module
 
     return load
+
+
+@pytest.fixture
+def forget_own_models() -> Iterator[None]:
+    """Remove models in files of users from ``sys.modules`` after a test: each name is that of one file per process."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if getattr(sys.modules[name], "__spec__", None) is None:  # executed as text
+            del sys.modules[name]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from edgewise import BayesianScaling
+from edgewise import BayesianScaling, TemperatureScaling
 from edgewise.calibration.bayesian import LabeledNodes, keep_predicted_class, minimize_newton, weighted_nll
 
 pytestmark = pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")  # tiny graphs, on purpose
@@ -247,3 +247,21 @@ def test_few_labels_give_probabilities_near_those_of_the_logits(make_case):
     assert found.parameters["temperature"] == pytest.approx(1.0, abs=0.3)
     assert all(0.2 < found.parameters[f"uses_{name}"] < 0.8 for name in ("spread", "degree", "uniform", "classes"))
     assert float((found.posterior().node - case.logits.softmax(1)).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("scale", [0.01, 100.0])
+def test_logits_of_another_scale_are_calibrated_after_temperature_scaling(scale):
+    """The prior expects temperatures near 1, and 25 labels do not outweigh it."""
+    case, p = drawn_case(lambda z, hub: z.softmax(1), num_nodes=500)
+    case.split.val &= torch.arange(500) % 20 == 1
+    logits, truth = scale * case.logits, torch.from_numpy(p)
+    temperature = TemperatureScaling().fit(logits, case.data, case.split)
+    directly, after, one = (
+        float(-(truth * fitted.posterior().node.log()).sum(1).mean())
+        for fitted in (
+            BayesianScaling().fit(logits, case.data, case.split),
+            BayesianScaling().fit(temperature, case.data, case.split),
+            temperature,
+        )
+    )
+    assert after < one + 0.03 and directly > one + 0.1

@@ -4,7 +4,6 @@ import csv
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from helpers.quick_recipes import QUICK_RECIPES
 from helpers.run_numbers import numbers
 from test_cli import run
 
+pytestmark = pytest.mark.usefixtures("forget_own_models")
 GRAPH_SAGE = Path(__file__).parents[2] / "examples" / "graph_sage.py"
 TEXT = """
 from dataclasses import dataclass
@@ -110,15 +110,6 @@ gcn_of_8 = ew.GCN(hidden=8, max_epochs=3)
 trained = Linear(2, 2)
 GCN = Linear
 """
-
-
-@pytest.fixture(autouse=True)
-def restore_modules() -> Iterator[None]:
-    before = dict(sys.modules)
-    yield
-    for name in set(sys.modules) - set(before):
-        if getattr(sys.modules[name], "__spec__", None) is None:  # a file of a user
-            del sys.modules[name]
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +280,7 @@ def test_example_in_a_sweep_that_is_resumed_and_reported(
     models, out = ("--models", "gcn", f"{sage}:sage"), tmp_path / "out"
     calibrated = ("--calibrators", "temperature")
     dry = reproduce(root, out, *models, "--folds", 1, "--dry-run")
+    assert dry.exit_code == 0, dry.output
     assert dry.stdout.splitlines()[2].split() == ["gcn", "sage"], dry.output
     assert "counting sage, whose time is unknown, as epfgnn" in dry.stdout.splitlines()[0]
     first = reproduce(root, out, *models, *calibrated, "--folds", 1)

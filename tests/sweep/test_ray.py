@@ -55,6 +55,7 @@ def test_other_package_version_on_a_node_is_refused_before_any_run(
     assert not ray.is_initialized()
 
 
+@pytest.mark.usefixtures("forget_own_models")
 def test_model_in_a_file_that_the_nodes_do_not_have(nodes: SimpleNamespace, root: Path, tmp_path: Path) -> None:
     example = Path(__file__).parents[2] / "examples" / "graph_sage.py"
     path = tmp_path / "sage_for_ray.py"

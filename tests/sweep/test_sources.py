@@ -140,6 +140,12 @@ def test_datasets_without_published_splits_are_named_before_any_run(
     assert "has CITESEER, Cora" in refused and "without --splits-dir" in refused
 
 
+def test_dry_run_needs_the_folder_that_the_run_needs(two_graphs: Path, tmp_path: Path) -> None:
+    assert "Expected --data-root with photo, but got none" in dry_run(tmp_path, "--datasets", "cora", "photo")
+    shown = dry_run(tmp_path, "--datasets", "cora", "photo", "--data-root", two_graphs)
+    assert "photo 0/3" in shown and shown.endswith("splits: random, seed 0")
+
+
 def test_published_and_random_splits_of_different_datasets_in_one_folder_of_results(
     two_graphs: Path, published: Path, tmp_path: Path
 ) -> None:

@@ -56,6 +56,10 @@ class BayesianScaling(NodeCalibrator):
     The predicted class of a node does not change. Where the average has another class on top, the probabilities of the
     predicted class and of those above it are replaced by their mean (isotonic regression).
 
+    The prior of t has a standard deviation of 0.5: temperatures between 0.4 and 2.7 are expected. If the scale of the
+    logits is far from that, as with cosine similarities, few labels do not correct it. Pass the result of
+    `TemperatureScaling` instead of the logits then: ``BayesianScaling().fit(calibrated, data, split)``.
+
     The parameters are the posterior means of t, b, c as "temperature" (exp t), "spread" and "degree", and the posterior
     probabilities "uses_spread", "uses_degree", "uses_uniform" and "uses_classes" that b, c, e, and a and s are needed.
 

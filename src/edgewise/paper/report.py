@@ -105,7 +105,7 @@ def _edge_errors(results: Results, bold: Callable[[str], str]) -> list[str]:
 
 def _cells_text(results: Results, bold: Callable[[str], str]) -> list[str]:
     """Return the tally, and the cells that differ most from the published ones."""
-    lines = "\n".join([fill(tally_line(results), NOTE_COLUMNS), aims_line(results)]).rstrip()
+    lines = "\n".join(fill(line, NOTE_COLUMNS) for line in (tally_line(results), aims_line(results))).rstrip()
     far = beyond_one_std_table(results)
     if not far.rows:
         return [lines]

@@ -35,8 +35,8 @@ class Sources:
     def __post_init__(self) -> None:
         if self.splits_dir and not self.data_root:
             raise ValueError(
-                "Expected --data-root with --splits-dir, but got none: published splits use the node order of "
-                "Planetoid's files, and the bundled Cora has another. Pass the folder of Planetoid's files."
+                "Expected --data-root with --splits-dir, but got none: published splits use the node order of the raw "
+                "files, and the bundled Cora has another. Pass the folder of the raw files."
             )
         for option, folder in (("--data-root", self.data_root), ("--splits-dir", self.splits_dir)):
             if folder and not Path(folder).expanduser().is_dir():
@@ -58,12 +58,15 @@ class Sources:
         homophily = homophily_of_name(dataset)
         if homophily is not None:
             return draw_graph(homophily)
+        self._check_root(dataset)
+        return load_dataset(dataset, self.data_root)
+
+    def _check_root(self, dataset: str) -> None:
         if dataset in LOADERS and not self.data_root:
             raise ValueError(
                 f"Expected --data-root with {dataset}, but got none: this dataset is not bundled. Pass a folder; "
                 "missing files are downloaded to it."
             )
-        return load_dataset(dataset, self.data_root)
 
     def splits(self, dataset: str, data: "Data", n_splits: int = 5) -> list[Split]:
         """Draw ``n_splits`` random splits of a graph, or load all published ones."""
@@ -72,7 +75,9 @@ class Sources:
         return load_splits(self._splits_folders([dataset])[dataset], data.num_nodes)
 
     def describe_splits(self, datasets: Collection[str]) -> str:
-        """Return the source of the splits of each dataset as text. Raise ValueError if one has no published splits."""
+        """Return the source of the splits of each dataset as text. Raise ValueError if a folder is missing for one."""
+        for dataset in datasets:
+            self._check_root(dataset)
         if self.splits_dir is None:
             return f"splits: random, seed {self.splits_seed}"
         folders, width = self._splits_folders(datasets), max(map(len, datasets))
