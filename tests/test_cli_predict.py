@@ -336,7 +336,7 @@ def test_help_has_examples():
     result = run("--help")
     assert result.exit_code == 0
     assert "edgewise predict --probs probs.npy --edges edges.npy --out pairs.parquet" in result.stdout
-    assert edgewise.cli.predict.PREDICT_EXAMPLES.count("edgewise predict") == 3
+    assert edgewise.cli.predict.PREDICT_EXAMPLES.count("edgewise predict") == 4
 
 
 def test_evaluate_selective_computes_the_area_under_the_risk_coverage_curve(tmp_path: Path) -> None:

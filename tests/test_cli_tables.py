@@ -1,4 +1,4 @@
-"""The command evaluate with tables of many parts."""
+"""The commands evaluate and predict with tables of many parts."""
 
 import io
 import json
@@ -224,3 +224,104 @@ def test_progress_is_a_bar_on_a_terminal(seconds: None, monkeypatch: pytest.Monk
         report("edges", 300, 600)
         assert wait_until(lambda: "300 of 600 rows" in terminal.getvalue())
     assert "left" in terminal.getvalue()
+
+
+PREDICT_ARGS = ("--probs", "pred", "--pairs", "edges", "--out", "out")
+
+
+def predict(*args: object) -> Result:
+    return CliRunner().invoke(app, ["predict", *map(str, args)], prog_name="edgewise")
+
+
+def predicted(**options: object) -> pa.Table:
+    """Return the predictions for the edges in the order of their parts."""
+    pairs = np.array(IDS)[np.concatenate([EDGES[:, 0::2], EDGES[:, 1::2]], axis=1)]
+    return ew.predict_edges(PROBS, pairs, node_ids=IDS, **options).to_arrow()
+
+
+def test_predict_writes_a_folder_of_parts(tables: Path) -> None:
+    result = predict(*PREDICT_ARGS)
+    assert result.exit_code == 0, result.output
+    assert "5 pairs in 1 part in out" in result.stdout
+    assert parquet.read_table("out").equals(predicted())
+    assert predict(*PREDICT_ARGS).stdout == result.stdout
+
+
+@pytest.mark.parametrize("pairs", ["edges/*.parquet", "url"])
+def test_predict_takes_options_globs_and_urls(tables: Path, pairs: str) -> None:
+    Path("classes.txt").write_text("red\nblue\n")
+    place = tables.as_uri() + "/edges" if pairs == "url" else pairs
+    options = (
+        "--events",
+        "same",
+        "any=blue",
+        "--top",
+        2,
+        "--classes",
+        "classes.txt",
+        "--columns",
+        "src=src",
+        "dst=dst",
+    )
+    result = predict("--probs", "pred/*.parquet", "--pairs", place, "--out", "out", *options)
+    assert result.exit_code == 0, result.output
+    assert parquet.read_table("out").equals(predicted(events=["same", "any=blue"], top=2, class_names=["red", "blue"]))
+
+
+@pytest.mark.parametrize(
+    ("args", "advice"),
+    [
+        (("--probs", "pred", "--edges", "edges", "--out", "out"), "--pairs"),
+        ((*PREDICT_ARGS, "--select", "same"), "filter"),
+        ((*PREDICT_ARGS, "--conformal", 0.1), ".npy"),
+        ((*PREDICT_ARGS, "--clamp"), "--clamp"),
+        ((*PREDICT_ARGS, "--ids", "ids.txt"), "column of ids"),
+        ((*PREDICT_ARGS, "--labels", "labels.csv"), "--labels"),
+        (PREDICT_ARGS[:4], "--out"),
+        ((*PREDICT_ARGS[:5], "out.parquet"), "--out"),
+        ((*PREDICT_ARGS[:5], "s3://bucket/out"), "local"),
+        ((*PREDICT_ARGS[:5], "edges"), "other files"),
+        (PREDICT_ARGS[:2], "--pairs"),
+        (PREDICT_ARGS[2:], "--probs"),
+        ((*PREDICT_ARGS, "--events", "any=red"), "any=red"),
+    ],
+)
+def test_predict_refuses_what_tables_do_not_have(tables: Path, args: tuple[object, ...], advice: str) -> None:
+    result = predict(*args)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert advice in result.stderr
+    assert sorted(path.name for path in tables.iterdir()) == ["edges", "labels.csv", "mask.csv", "pred"]
+
+
+def test_predict_dry_run_prints_sizes_and_writes_nothing(tables: Path) -> None:
+    result = predict(*PREDICT_ARGS[:4], "--dry-run")
+    assert result.exit_code == 0, result.output
+    rows = {line.split()[0]: line.split()[1:3] for line in result.stdout.splitlines()[1:3]}
+    assert rows == {"probs": ["2", "5"], "pairs": ["2", "5"]}
+    assert "5 rows with 11 columns" in result.stdout
+    assert not Path("out").exists()
+
+
+def test_predict_names_or_counts_unknown_ids(tables: Path) -> None:
+    parquet.write_table(pa.table({"src": ["ann", "zoe"], "dst": ["cy", "ann"]}), "edges/2.parquet")
+    result = predict(*PREDICT_ARGS)
+    assert result.exit_code == 2
+    assert "zoe" in result.stderr and "row 1" in result.stderr and "2.parquet" in result.stderr
+    result = predict(*PREDICT_ARGS, "--skip-unknown")
+    assert result.exit_code == 0, result.output
+    assert "6 pairs in 1 part in out; skipped: 1 pairs" in result.stdout
+
+
+def test_interrupted_predict_says_how_to_continue(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("edgewise.tables.pair_prediction.PredictPairs.write", interrupt)
+    result = predict(*PREDICT_ARGS)
+    assert result.exit_code == 130
+    assert "kept in out" in result.stderr
+    monkeypatch.undo()
+    monkeypatch.chdir(tables)
+    assert predict(*PREDICT_ARGS).exit_code == 0
+    assert parquet.read_table("out").equals(predicted())

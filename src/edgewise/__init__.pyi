@@ -83,5 +83,7 @@ from .posterior import SlowClampingWarning as SlowClampingWarning
 from .simulation import SyntheticGraph as SyntheticGraph
 from .simulation import synthetic as synthetic
 from .small_samples import SmallSampleWarning as SmallSampleWarning
+from .tables import PairTable as PairTable
 from .tables import evaluate_tables as evaluate_tables
+from .tables import predict_tables as predict_tables
 from .version import __version__ as __version__

@@ -1,7 +1,8 @@
-"""Tables whose edges are scored by tasks on a Ray cluster, also if a node dies or the driver is killed."""
+"""Tables whose rows are scored or predicted by tasks on a Ray cluster, also if a node dies or the driver is killed."""
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
+from pyarrow import compute as pc
 from pyarrow import parquet
 
 import edgewise as ew
@@ -118,6 +120,34 @@ def test_killed_driver_continues_with_finished_jobs(
     resumed = ew.evaluate_tables(**tables, work=work, ray=nodes.address)
     assert all(path.stat().st_mtime_ns == time for path, time in finished.items())
     assert_same(resumed, ew.evaluate_tables(**tables))
+
+
+def test_pairs_are_predicted_with_the_bits_of_one_process(
+    nodes: SimpleNamespace, tables: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job has pairs for two files, and they are in order."""
+    monkeypatch.setattr(import_module("edgewise.tables.pair_prediction"), "PAIRS_PER_PART", EDGES_PER_PART // 2)
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    for file in sorted(tables["edges"].iterdir())[:3]:
+        table = parquet.read_table(file)
+        parquet.write_table(table.filter(pc.not_equal(table["src"], table["dst"])), pairs / file.name)
+    on_cluster = ew.predict_tables(tables["probs"], pairs, tmp_path / "cluster", ray=nodes.address)
+    here = ew.predict_tables(tables["probs"], pairs, tmp_path / "here")
+    assert on_cluster == replace(here, folder=on_cluster.folder)
+    assert here.num_parts == 6
+    assert parquet.read_table(on_cluster.folder).equals(parquet.read_table(here.folder), check_metadata=True)
+    assert parquet.read_table(here.folder, columns=["start", "end"]).equals(
+        parquet.read_table(pairs).rename_columns(["start", "end"])
+    )
+
+
+def test_bad_pair_is_named(nodes: SimpleNamespace, tables: dict[str, Path], tmp_path: Path) -> None:
+    ids = parquet.read_table(tables["probs"]).column("nid")
+    bad = pa.table({"src": ids.take([0, 1, 2]), "dst": ids.take([1, 0, 2])})
+    parquet.write_table(bad, tmp_path / "bad.parquet")
+    with pytest.raises(ValueError, match=r"row 2 of .*bad\.parquet.*itself"):
+        ew.predict_tables(tables["probs"], tmp_path / "bad.parquet", tmp_path / "out", ray=nodes.address)
 
 
 def test_killed_node_loses_no_job(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:

@@ -19,10 +19,21 @@ from edgewise.cli.options import (
     MultipleValues,
     NodeFiles,
     NormalizeOption,
-    ProbsOption,
     complete_from,
     name_files_in_errors,
     progress_bar,
+)
+from edgewise.cli.table_options import (
+    TABLES_HELP,
+    ColumnsOption,
+    DryRunOption,
+    RayOption,
+    SkipUnknownOption,
+    check_only_options,
+    find_table,
+    read_class_names,
+    split_columns,
+    table_progress,
 )
 from edgewise.files.output import check_outputs
 
@@ -48,7 +59,11 @@ least 1 - ALPHA, if --calibration nodes were drawn uniformly from calibration an
 labels of both. Without --test, all nodes outside of --calibration and --val are test nodes, so pass --test if others
 trained the model. --clamp does not change the sets.
 
-{FILES_HELP}"""
+{FILES_HELP}
+{TABLES_HELP}
+With tables, --out is a folder of Parquet parts, and each row of --pairs is predicted. A run that was stopped continues
+if the same command is run again.
+"""
 PREDICT_EXAMPLES = """\b
 Examples:
   edgewise predict --probs probs.npy --edges edges.npy --out pairs.parquet
@@ -56,7 +71,25 @@ Examples:
     --classes classes.txt --events same any=fraud --top 3 --out pairs.csv
   edgewise predict --probs probs.npy --edges edges.npy --labels labels.npy \\
     --val val.npy --test test.npy --select same --precision 0.9 --out pairs.json
+  edgewise predict --probs s3://bucket/predictions --pairs 'pairs/*.parquet' \\
+    --columns src=from dst=to --events same different --out predicted
 """
+
+# Options that tables have as well as arrays, and what to do instead of some others.
+WITH_TABLES = ("probs", "pairs", "out", "normalize", "classes", "events", "top")
+_THRESHOLD = "Choose a threshold on arrays of some nodes, and filter the column P(EVENT) of the parts."
+INSTEAD_WITH_TABLES = {
+    "logits": "Save softmax of the logits, and pass it as --probs.",
+    "edges": "Each row is predicted, also of an edge that is listed in both directions. Pass the table as --pairs.",
+    "ids": "Omit --ids: tables have a column of ids.",
+    "clamp": "Omit --clamp: tables have probabilities of nodes, whose joints are products.",
+    **dict.fromkeys(("select", "precision", "confidence", "cost", "fdr"), _THRESHOLD),
+    **dict.fromkeys(
+        ("conformal", "calibration"), "Sets are calibrated with arrays of all nodes: save them as .npy, or omit it."
+    ),
+}
+
+DEFAULT_EVENTS = ("same", "both_correct")
 
 
 def _event_names() -> Sequence[str]:
@@ -89,20 +122,31 @@ app = new_command()
 
 @app.command(cls=MultipleValues, help=PREDICT_HELP, short_help="Predict pairs of nodes.", epilog=PREDICT_EXAMPLES)
 def predict(
-    probs: ProbsOption = None,
+    context: typer.Context,
+    *,
+    probs: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
+    ] = None,
     logits: LogitsOption = None,
     normalize: NormalizeOption = False,
     pairs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Pairs (2, pairs) or two columns: node numbers from 0, or ids.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Pairs (2, pairs) or two columns: node numbers from 0, or ids. Or a TABLE of ids."
+        ),
     ] = None,
     edges: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="FILE",
             help="Edges of a graph, instead of --pairs. An edge listed in both directions is predicted once.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table: .csv, .parquet or .json.")] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write the table: .csv, .parquet or .json. With tables, a folder of parts."),
+    ] = None,
     ids: IdsOption = None,
     classes: ClassesOption = None,
     events: Annotated[
@@ -153,12 +197,46 @@ def predict(
     calibration: Annotated[
         Path | None, typer.Option(metavar="FILE", help=f"Calibration nodes of --conformal: {NODES_HELP}.")
     ] = None,
+    columns: ColumnsOption = None,
+    skip_unknown: SkipUnknownOption = False,
+    ray: RayOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Read the files, predict pairs, select some of them, and write and print the table."""
-    inputs = {"probs": probs, "logits": logits, "pairs": pairs, "edges": edges, "ids": ids, "classes": classes}
+    if table := find_table(context, "probs", "pairs", "edges"):
+        check_only_options(context, table, WITH_TABLES, INSTEAD_WITH_TABLES)
+        if probs is None or pairs is None:
+            raise ValueError("Expected --probs and --pairs with tables, but got only one of them. Pass both.")
+        from edgewise.tables.pair_prediction import plan_pairs
+
+        plan = plan_pairs(
+            probs,
+            pairs,
+            _split_events(events) or DEFAULT_EVENTS,
+            columns=split_columns(columns),
+            class_names=read_class_names(classes),
+            normalize=normalize,
+            top=top,
+            skip_unknown=skip_unknown,
+        )
+        if dry_run:
+            typer.echo(plan.text())
+            return
+        if out is None or out.lower().endswith((".csv", ".parquet", ".json")):
+            raise ValueError(
+                f"Expected --out as a folder with tables, but got {out or 'none'}. Pass one, such as --out predicted."
+            )
+        with table_progress(Path(out)) as report:
+            result = plan.run(out, ray, report)
+        typer.echo(f"Wrote {result}.")
+        return
+    paths = {"probs": probs, "pairs": pairs, "edges": edges, "out": out}
+    files = {name: Path(path) if path else None for name, path in paths.items()}
+    out_file = files.pop("out")
+    inputs = {**files, "logits": logits, "ids": ids, "classes": classes}
     inputs |= {"labels": labels, "val": val, "test": test, "calibration": calibration}
-    check_outputs({"--out": out}, inputs)
-    nodes = NodeFiles(probs, logits, normalize, ids, classes)
+    check_outputs({"--out": out_file}, inputs)
+    nodes = NodeFiles(files["probs"], logits, normalize, ids, classes)
     nodes.check()
     if (pairs is None) == (edges is None):
         raise ValueError(f"Expected --pairs or --edges, but got {'both' if pairs else 'none'}. Pass one of them.")
@@ -171,13 +249,15 @@ def predict(
         from edgewise.files.tables import check_table_path
         from edgewise.posterior import SlowClampingWarning, as_posterior
 
-        if out:
-            check_table_path(out, "--out")
+        if out_file:
+            check_table_path(out_file, "--out")
         belief, node_ids, class_names = nodes.belief, nodes.node_ids, nodes.class_names
-        node_pairs = nodes.edges(pairs) if pairs else _read_unique_edges(nodes, edges or Path())
-        event_names = _split_events(events) or ["same", "both_correct"]
+        node_pairs = (
+            nodes.edges(files["pairs"]) if files["pairs"] else _read_unique_edges(nodes, files["edges"] or Path())
+        )
+        event_names = _split_events(events) or [*DEFAULT_EVENTS]
         event_names = [*event_names, select] if select and select not in event_names else event_names
-        with name_files_in_errors(probs=nodes.source, pairs=pairs, edges=edges), warnings.catch_warnings():
+        with name_files_in_errors(**{**files, "probs": nodes.source}), warnings.catch_warnings():
             if clamp:
                 typer.echo(as_posterior(belief).clamping_cost(node_pairs), err=True)
                 warnings.simplefilter("ignore", SlowClampingWarning)  # it would state the cost again
@@ -195,9 +275,9 @@ def predict(
         predictions, lines_of_sets = sets.apply(predictions, nodes)
         lines += lines_of_sets
     try:
-        if out:
-            predictions.write(out)
-            lines.append(f"Wrote {len(predictions):,} pairs to {out}.")
+        if out_file:
+            predictions.write(out_file)
+            lines.append(f"Wrote {len(predictions):,} pairs to {out_file}.")
     finally:  # print the result even if writing failed
         typer.echo("\n".join([str(predictions), *lines]))
 

@@ -46,7 +46,11 @@ class Event:
             return p.amax(1) * q.amax(1)
         if self.kind in CLASS_EVENTS:
             return _class_probability(self.kind, p[:, self.label], q[:, self.label])
-        return ((p @ self.table(p)) * q).sum(1)
+        # Class by class, because a matrix product rounds differently for another number of rows.
+        p_event = torch.zeros_like(q)  # for each label of the second node
+        for k, row in enumerate(self.table(p)):
+            p_event.addcmul_(p[:, k : k + 1], row)
+        return (p_event * q).sum(1)
 
     def joint_probability(
         self, joint: Float[Tensor, "pairs classes classes"], predicted: Int[Tensor, "2 pairs"]

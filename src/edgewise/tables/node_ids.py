@@ -78,6 +78,18 @@ class JoinedIds:
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
             yield from engine.sql(query).to_arrow_reader(ROWS_PER_BATCH)
 
+    def rows(self, ids: "pa.ChunkedArray", folder: Path | None) -> NDArray[np.int64]:
+        """Return the row of each id, and -1 for unknown ones."""
+        import pyarrow as pa
+
+        rows = np.full(len(ids), -1, dtype=np.int64)
+        with _connect(folder) as engine:
+            engine.register("keys", pa.table({"id": ids, "position": np.arange(len(ids))}))
+            query = f"SELECT k.position, n.row FROM keys k JOIN {self._nodes(engine)} n ON k.id = n.id"
+            for batch in engine.sql(query).to_arrow_reader(ROWS_PER_BATCH):
+                rows[batch.column(0).to_numpy()] = batch.column(1).to_numpy()
+        return rows
+
     def find_unknown(self, part: Part, keys: Sequence[str], folder: Path | None) -> tuple[int, str] | None:
         """Return the first row of a part with an unknown id, and the id, or None."""
         with _connect(folder) as engine, _name_bad_part([part], keys, (), self.kind):

@@ -93,6 +93,11 @@ class NodeTable:
             records, _map(self.folder / "state.npy", (size,)), _map(self.folder / "labels.npy", (size,)), probs
         )
 
+    def state_and_probs(self) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """Map the states and the probabilities into memory, of a table that keeps probabilities."""
+        size = self.ids.size
+        return _map(self.folder / "state.npy", (size,)), _map(self.folder / "probs.npy", (size, self.num_classes))
+
     def save(self) -> None:
         """Write the description, after which the table counts as finished."""
         ids: dict[str, object] = asdict(self.ids)
@@ -118,13 +123,13 @@ def _map(file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 class NodeTableInput(NamedTuple):
-    """The parts of the tables of nodes, their columns, and options."""
+    """The parts of the tables of nodes, their columns, and options. Without labels, there are no records."""
 
     probs: Sequence[Part]
     labels: Sequence[Part]
     mask: Sequence[Part]
     prob_columns: NodeColumns
-    label_columns: NodeColumns
+    label_columns: NodeColumns | None
     mask_columns: NodeColumns | None
     class_names: "pa.Array | None"
     normalize: bool
@@ -138,10 +143,12 @@ def build_node_table(source: NodeTableInput, folder: Path, report: Report) -> No
     kind = kind_of_ids(source.probs, source.prob_columns.id)
     check_kinds(source.probs, [source.prob_columns.id], kind)
     ids, num_predictions, state = _read_node_ids(source, kind, folder, report)
-    labels = _new_array(folder / "labels.npy", (ids.size,), np.int32)
-    labels[:] = UNLABELED
+    labels = None
+    if source.label_columns is not None:
+        labels = _new_array(folder / "labels.npy", (ids.size,), np.int32)
+        labels[:] = UNLABELED
     builder = _Builder(source, folder, ids, state, labels, report)
-    num_classes, probs_type = _shape_of_probs(source)
+    num_classes, probs_type = shape_of_probs(source)
     unknown_labels = builder.add_labels(num_classes)
     unknown_mask = builder.add_mask()
     builder.add_probs(num_classes, probs_type)
@@ -247,7 +254,7 @@ def _write_ids(source: NodeTableInput, kind: str, folder: Path, report: Report) 
     return JoinedIds(kind, count, str(file))
 
 
-def _shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
+def shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
     """Return the number of classes, and the type of the probabilities."""
     columns = source.prob_columns
     for part in source.probs:
@@ -267,7 +274,7 @@ class _Builder:
         folder: Path,
         ids: Ids,
         state: NDArray[np.uint8],
-        labels: NDArray[np.int32],
+        labels: NDArray[np.int32] | None,
         report: Report,
     ):
         self.source, self.folder, self.ids, self.state, self.labels = source, folder, ids, state, labels
@@ -276,6 +283,8 @@ class _Builder:
     def add_labels(self, num_classes: int) -> int:
         """Set the labels of nodes, and return the number of rows whose ids have no prediction."""
         columns, names, num_unknown = self.source.label_columns, self.source.class_names, 0
+        if columns is None or self.labels is None:
+            return 0
         if names is not None and len(names) != num_classes:
             raise ValueError(
                 f"Expected a name for each of the {num_classes} probabilities, but class_names has {len(names)}."
@@ -380,9 +389,10 @@ class _Builder:
                 yield part, None, rows, tuple(batch.column(k + 1) for k in range(len(columns.values)))
 
     def add_probs(self, num_classes: int, dtype: np.dtype[Any]) -> None:
-        """Check the probabilities, and reduce them to records."""
-        columns, size = self.source.prob_columns, self.ids.size
-        records = _new_array(self.folder / "records.npy", (size, len(RECORD_COLUMNS)), np.float64)
+        """Check the probabilities, keep them if asked for, and reduce them to records if there are labels."""
+        columns, size, records = self.source.prob_columns, self.ids.size, None
+        if self.labels is not None:
+            records = _new_array(self.folder / "records.npy", (size, len(RECORD_COLUMNS)), np.float64)
         # The compiled loops have no half precision. Numbers of 16 bits are numbers of 32 bits.
         kept_dtype = np.float32 if dtype == np.float16 else dtype
         kept = (
@@ -404,7 +414,8 @@ class _Builder:
             else:
                 rows = np.arange(count, count + len(values))
             count += len(values)
-            records[rows] = node_records(probs, torch.from_numpy(self.labels[rows])).numpy()
+            if records is not None and self.labels is not None:
+                records[rows] = node_records(probs, torch.from_numpy(self.labels[rows])).numpy()
             if kept is not None:
                 kept[rows] = probs.numpy()
             self.report("probabilities", len(values))

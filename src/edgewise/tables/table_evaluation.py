@@ -228,6 +228,34 @@ class EdgeJob:
         return sum(part.num_rows or 0 for part in self.parts)
 
 
+def describe_tables(tables: Mapping[str, Sequence[Part]], columns: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return lines with the parts, rows, size and columns of each table."""
+    lines = [f"{'table':8}{'parts':>8}{'rows':>18}{'size':>12}  columns"]
+    for name, parts in tables.items():
+        if parts:
+            files = len({part.name for part in parts})
+            rows = total_rows(parts)
+            used = columns[name] if len(columns[name]) <= 4 else (*columns[name][:2], "…", columns[name][-1])
+            size = format_bytes(sum(part.num_bytes for part in parts))
+            count = "unknown" if rows is None else f"{rows:,}"
+            lines.append(f"{name:8}{files:>8,}{count:>18}{size:>12}  {', '.join(used)}")
+    return lines
+
+
+def group_parts(parts: Sequence[Part], edges_per_job: int) -> list[EdgeJob]:
+    """Group consecutive parts into jobs with at most this number of edges, if possible."""
+    jobs, group, count = list[tuple[Part, ...]](), list[Part](), 0
+    for part in parts:
+        # The compressed ends of an edge rarely take less than 4 bytes.
+        rows = part.num_rows if part.num_rows is not None else part.num_bytes // 4 or edges_per_job
+        if group and count + rows > edges_per_job:
+            jobs.append(tuple(group))
+            group, count = [], 0
+        group.append(part)
+        count += rows
+    return [EdgeJob(k, parts) for k, parts in enumerate([*jobs, tuple(group)] if group else [])]
+
+
 @dataclass(frozen=True)
 class SumEdges:
     """The work on one job, which can be sent to other processes. A bad part is a message, not an exception."""
@@ -283,21 +311,14 @@ class TablePlan:
     def text(self) -> str:
         """Describe what would be read, and how large it is."""
         tables = self.tables
-        columns = {
-            "probs": (self.nodes.prob_columns.id, *self.nodes.prob_columns.values),
-            "labels": (self.nodes.label_columns.id, *self.nodes.label_columns.values),
-            "mask": (self.nodes.mask_columns.id, *self.nodes.mask_columns.values) if self.nodes.mask_columns else (),
-            "edges": self.edge_columns,
+        found = {
+            "probs": self.nodes.prob_columns,
+            "labels": self.nodes.label_columns,
+            "mask": self.nodes.mask_columns,
         }
-        lines = [f"{'table':8}{'parts':>8}{'rows':>18}{'size':>12}  columns"]
-        for name, parts in tables.items():
-            if parts:
-                files = len({part.name for part in parts})
-                rows = total_rows(parts)
-                used = columns[name] if len(columns[name]) <= 4 else (*columns[name][:2], "…", columns[name][-1])
-                size = format_bytes(sum(part.num_bytes for part in parts))
-                count = "unknown" if rows is None else f"{rows:,}"
-                lines.append(f"{name:8}{files:>8,}{count:>18}{size:>12}  {', '.join(used)}")
+        columns = {name: (names.id, *names.values) for name, names in found.items() if names is not None}
+        columns["edges"] = self.edge_columns
+        lines = describe_tables(tables, columns)
         num_nodes = total_rows(self.nodes.probs)
         if num_nodes is not None:
             per_node = 8 * len(RECORD_COLUMNS) + 5
@@ -320,7 +341,7 @@ class TablePlan:
             check_recognizable(self.tables)
         with work_folder(work, self.document()) as folder:
             table = NodeTable.load(folder / "nodes") or build_node_table(
-                self.nodes, folder / "nodes", _reporter(progress, self.nodes)
+                self.nodes, folder / "nodes", reporter(progress, self.nodes)
             )
             if self.nodes.mask and table.counts.predictions and not table.counts.scored:
                 warn_small_sample(
@@ -339,7 +360,7 @@ class TablePlan:
                 self.nodes.skip_unknown,
                 folder,
             )
-            jobs = self._jobs(max(EDGES_PER_JOB, EDGES_PER_NODE_AND_JOB * table.ids.size))
+            jobs = group_parts(self.edges, max(EDGES_PER_JOB, EDGES_PER_NODE_AND_JOB * table.ids.size))
             total = _sum_jobs(scorer, jobs, arrays, folder / "edges", ray, progress)
             case = "" if total is None else total.case
             edge_sums = None
@@ -349,18 +370,6 @@ class TablePlan:
         notes = self._notes(table, total, case)
         settings = EvaluationSettings("tables", normalize=self.nodes.normalize, notes=notes)
         return Evaluation(sums, self.binning, self.norm, self.edge_choice, settings=settings)
-
-    def _jobs(self, edges_per_job: int) -> list[EdgeJob]:
-        jobs, group, count = list[tuple[Part, ...]](), list[Part](), 0
-        for part in self.edges:
-            # The compressed ends of an edge rarely take less than 4 bytes.
-            rows = part.num_rows if part.num_rows is not None else part.num_bytes // 4 or edges_per_job
-            if group and count + rows > edges_per_job:
-                jobs.append(tuple(group))
-                group, count = [], 0
-            group.append(part)
-            count += rows
-        return [EdgeJob(k, parts) for k, parts in enumerate([*jobs, tuple(group)] if group else [])]
 
     def _one_listing(
         self, scorer: EdgeScorer, total: EdgeSums, nodes: NodeArrays, folder: Path, progress: Progress | None
@@ -379,7 +388,7 @@ class TablePlan:
         file = folder / "resolved.npz"
         if file.exists():
             return EdgeSums.load(file).forward
-        report = _counter(progress, "edges again", total.counts.listed)
+        report = counter(progress, "edges again", total.counts.listed)
         found = scorer.resolve(self.edges, nodes, total, folder / "partitions", EDGES_PER_PARTITION, report)
         replace_file(file, EdgeSums(found, None, total.checksums, total.counts).save)
         return found
@@ -458,7 +467,7 @@ def _sum_jobs(
         [job for job in jobs if not files[job.number].exists()],
     )
     rows = [part.num_rows for job in jobs for part in job.parts]
-    report = _counter(progress, "edges", None if None in rows else sum(row or 0 for row in rows))
+    report = counter(progress, "edges", None if None in rows else sum(row or 0 for row in rows))
     total = None
     for job in done:
         total = _added(total, EdgeSums.load(files[job.number]))
@@ -487,19 +496,27 @@ def _on_cluster(
 ) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
     from dataclasses import replace
 
-    from edgewise.workers import Failure, RayCluster
-
     if isinstance(scorer.ids, JoinedIds):
         from pyarrow import parquet
 
         nodes = nodes._replace(ids=parquet.read_table(scorer.ids.source))
-    function, shared = SumEdges(replace(scorer, folder=None)), nodes._asdict()
+    function = SumEdges(replace(scorer, folder=None))
+    for job, sums in run_on_cluster(function, jobs, ray, nodes._asdict()):
+        report(job.num_rows)
+        yield job, sums
+
+
+def run_on_cluster(
+    function: Callable[..., Any], jobs: Sequence[EdgeJob], ray: str, shared: object
+) -> Generator[tuple[EdgeJob, Any], None, None]:
+    """Yield jobs and what a function of a job and of what is shared returned. Text is the message of a bad part."""
+    from edgewise.workers import Failure, RayCluster
+
     for outcome in RayCluster(ray).execute(function, jobs, _check_version(__version__), shared=shared):
         if isinstance(outcome, Failure):
             raise ValueError(f"{outcome.job.parts[0].name}: {outcome.error.strip().splitlines()[-1]}")
         if isinstance(outcome.result, str):
             raise PartError(outcome.result)
-        report(outcome.job.num_rows)
         yield outcome.job, outcome.result
 
 
@@ -514,7 +531,7 @@ def _check_version(expected: str) -> Callable[[Sequence[EdgeJob]], str]:
     return check
 
 
-def _counter(progress: Progress | None, what: str, total: int | None) -> Callable[[int], None]:
+def counter(progress: Progress | None, what: str, total: int | None) -> Callable[[int], None]:
     """Return a function that reports the sum of the numbers of rows that it is called with."""
     count = 0
 
@@ -528,13 +545,14 @@ def _counter(progress: Progress | None, what: str, total: int | None) -> Callabl
     return report
 
 
-def _reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str, int], None]:
+def reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str, int], None]:
+    """Return a function that reports the numbers of rows of the tables of nodes."""
     tables = {"ids": nodes.probs, "labels": nodes.labels, "mask": nodes.mask, "probabilities": nodes.probs}
     counters: dict[str, Callable[[int], None]] = {}
 
     def report(what: str, rows: int) -> None:
         if what not in counters:
-            counters[what] = _counter(progress, what, total_rows(tables[what]))
+            counters[what] = counter(progress, what, total_rows(tables[what]))
         counters[what](rows)
 
     return report

@@ -12,24 +12,27 @@ PLAN = "plan.json"  # what the results in the folder are of
 
 
 @contextmanager
-def work_folder(work: Path | None, plan: Mapping[str, object]) -> Iterator[Path]:
-    """Yield the folder of intermediate results of a plan: a given one, or a temporary one."""
+def work_folder(work: Path | None, plan: Mapping[str, object], option: str = "work (--work)") -> Iterator[Path]:
+    """Yield the folder of intermediate results of a plan: a given one, or a temporary one.
+
+    ``option`` is the name of the argument in messages.
+    """
     if work is None:
         with TemporaryDirectory(prefix="edgewise-") as folder:
             yield Path(folder)
         return
-    make_folder(work, "--work")
+    make_folder(work, option)
     text, file = json.dumps(plan, indent=1, sort_keys=True), work / PLAN
     if file.exists():
         changed = _changed_keys(json.loads(file.read_text(encoding="utf-8")), json.loads(text))
         if changed:
             raise ValueError(
                 f"Expected {work} to hold results of these files and options, but {', '.join(changed)} changed since "
-                "then. Pass another folder as work (--work), or delete it."
+                f"then. Pass another folder as {option}, or delete it."
             )
     elif any(work.iterdir()):
         raise ValueError(
-            f"Expected an empty folder for work (--work), or one of an earlier run, but {work} holds other files. Pass "
+            f"Expected an empty folder for {option}, or one of an earlier run, but {work} holds other files. Pass "
             "another folder."
         )
     else:
