@@ -33,8 +33,12 @@ ONE_AS_INTEGER = int(np.float64(1.0).view(np.int64))  # the bits of 1.0
 
 def _structured_view(records: Float[Tensor, "nodes fields"], fields: Sequence[str]) -> Array:
     """Return a structured view of records, whose fields loops access by name."""
+    return _structured_rows(records.numpy(), fields)
+
+
+def _structured_rows(records: Array, fields: Sequence[str]) -> Array:
     layout = np.dtype([(field, np.float64) for field in fields], align=True)
-    return records.numpy().view(layout)[:, 0]
+    return records.view(layout)[:, 0]
 
 
 def fill_node_records(
@@ -237,6 +241,50 @@ def sum_independent_edges(
 
     parts = map_slices(sum_slice, len(keep))
     return [torch.from_numpy(np.stack(tables).sum(0)) for tables in zip(*parts, strict=True)]
+
+
+def sum_edge_slice(
+    fields: Sequence[str],
+    records: Array,
+    start: Array,
+    end: Array,
+    degree: Array,
+    n_bins: int,
+    right: bool,
+    fraction_bits: int,
+    low_bits: int,
+) -> tuple[Array, Array]:
+    """Return the tables of (agree, disagree) of edges of independent nodes, in one thread.
+
+    ``degree``, bytes with shape (2, nodes), is updated in place, modulo 256. The second result has shape (2, n): a view
+    and a node for each time that its degree returned to 0.
+    """
+    tables, terms = np.zeros((2, n_bins + 2, 4), dtype=np.int64), _Terms.empty(EDGES_PER_BLOCK)
+    rows = np.asarray(records)
+    nodes, overflows = _structured_rows(rows, fields), np.empty((2, 2 * len(start)), dtype=np.int64)
+    num = 0
+    for first in range(0, len(start), EDGES_PER_BLOCK):
+        ends = start[first : first + EDGES_PER_BLOCK], end[first : first + EDGES_PER_BLOCK]
+        _edge_terms(rows, nodes, *ends, n_bins, right, *terms)
+        num += _count_edges_in_bytes(*ends, terms.view, degree, overflows[:, num:])
+        _sum_terms(len(ends[0]), *terms, 2.0**fraction_bits, low_bits, tables)
+    return tables, overflows[:, :num].copy()
+
+
+@compiled
+def _count_edges_in_bytes(start: Array, end: Array, views: Array, degree: Array, overflows: Array) -> int:
+    """Count as `_count_edges` does, modulo 256, and return the number of degrees that returned to 0, with their places."""
+    num, last = 0, len(start) - 1
+    for k in range(len(start)):
+        view, later = views[k], min(k + EDGES_PER_PREFETCH, last)
+        _prefetch(degree, views[later], start[later])
+        _prefetch(degree, views[later], end[later])
+        for node in (start[k], end[k]):
+            degree[view, node] += 1
+            if degree[view, node] == 0:
+                overflows[0, num], overflows[1, num] = view, node
+                num += 1
+    return num
 
 
 @compiled

@@ -22,7 +22,6 @@ import torch
 from numpy.typing import NDArray
 
 from edgewise.data.edges import EdgeChoice, scored_edges
-from edgewise.kernels.dispatch import map_slices
 from edgewise.kernels.edge_stream import (
     BACKWARD,
     BITS_NEEDED,
@@ -35,12 +34,12 @@ from edgewise.kernels.edge_stream import (
     select_buckets,
     select_edges,
 )
-from edgewise.kernels.score_sums import sum_independent_edges, sum_same_label
+from edgewise.kernels.score_sums import sum_edge_slice, sum_same_label
 from edgewise.metrics.elements import RECORD_COLUMNS, SAME_LABEL_BITS, SMALL_BITS, recompute_small_outcomes
 from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, carry_tables
 from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeArrays, as_shared_tensor
-from edgewise.tables.parts import Part, PartError, read_ahead
+from edgewise.tables.parts import Part, PartError, map_batches, read_ahead
 from edgewise.tables.table_columns import id_type, read_ids
 
 Listed = Literal["check", "once", "both"]
@@ -48,6 +47,8 @@ Ends = NDArray[np.int64]
 
 ALL_BITS = PRESENT | SCORED | LABELED
 MAX_PARTITIONS = 512  # files that are open at a time
+ROWS_PER_SLICE = 1 << 17  # of a batch, whose selected ends stay in the cache
+NO_CHECKSUMS = np.empty(0, dtype=np.uint64)
 
 
 class DirectionSums(NamedTuple):
@@ -98,6 +99,10 @@ class EdgeCounts(NamedTuple):
     backward: int = 0
     unknown: int = 0
 
+    def plus(self, other: "EdgeCounts") -> "EdgeCounts":
+        """Add other counts."""
+        return EdgeCounts(*(a + b for a, b in zip(self, other, strict=True)))
+
 
 @dataclass(frozen=True)
 class EdgeSums:
@@ -128,7 +133,7 @@ class EdgeSums:
             self.forward.plus(other.forward),
             backward,
             self.checksums + other.checksums,
-            EdgeCounts(*(a + b for a, b in zip(self.counts, other.counts, strict=True))),
+            self.counts.plus(other.counts),
         )
 
     @property
@@ -188,15 +193,12 @@ class EdgeScorer:
         """Sum the edges of parts in one pass."""
         accumulator = _Accumulator(self, nodes)
         with closing(self._read(parts, nodes)) as batches:  # also after an error, so that nothing reads any more
-            for start, end, first, locate in batches:
-                accumulator.add(start, end, first, locate)
-                report(len(start))
+            for num_rows in map_batches(accumulator.add, batches, torch.get_num_threads()):
+                report(num_rows)
         return accumulator.sums()
 
-    def _read(
-        self, parts: Sequence[Part], nodes: NodeArrays
-    ) -> Generator[tuple[Ends, Ends, int, "_Place"], None, None]:
-        """Yield ends of edges, the number of the first row, and where they are from."""
+    def _read(self, parts: Sequence[Part], nodes: NodeArrays) -> "Generator[_EdgeBatch, None, None]":
+        """Yield the edges in batches."""
         check_kinds(parts, self.columns, self.ids.kind)
         if isinstance(self.ids, DenseIds):
             yield from read_ahead(self._read_dense(parts))
@@ -204,9 +206,9 @@ class EdgeScorer:
         ids = self.ids if nodes.ids is None else JoinedIds(self.ids.kind, self.ids.size, nodes.ids)
         for batch in read_ahead(ids.joined(parts, self.columns, (), self.folder)):
             start, end = (batch.column(k).fill_null(-1).to_numpy(zero_copy_only=False) for k in range(2))
-            yield start, end, 0, _Place(ids, parts, self, None)
+            yield _EdgeBatch(start, end, 0, _Place(ids, parts, self, None))
 
-    def _read_dense(self, parts: Sequence[Part]) -> Iterator[tuple[Ends, Ends, int, "_Place"]]:
+    def _read_dense(self, parts: Sequence[Part]) -> "Iterator[_EdgeBatch]":
         assert isinstance(self.ids, DenseIds)
         types, missing = dict.fromkeys(self.columns, id_type(self.ids.kind)), self.ids.missing(self.skip_unknown)
         for part in parts:
@@ -216,7 +218,7 @@ class EdgeScorer:
                     read_ids(batch, name, self.ids.kind, part, row, missing).to_numpy(zero_copy_only=False)
                     for name in self.columns
                 )
-                yield start, end, self.ids.first, _Place(self.ids, [part], self, row)
+                yield _EdgeBatch(start, end, self.ids.first, _Place(self.ids, [part], self, row))
                 row += batch.num_rows
 
     def resolve(
@@ -236,30 +238,31 @@ class EdgeScorer:
         files = [folder / f"partition-{k:05d}.bin" for k in range(num_partitions)]
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            selector = _Accumulator(self, nodes)
+            selector = _Selector(self, nodes)
             streams = [file.open("wb") for file in files]
             batches = self._read(parts, nodes)
             try:
-                for start, end, first, locate in batches:
-                    ends = selector.select(start, end, first, BOTH, locate)
+                for batch in batches:
+                    ends, _ = selector.select(batch, 0, batch.num_rows, BOTH, None)
                     partition = np.empty(ends.shape[1], dtype=np.int16)
                     select_buckets(ends[0], ends[1], wanted, num_partitions, partition)
                     order = np.argsort(partition, kind="stable")
                     limits = np.searchsorted(partition[order], np.arange(num_partitions + 1))
                     for stream, lo, hi in zip(streams, limits[:-1], limits[1:], strict=True):
                         np.ascontiguousarray(ends[:, order[lo:hi]].T).tofile(stream)
-                    report(len(start))
+                    report(batch.num_rows)
             finally:
                 batches.close()
                 for stream in streams:
                     stream.close()
-            forward, exact = _Accumulator(self, nodes), _Accumulator(self, nodes)
+            forward, exact = _Totals(self, nodes), _Totals(self, nodes)
             everything = torch.ones(len(nodes.state), dtype=torch.bool)
             for file in files:
                 edges = torch.from_numpy(np.ascontiguousarray(np.fromfile(file, dtype=np.int64).reshape(-1, 2).T))
-                forward.score(edges[:, edges[0] < edges[1]].numpy())
-                exact.score(edges[:, scored_edges(edges, everything, "all")].numpy())
-            return total.forward.plus(forward.direction_sums(), -1).plus(exact.direction_sums())
+                forward.add(edges[:, edges[0] < edges[1]].numpy())
+                exact.add(edges[:, scored_edges(edges, everything, "all")].numpy())
+            minus, plus = (_add_totals([totals], self.n_bins, len(nodes.state)) for totals in (forward, exact))
+            return total.forward.plus(minus, -1).plus(plus)
         finally:
             for file in files:
                 file.unlink(missing_ok=True)
@@ -295,123 +298,144 @@ class _Place(NamedTuple):
         return PartError(f"Expected ids in {name} that stay the same while it is read, but they changed.")
 
 
+class _EdgeBatch(NamedTuple):
+    """Ends of consecutive edges, the number of the first row of the node table, and where the edges are from."""
+
+    start: Ends
+    end: Ends
+    first: int
+    place: _Place
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.start)
+
+
+class _Selector:
+    """Selects edges of batches into memory that it reuses. Each thread has its own."""
+
+    def __init__(self, scorer: EdgeScorer, nodes: NodeArrays):
+        self._skips_unknown, self._state = scorer.skip_unknown, nodes.state
+        self._options = (bool((nodes.state != ALL_BITS).any()), *BITS_NEEDED[scorer.edge_choice])
+        self._out = np.empty((2, 0), dtype=np.int64)
+
+    def select(
+        self, batch: _EdgeBatch, lo: int, hi: int, direction: int, checksums: NDArray[np.uint64] | None
+    ) -> tuple[Ends, EdgeCounts]:
+        """Return the rows (2, edges) of the scored listings of a direction, until the next call, and counts of all."""
+        if self._out.shape[1] < hi - lo:
+            self._out = np.empty((2, hi - lo), dtype=np.int64)
+        sums = NO_CHECKSUMS if checksums is None else checksums
+        num, forward, backward, unknown, position = select_edges(
+            batch.start[lo:hi], batch.end[lo:hi], batch.first, self._state, *self._options, direction, sums, *self._out
+        )
+        if unknown and not self._skips_unknown:
+            raise batch.place.error(lo + position, batch.start, batch.end)
+        return self._out[:, :num], EdgeCounts(hi - lo, forward, backward, unknown)
+
+
 class _Accumulator:
-    """Sums of the edges of one job, filled batch by batch."""
+    """Sums of the edges of one job, filled batch by batch, by several threads at a time."""
 
     def __init__(self, scorer: EdgeScorer, nodes: NodeArrays):
         self._scorer, self._nodes = scorer, nodes
-        self._records, self._bits = as_shared_tensor(nodes.records), BITS_NEEDED[scorer.edge_choice]
-        self._reads_state = bool((nodes.state != ALL_BITS).any())
-        self._forward, self._backward = self._new(), self._new()
-        self._checksums = np.zeros((torch.get_num_threads(), NUM_BUCKETS), dtype=np.uint64)
-        self._counts = EdgeCounts()
+        self._unused: list[_ThreadSums] = []  # by threads that work
+        self._all: list[_ThreadSums] = []
 
-    def _new(self) -> "_Totals":
-        return _Totals(self._scorer, len(self._nodes.state))
-
-    def add(self, start: Ends, end: Ends, first: int, place: _Place) -> None:
-        """Add a batch."""
-        listed = self._scorer.listed
-        checks = listed == "check"
-        before = self._counts
-        self.score(self.select(start, end, first, BOTH if listed == "once" else FORWARD, place, checks))
-        if checks and self._counts.forward == 0 and self._counts.backward > before.backward:
-            ends = self.select(start, end, first, BACKWARD, place, count=False)
-            self._add(ends, self._backward)
-
-    def select(
-        self,
-        start: Ends,
-        end: Ends,
-        first: int,
-        direction: int,
-        place: _Place,
-        checks: bool = False,
-        count: bool = True,
-    ) -> Ends:
-        """Return the rows (2, edges) of the listings of a direction that are scored."""
-        out, state, options = (
-            np.empty((2, len(start)), dtype=np.int64),
-            self._nodes.state,
-            (self._reads_state, *self._bits),
-        )
-        unused = list(self._checksums)
-
-        def select_slice(lo: int, hi: int) -> tuple[int, tuple[int, ...]]:
-            own = unused.pop()
-            ends, outs = (start[lo:hi], end[lo:hi]), (out[0, lo:hi], out[1, lo:hi])
-            found = select_edges(*ends, first, state, *options, direction, own if checks else own[:0], *outs)
-            unused.append(own)
-            return lo, found
-
-        parts = map_slices(select_slice, len(start))
-        for lo, (_, _, _, unknown, position) in parts:
-            if unknown and not self._scorer.skip_unknown:
-                raise place.error(lo + position, start, end)
-        if count:
-            sums = np.array([found[1:4] for _, found in parts]).sum(0).tolist()
-            self._counts = EdgeCounts(*(a + b for a, b in zip(self._counts, (len(start), *sums), strict=True)))
-        return (
-            np.concatenate([out[:, lo : lo + found[0]] for lo, found in parts], axis=1)
-            if len(parts) > 1
-            else out[:, : parts[0][1][0]]
-        )
-
-    def score(self, ends: Ends) -> None:
-        """Add selected listings to the sums of forward ones."""
-        self._add(ends, self._forward)
-
-    def _add(self, ends: Ends, totals: "_Totals") -> None:
-        totals.add(torch.from_numpy(ends), self._records, self._nodes)
-
-    def direction_sums(self) -> DirectionSums:
-        """Return the sums of what was scored."""
-        return self._forward.sums()
+    def add(self, batch: _EdgeBatch) -> int:
+        """Add a batch, and return its number of rows."""
+        try:
+            own = self._unused.pop()
+        except IndexError:
+            own = _ThreadSums(self._scorer, self._nodes)
+            self._all.append(own)
+        own.add(batch, any(sums.counts.forward for sums in tuple(self._all)))
+        self._unused.append(own)
+        return batch.num_rows
 
     def sums(self) -> EdgeSums:
         """Return all sums."""
-        backward = self._backward.sums() if self._counts.forward == 0 else None
-        checksums: NDArray[np.uint64] = self._checksums.sum(0, dtype=np.uint64)
-        return EdgeSums(self._forward.sums(), backward, checksums, self._counts)
+        counts, checksums = EdgeCounts(), np.zeros(NUM_BUCKETS, dtype=np.uint64)
+        for sums in self._all:
+            counts, checksums = counts.plus(sums.counts), checksums + sums.checksums
+        size = self._scorer.n_bins, len(self._nodes.state)
+        forward = _add_totals([sums.forward for sums in self._all], *size)
+        backward = _add_totals([sums.backward for sums in self._all], *size) if counts.forward == 0 else None
+        return EdgeSums(forward, backward, checksums, counts)
+
+
+class _ThreadSums:
+    """The share of one thread in the sums of a job."""
+
+    def __init__(self, scorer: EdgeScorer, nodes: NodeArrays):
+        self._listed, self._selector = scorer.listed, _Selector(scorer, nodes)
+        self.forward, self.backward = _Totals(scorer, nodes), _Totals(scorer, nodes)
+        self.checksums, self.counts = np.zeros(NUM_BUCKETS, dtype=np.uint64), EdgeCounts()
+
+    def add(self, batch: _EdgeBatch, forward_exists: bool) -> None:
+        """Add a batch. Backward listings are scored while there are no forward ones."""
+        direction = BOTH if self._listed == "once" else FORWARD
+        checksums = self.checksums if self._listed == "check" else None
+        for lo in range(0, batch.num_rows, ROWS_PER_SLICE):
+            hi = min(lo + ROWS_PER_SLICE, batch.num_rows)
+            ends, counts = self._selector.select(batch, lo, hi, direction, checksums)
+            self.forward.add(ends)
+            self.counts = self.counts.plus(counts)
+            forward_exists = forward_exists or self.counts.forward > 0
+            if checksums is not None and counts.backward and not forward_exists:
+                ends, _ = self._selector.select(batch, lo, hi, BACKWARD, None)
+                self.backward.add(ends)
 
 
 class _Totals:
-    """Tables and degrees of one direction, which grow. They are allocated when they are first needed."""
+    """Tables and degrees of one direction and thread, which grow. Degrees are allocated when they are first needed.
 
-    def __init__(self, scorer: EdgeScorer, num_nodes: int):
-        self._scorer, self._num_nodes = scorer, num_nodes
+    Degrees are bytes, so that more of them fit the cache. ``overflows`` has a view and a node for each 256 edges of it.
+    """
+
+    def __init__(self, scorer: EdgeScorer, nodes: NodeArrays):
+        self._scorer, self._nodes = scorer, nodes
         rows = scorer.n_bins + 2
-        self._tables, self._same_label = (
-            torch.zeros(2, rows, 4, dtype=torch.long),
-            torch.zeros(rows, 4, dtype=torch.long),
-        )
-        self._degrees: torch.Tensor | None = None
+        self.tables, self.same_label = np.zeros((2, rows, 4), dtype=np.int64), np.zeros((rows, 4), dtype=np.int64)
+        self.degree: NDArray[np.uint8] | None = None
+        self.overflows: list[NDArray[np.int64]] = []  # rows (2, n) of views and nodes
 
-    def add(self, ends: torch.Tensor, records: torch.Tensor, nodes: NodeArrays) -> None:
-        scorer = self._scorer
-        if ends.shape[1] == 0:
+    def add(self, ends: Ends) -> None:
+        """Add edges."""
+        scorer, num = self._scorer, ends.shape[1]
+        if num == 0:
             return
-        if self._degrees is None:
-            self._degrees = torch.zeros(torch.get_num_threads(), 2, self._num_nodes, dtype=torch.int32)
-        keep = torch.ones(ends.shape[1], dtype=torch.bool)
+        if self.degree is None:
+            self.degree = np.zeros((2, len(self._nodes.state)), dtype=np.uint8)
         options = scorer.n_bins, scorer.right, FRACTION_BITS, LOW_BITS
-        (tables,) = sum_independent_edges(RECORD_COLUMNS, records, ends, keep, self._degrees, (), *options)
-        self._tables += carry_tables(tables, scorer.n_bins)
+        tables, overflows = sum_edge_slice(RECORD_COLUMNS, self._nodes.records, *ends, self.degree, *options)
+        self.tables = _carried(self.tables + tables, scorer.n_bins)
+        if len(overflows):
+            self.overflows.append(overflows)
         if scorer.same_label:
-            assert nodes.probs is not None
-            probs, y = as_shared_tensor(nodes.probs), as_shared_tensor(nodes.labels)
+            assert self._nodes.probs is not None
+            probs, y = as_shared_tensor(self._nodes.probs), as_shared_tensor(self._nodes.labels)
 
             def recompute(ends: torch.Tensor, p_outcome: torch.Tensor) -> torch.Tensor:
                 return recompute_small_outcomes(probs, ends, y[ends].long(), p_outcome)
 
-            bits = SAME_LABEL_BITS, SMALL_BITS
-            table = sum_same_label(probs, y, ends, keep, recompute, *bits, *options)
-            self._same_label += carry_tables(table, scorer.n_bins)
+            keep, bits = torch.ones(num, dtype=torch.bool), (SAME_LABEL_BITS, SMALL_BITS)
+            table = sum_same_label(probs, y, torch.from_numpy(ends), keep, recompute, *bits, *options)
+            self.same_label = _carried(self.same_label + table.numpy(), scorer.n_bins)
 
-    def sums(self) -> DirectionSums:
-        n_bins = self._scorer.n_bins
-        degree = np.zeros((2, self._num_nodes), dtype=np.uint8)
-        if self._degrees is not None:
-            degree = compact(self._degrees.sum(0, dtype=torch.int32).numpy())
-        tables = (_carried(table.numpy(), n_bins) for table in (self._tables, self._same_label))
-        return DirectionSums(*tables, degree)
+
+def _add_totals(totals: Sequence[_Totals], n_bins: int, num_nodes: int) -> DirectionSums:
+    """Add the sums of all threads."""
+    tables = sum((part.tables for part in totals), np.zeros((2, n_bins + 2, 4), dtype=np.int64))
+    same_label = sum((part.same_label for part in totals), np.zeros((n_bins + 2, 4), dtype=np.int64))
+    degree: NDArray[np.integer] = np.zeros((2, num_nodes), dtype=np.uint8)
+    for part in totals:
+        if part.degree is not None:
+            degree = _add_degrees(degree, part.degree, 1)
+    overflows = np.concatenate([np.empty((2, 0), dtype=np.int64), *(found for part in totals for found in part.overflows)], axis=1)
+    if overflows.shape[1]:
+        places, counts = np.unique(overflows[0] * num_nodes + overflows[1], return_counts=True)
+        of_places = degree.reshape(-1)[places] + 256 * counts
+        degree = degree.astype(np.promote_types(degree.dtype, np.min_scalar_type(int(of_places.max()))))
+        degree.reshape(-1)[places] = of_places
+    return DirectionSums(_carried(tables, n_bins), _carried(same_label, n_bins), compact(degree))

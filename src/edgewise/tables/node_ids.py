@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_ROWS_PER_NODE = 2  # of a table whose rows are ids; unused rows cost memory
-ENGINE_MEMORY = "512MB"  # for joins; more is moved to disk
+ENGINE_MEMORY = "320MB"  # for joins; more is moved to disk
 
 
 @dataclass(frozen=True)

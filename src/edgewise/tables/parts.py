@@ -6,8 +6,9 @@ has no secrets: access keys of an object store come from the environment.
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
 TableLike = Any  # a path, glob or URL, a list of them, a pyarrow dataset or table, or a Ray Dataset
 
 SUFFIXES = (".parquet", ".csv", ".tsv")
-ROWS_PER_BATCH = 1 << 21
+ROWS_PER_BATCH = 1 << 20
 CSV_BLOCK_BYTES = 16 << 20
 MAX_HEADER_BYTES = 1 << 16
 DELIMITERS = ",\t;|"
 FOOTER_THREADS = 16  # that read the footers of Parquet files, which is waiting more than work
-READ_AHEAD = 2  # batches that are read while another one is processed
+READ_AHEAD = 2  # batches that are read while others are processed
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 
-Batch = TypeVar("Batch")
+Batch, Result = TypeVar("Batch"), TypeVar("Result")
 
 
 class PartError(ValueError):
@@ -555,6 +556,25 @@ def check_recognizable(tables: Mapping[str, Sequence[Part]]) -> None:
                 f"Expected {name} in files, as results in work (--work) are kept for a later run, which could not tell "
                 "whether a table in memory is the same. Save it as Parquet, or omit work."
             )
+
+
+def map_batches(
+    function: Callable[[Batch], Result], batches: Iterator[Batch], num_threads: int
+) -> Iterator[Result]:
+    """Yield the result of each batch, in order. Several threads work on batches, one of which waits for them."""
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(num_threads) as threads:
+        try:
+            for batch in batches:
+                waiting.append(threads.submit(function, batch))
+                del batch
+                if len(waiting) > num_threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def total_rows(parts: Sequence[Part]) -> int | None:
