@@ -70,7 +70,10 @@ def _draw_probs(ids: NDArray[np.int64], text: bool) -> pa.Table:
     probs, _ = draw_nodes(ids)
     offsets = np.arange(0, probs.numel() + 1, NUM_CLASSES, dtype=np.int32)
     return pa.table(
-        {"nid": as_ids(ids, text), "pred": pa.ListArray.from_arrays(pa.array(offsets), pa.array(probs.flatten().numpy()))}
+        {
+            "nid": as_ids(ids, text),
+            "pred": pa.ListArray.from_arrays(pa.array(offsets), pa.array(probs.flatten().numpy())),
+        }
     )
 
 

@@ -273,7 +273,7 @@ def sum_edge_slice(
 
 @compiled
 def _count_edges_in_bytes(start: Array, end: Array, views: Array, degree: Array, overflows: Array) -> int:
-    """Count as `_count_edges` does, modulo 256, and return the number of degrees that returned to 0, with their places."""
+    """Count as `_count_edges` does, modulo 256. Return how often a degree returned to 0, and fill ``overflows``."""
     num, last = 0, len(start) - 1
     for k in range(len(start)):
         view, later = views[k], min(k + EDGES_PER_PREFETCH, last)

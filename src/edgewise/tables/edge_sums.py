@@ -410,7 +410,7 @@ class _Totals:
         options = scorer.n_bins, scorer.right, FRACTION_BITS, LOW_BITS
         tables, overflows = sum_edge_slice(RECORD_COLUMNS, self._nodes.records, *ends, self.degree, *options)
         self.tables = _carried(self.tables + tables, scorer.n_bins)
-        if len(overflows):
+        if overflows.shape[1]:
             self.overflows.append(overflows)
         if scorer.same_label:
             assert self._nodes.probs is not None
@@ -432,9 +432,9 @@ def _add_totals(totals: Sequence[_Totals], n_bins: int, num_nodes: int) -> Direc
     for part in totals:
         if part.degree is not None:
             degree = _add_degrees(degree, part.degree, 1)
-    overflows = np.concatenate([np.empty((2, 0), dtype=np.int64), *(found for part in totals for found in part.overflows)], axis=1)
-    if overflows.shape[1]:
-        places, counts = np.unique(overflows[0] * num_nodes + overflows[1], return_counts=True)
+    if overflows := [found for part in totals for found in part.overflows]:
+        views, rows = np.concatenate(overflows, axis=1)
+        places, counts = np.unique(views * num_nodes + rows, return_counts=True)
         of_places = degree.reshape(-1)[places] + 256 * counts
         degree = degree.astype(np.promote_types(degree.dtype, np.min_scalar_type(int(of_places.max()))))
         degree.reshape(-1)[places] = of_places

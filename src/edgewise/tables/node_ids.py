@@ -18,13 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgewise.files.arrays import one_line_message
-from edgewise.tables.parts import ROWS_PER_BATCH, Part, PartError
+from edgewise.tables.parts import Part, PartError
 from edgewise.tables.table_columns import id_kind, id_type, read_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 MAX_ROWS_PER_NODE = 2  # of a table whose rows are ids; unused rows cost memory
+ROWS_PER_JOINED_BATCH = 1 << 18
+PART_NUMBER = "number of the part"
 ENGINE_MEMORY = "320MB"  # for joins; more is moved to disk
 
 
@@ -65,7 +67,8 @@ class JoinedIds:
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the row of each key, or null, and the other columns, in any order, in columns 0, 1, ….
 
-        ``folder`` is where DuckDB puts what does not fit into memory.
+        ``folder`` is where DuckDB puts what does not fit into memory. `PART_NUMBER` is the name of one of the other
+        columns, the number of the part.
         """
         with _connect(folder) as engine, _name_bad_part(parts, keys, others, self.kind):
             nodes = self._nodes(engine)
@@ -76,7 +79,7 @@ class JoinedIds:
                 for k, key in enumerate(keys)
             )
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
-            yield from engine.sql(query).to_arrow_reader(ROWS_PER_BATCH)
+            yield from engine.sql(query).to_arrow_reader(ROWS_PER_JOINED_BATCH)
 
     def rows(self, ids: "pa.ChunkedArray", folder: Path | None) -> NDArray[np.int64]:
         """Return the row of each id, and -1 for unknown ones."""
@@ -86,7 +89,7 @@ class JoinedIds:
         with _connect(folder) as engine:
             engine.register("keys", pa.table({"id": ids, "position": np.arange(len(ids))}))
             query = f"SELECT k.position, n.row FROM keys k JOIN {self._nodes(engine)} n ON k.id = n.id"
-            for batch in engine.sql(query).to_arrow_reader(ROWS_PER_BATCH):
+            for batch in engine.sql(query).to_arrow_reader(ROWS_PER_JOINED_BATCH):
                 rows[batch.column(0).to_numpy()] = batch.column(1).to_numpy()
         return rows
 
@@ -151,16 +154,17 @@ def _engine_source(engine: Any, parts: Sequence[Part], keys: Sequence[str], othe
     if all(files) and not others:
         return _read_parquet(map(str, files))
     types = dict.fromkeys(keys, id_type(kind))
-    columns = [*dict.fromkeys((*keys, *others))]
+    columns = [name for name in dict.fromkeys((*keys, *others)) if name != PART_NUMBER]
 
     def batches() -> "Iterator[pa.RecordBatch]":
-        for part in parts:
-            yield from part.read(columns, types)
+        for number, part in enumerate(parts):
+            for batch in part.read(columns, types):
+                yield batch.append_column(PART_NUMBER, pa.array(np.full(batch.num_rows, number)))
 
     stream = batches()
     first = next(stream, None)
     if first is None:
-        schema = pa.schema([(name, types.get(name, pa.int64())) for name in columns])
+        schema = pa.schema([(name, types.get(name, pa.int64())) for name in (*columns, PART_NUMBER)])
         reader = pa.RecordBatchReader.from_batches(schema, [])
     else:
         reader = pa.RecordBatchReader.from_batches(first.schema, _prepend(first, stream))
@@ -191,7 +195,8 @@ def _name_bad_part(parts: Sequence[Part], keys: Sequence[str], others: Sequence[
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         for part in parts:
             row = getattr(part, "first_row", 0)
-            for batch in part.read([*dict.fromkeys((*keys, *others))], dict.fromkeys(keys, id_type(kind))):
+            columns = [name for name in dict.fromkeys((*keys, *others)) if name != PART_NUMBER]
+            for batch in part.read(columns, dict.fromkeys(keys, id_type(kind))):
                 for key in keys:
                     read_ids(batch, key, kind, part, row, missing=0 if kind == "integer" else "")
                 row += batch.num_rows

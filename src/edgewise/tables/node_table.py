@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,8 +23,16 @@ from torch import Tensor
 from edgewise.files.output import replace_file
 from edgewise.kernels.edge_stream import LABELED, PRESENT, SCORED, set_bits
 from edgewise.metrics.elements import RECORD_COLUMNS, node_records
-from edgewise.tables.node_ids import MAX_ROWS_PER_NODE, DenseIds, Ids, JoinedIds, check_kinds, find_rows
-from edgewise.tables.parts import Part, PartError, read_ahead
+from edgewise.tables.node_ids import (
+    MAX_ROWS_PER_NODE,
+    PART_NUMBER,
+    DenseIds,
+    Ids,
+    JoinedIds,
+    check_kinds,
+    find_rows,
+)
+from edgewise.tables.parts import ROWS_PER_BATCH, Part, PartError, read_ahead
 from edgewise.tables.table_columns import (
     INVALID,
     NodeColumns,
@@ -43,6 +52,7 @@ Report = Callable[[str, int], None]  # called with what is read, and the number 
 
 DESCRIPTION = "nodes.json"  # written last, so that a table without it is unfinished
 UNLABELED = -1
+PROBS_PER_BATCH = 1 << 21
 
 
 class NodeArrays(NamedTuple):
@@ -161,7 +171,15 @@ def build_node_table(source: NodeTableInput, folder: Path, report: Report) -> No
     )
     table = NodeTable(folder, ids, num_classes, counts)
     table.save()
+    _release_memory()
     return table
+
+
+def _release_memory() -> None:
+    """Return memory that Arrow keeps for later batches, which other libraries would not use."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _new_array(file: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -178,13 +196,14 @@ def _batches(
     id_column: str,
     kind: str,
     types: "dict[str, pa.DataType] | None" = None,
+    num_rows: int = ROWS_PER_BATCH,
 ) -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
     """Yield (part, first row of the batch in the part, batch), read ahead by another thread."""
 
     def read() -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
         for part in parts:
             row = getattr(part, "first_row", 0)
-            for batch in part.read(columns, {**(types or {}), id_column: id_type(kind)}):
+            for batch in part.read(columns, {**(types or {}), id_column: id_type(kind)}, num_rows):
                 yield part, row, batch
                 row += batch.num_rows
 
@@ -258,7 +277,7 @@ def shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
     """Return the number of classes, and the type of the probabilities."""
     columns = source.prob_columns
     for part in source.probs:
-        for batch in part.read(columns.values, prob_types(columns)):
+        for batch in part.read(columns.values, prob_types(columns), 1):
             if batch.num_rows:
                 probs = read_prob_rows(batch.slice(0, 1), columns.values, part, getattr(part, "first_row", 0))
                 return probs.shape[1], probs.dtype
@@ -377,8 +396,19 @@ class _Builder:
                 rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row, missing))
                 yield part, row, rows, tuple(batch.column(name) for name in columns.values)
             return
-        for part in parts:
-            for batch in self.ids.joined([part], [columns.id], columns.values, self.folder):
+        for _, group in groupby(parts, lambda part: _types(part, columns.values)):
+            yield from self._joined_at_once(list(group), columns)
+
+    def _joined_at_once(
+        self, parts: Sequence[Part], columns: NodeColumns
+    ) -> "Iterator[tuple[Part, None, NDArray[np.int64], tuple[pa.Array, ...]]]":
+        """Join parts of equal types, because each join reads all ids. A batch has rows of several parts."""
+        others = *columns.values, PART_NUMBER
+        assert isinstance(self.ids, JoinedIds)
+        for mixed in self.ids.joined(parts, [columns.id], others, self.folder):
+            numbers = mixed.column(len(others)).to_numpy()
+            for number in np.unique(numbers):
+                part, batch = parts[number], mixed.filter(numbers == number)
                 rows = batch.column(0).fill_null(-1).to_numpy(zero_copy_only=False)
                 if not self.source.skip_unknown and (rows < 0).any():
                     row, node = self.ids.find_unknown(part, [columns.id], self.folder) or (0, "")
@@ -399,7 +429,8 @@ class _Builder:
             _new_array(self.folder / "probs.npy", (size, num_classes), kept_dtype) if self.source.keep_probs else None
         )
         names, count = [columns.id, *columns.values], 0
-        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind, prob_types(columns)):
+        num_rows, types = max(1, PROBS_PER_BATCH // num_classes), prob_types(columns)
+        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind, types, num_rows):
             if batch.num_rows == 0:
                 continue
             values = read_prob_rows(batch, columns.values, part, row)

@@ -65,8 +65,13 @@ class Part:
         """Return the names and types of the columns."""
         raise NotImplementedError
 
-    def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
-        """Yield the columns in batches, in the order of the rows. ``types`` are those of columns of a text file."""
+    def read(
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the columns in batches of at most ``num_rows``, in the order of the rows.
+
+        ``types`` are those of columns of a text file, whose batches depend on the bytes of a row instead.
+        """
         raise NotImplementedError
 
     @property
@@ -107,7 +112,9 @@ class FilePart(Part):
                 schema, first = reader.schema, next(iter(reader), None)
             return schema if first is None else _text_unless_canonical(schema, self._first_block_as_text(schema))
 
-    def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
+    def read(
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+    ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         import pyarrow as pa
 
@@ -116,7 +123,7 @@ class FilePart(Part):
                 with self._open_parquet() as file:
                     _check_columns(columns, file.schema_arrow.names, self.name)
                     for groups in _groups_of_rows(file.metadata, self.row_groups):
-                        yield from file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=list(columns))
+                        yield from file.iter_batches(num_rows, row_groups=groups, columns=list(columns))
             else:
                 integers = [name for name, type_ in (types or {}).items() if pa.types.is_integer(type_)]
                 row = 0
@@ -244,12 +251,14 @@ class MemoryPart(Part):
         """Return the names and types of the columns."""
         return self._table().schema
 
-    def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
+    def read(
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+    ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
             table = self._table()
             _check_columns(columns, table.schema.names, self.name)
-            yield from table.select(list(columns)).to_batches(max_chunksize=ROWS_PER_BATCH)
+            yield from table.select(list(columns)).to_batches(max_chunksize=num_rows)
 
     def _table(self) -> "pa.Table":
         if type(self.block).__name__ != "ObjectRef":
@@ -270,11 +279,13 @@ class FragmentPart(Part):
         """Return the names and types of the columns."""
         return self.dataset_schema
 
-    def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
+    def read(
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+    ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
             yield from self.fragment.to_batches(
-                columns=list(columns), schema=self.dataset_schema, batch_size=ROWS_PER_BATCH, batch_readahead=READ_AHEAD
+                columns=list(columns), schema=self.dataset_schema, batch_size=num_rows, batch_readahead=READ_AHEAD
             )
 
 
@@ -558,9 +569,7 @@ def check_recognizable(tables: Mapping[str, Sequence[Part]]) -> None:
             )
 
 
-def map_batches(
-    function: Callable[[Batch], Result], batches: Iterator[Batch], num_threads: int
-) -> Iterator[Result]:
+def map_batches(function: Callable[[Batch], Result], batches: Iterator[Batch], num_threads: int) -> Iterator[Result]:
     """Yield the result of each batch, in order. Several threads work on batches, one of which waits for them."""
     waiting: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(num_threads) as threads:
