@@ -228,11 +228,15 @@ def evaluate_with_ray(folder: Path, num_parts: int, num_workers: int) -> float:
     ray.init("local", num_cpus=num_workers, log_to_driver=False, include_dashboard=False)
     try:
         begins: dict[str, float] = {}
+
+        def note_begin(what: str, rows: int, total: int | None) -> None:
+            begins.setdefault(what, perf_counter())
+
         ew.evaluate_tables(
             *(folder / "probs", folder / "labels", parts),
             listed="both",
             ray="local",
-            progress=lambda what, rows, total: begins.setdefault(what, perf_counter()),
+            progress=note_begin,
         )
         return perf_counter() - begins["edges"]
     finally:
@@ -292,14 +296,18 @@ def measure_integer(folder: Path, sizes: Sizes) -> tuple[Result, Result, Result]
     for _ in range(sizes.rounds):
         reads.append(Result(*in_child(read_columns, folder)))
         alone, scored = (Result(*one) for one in in_child(evaluate_in_memory, sizes.nodes, sizes.rows_in_memory))
-        times = sizes.rows / sizes.rows_in_memory
-        memories.append(
-            Result(
-                *(a + times * max(b - a, 0.0) for a, b in zip(alone[:2], scored[:2], strict=True)), scored.peak_bytes
-            )
-        )
+        memories.append(scaled(alone, scored, sizes.rows / sizes.rows_in_memory))
         tables.append(Result(*in_child(evaluate_from_disk, folder)))
     return best(reads), best(memories), best(tables)
+
+
+def scaled(alone: Result, scored: Result, times: float) -> Result:
+    """Return the cost of more edges: that of the nodes, and the rest in proportion."""
+    seconds, cpu_seconds = (
+        nodes + times * max(both - nodes, 0.0)
+        for nodes, both in ((alone.seconds, scored.seconds), (alone.cpu_seconds, scored.cpu_seconds))
+    )
+    return Result(seconds, cpu_seconds, scored.peak_bytes)
 
 
 def measure_text(folder: Path, sizes: Sizes) -> tuple[Result, Result]:

@@ -42,7 +42,7 @@ def _mix(x: np.uint64) -> np.uint64:
 
 
 @compiled
-def hash_pair(i: int, j: int) -> tuple[np.uint64, np.uint64]:
+def hash_pair(i: int | np.int64, j: int | np.int64) -> tuple[np.uint64, np.uint64]:
     """Return the hash for the checksum of a pair, in any order, and one for its bucket."""
     low, high = (i, j) if i < j else (j, i)
     first = _mix(np.uint64(low) + np.uint64(0x9E3779B97F4A7C15))
@@ -69,7 +69,8 @@ def select_edges(
     Return the numbers of selected, forward, backward and unknown edges, and the position of the first unknown one. An
     edge is unknown if an end is no row, or has no prediction. Without ``reads_state`` all nodes have all bits.
     """
-    num, forward, backward, unknown, where = 0, 0, 0, 0, -1
+    unknown, where = 0, -1
+    num, forward, backward = np.int64(0), np.int64(0), np.int64(0)
     with_checksums = len(checksums) > 0
     for e in range(len(start)):
         i, j = np.int64(start[e]) - first, np.int64(end[e]) - first
@@ -96,7 +97,7 @@ def select_edges(
             checksum, bucket = hash_pair(i, j)
             sign = np.uint64(2 * is_forward - 1)  # 1 or -1 modulo 2^64
             checksums[bucket >> np.uint64(64 - BUCKET_BITS)] += sign * checksum
-    return num, forward, backward, unknown, where
+    return int(num), int(forward), int(backward), unknown, where
 
 
 @compiled

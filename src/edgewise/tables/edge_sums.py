@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ class EdgeSums:
 
     def save(self, file: Path) -> None:
         """Save the sums, with degrees of as few bits as hold them."""
-        arrays: dict[str, NDArray[np.generic]] = {"checksums": self.checksums, "counts": np.array(self.counts)}
+        arrays: dict[str, Any] = {"checksums": self.checksums, "counts": np.array(self.counts)}
         for name, sums in (("forward", self.forward), ("backward", self.backward)):
             if sums is not None:
                 arrays |= {
@@ -408,7 +408,7 @@ class _Totals:
         if self.degree is None:
             self.degree = np.zeros((2, len(self._nodes.state)), dtype=np.uint8)
         options = scorer.n_bins, scorer.right, FRACTION_BITS, LOW_BITS
-        tables, overflows = sum_edge_slice(RECORD_COLUMNS, self._nodes.records, *ends, self.degree, *options)
+        tables, overflows = sum_edge_slice(RECORD_COLUMNS, self._nodes.records, ends[0], ends[1], self.degree, *options)
         self.tables = _carried(self.tables + tables, scorer.n_bins)
         if overflows.shape[1]:
             self.overflows.append(overflows)
@@ -419,8 +419,10 @@ class _Totals:
             def recompute(ends: torch.Tensor, p_outcome: torch.Tensor) -> torch.Tensor:
                 return recompute_small_outcomes(probs, ends, y[ends].long(), p_outcome)
 
-            keep, bits = torch.ones(num, dtype=torch.bool), (SAME_LABEL_BITS, SMALL_BITS)
-            table = sum_same_label(probs, y, torch.from_numpy(ends), keep, recompute, *bits, *options)
+            keep = torch.ones(num, dtype=torch.bool)
+            table = sum_same_label(
+                probs, y, torch.from_numpy(ends), keep, recompute, SAME_LABEL_BITS, SMALL_BITS, *options
+            )
             self.same_label = _carried(self.same_label + table.numpy(), scorer.n_bins)
 
 

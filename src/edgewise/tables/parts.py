@@ -33,7 +33,8 @@ FOOTER_THREADS = 16  # that read the footers of Parquet files, which is waiting 
 READ_AHEAD = 2  # batches that are read while others are processed
 CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 
-Batch, Result = TypeVar("Batch"), TypeVar("Result")
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
 
 
 class PartError(ValueError):
