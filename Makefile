@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist loadfile
 
-.PHONY: help install demo test test-slow check docs bench bench-quick bench-uai data clean
+.PHONY: help install demo test test-slow check docs bench bench-quick bench-scale bench-uai data clean
 help:
 	@echo "make install    create the virtual environment .venv with the command .venv/bin/edgewise"
 	@echo "make demo       train the paper's four models on Cora; print their scores, draw reliability diagrams in out/demo"
@@ -15,6 +15,7 @@ help:
 	@echo "make docs       build the documentation in out/site (start at out/site/index.html)"
 	@echo "make bench      measure speed and memory, and update the tables of docs/speed.md; about an hour"
 	@echo "make bench-quick  show all ratios on smaller inputs, in a few minutes"
+	@echo "make bench-scale  measure tables of a billion rows of edges, drawn in the folder DATA=...; half an hour, 25 GB of disk"
 	@echo "make bench-uai  measure the errors of inference on the instances in the folder UAI=..., and update docs/inference-errors.md"
 	@echo "make data       rebuild the bundled datasets from their source archive"
 
@@ -79,8 +80,13 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/report.py --page docs/speed.md
 
 bench-quick: $(VENV)/.bench
-	@for name in metrics inference calibration conformal models kernels growth report; do \
+	@for name in metrics inference calibration conformal models kernels growth report scale; do \
 		$(BIN)/python benchmarks/$$name.py --quick || exit 1; done
+
+# The tables are kept in the folder, so that another run does not draw them again.
+bench-scale: $(VENV)/.bench
+	@test -n "$(DATA)" || { echo "Expected a folder for the tables, 25 GB: make bench-scale DATA=folder"; exit 1; }
+	$(BIN)/python benchmarks/scale.py --data "$(DATA)" --page docs/speed.md
 
 # The instances are not part of the project: docs/inference-errors.md says where to find them.
 bench-uai: $(VENV)/.bench

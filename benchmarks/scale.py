@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
-import polars
 import pyarrow as pa
 import speed_page
 import torch
@@ -199,6 +198,8 @@ def join_with(engine: str, folder: Path, num_parts: int) -> tuple[Result, int]:
             sums.append(int(connection.execute(query).fetchall()[0][0]))
 
     def run_polars() -> None:
+        import polars  # of `make bench`, not of the tests that import this file
+
         nodes, edges = polars.scan_parquet(ids), polars.scan_parquet(files)
         joined = edges.join(nodes, left_on="src", right_on="id", how="left").join(
             nodes, left_on="dst", right_on="id", how="left", suffix="_dst"

@@ -14,6 +14,7 @@ SECTIONS = (
     "inference",
     "calibration",
     "conformal",
+    "scale",
     "models",
     "kernels",
     "limits",
@@ -85,6 +86,45 @@ def test_labels_of_the_conformal_table_are_those_of_the_benchmark(load_benchmark
     costs = [benchmark.Cost(1.0, 1 << 20)] * len(benchmark.ROWS)
     assert labels(section("conformal")) == labels(benchmark.as_table(costs, costs))
     assert all(ratio <= 3 for row in benchmark.ROWS for _, ratio in cells("conformal", f"{row} |")[:2])
+
+
+def test_labels_of_the_scale_tables_are_those_of_the_benchmark(load_benchmark):
+    benchmark = load_benchmark("scale")
+    cost, text = benchmark.Result(1.0, 1.0, 1 << 30), section("scale")
+    tables = (
+        benchmark.integer_table(cost, cost, cost, 1),
+        benchmark.text_table(cost, cost, 1),
+        benchmark.engines_table([cost] * len(benchmark.ENGINES)),
+        benchmark.ray_table(1.0, 1.0),
+        benchmark.rates_table(1.0, 1.0, 1.0),
+    )
+    assert labels(text) == labels("\n".join(tables))
+    assert f"{benchmark.FULL.rows:,} rows" in text
+
+
+def test_scale_tables_have_the_ratios_of_their_rows(load_benchmark):
+    (reads, memory, total, *_), (join, *_) = load_benchmark("scale").ROWS_INTEGER, load_benchmark("scale").ROWS_TEXT
+    parts = [cells("scale", f"{row} |")[:2] for row in (reads, memory, total)]
+    for (one,), (other,), (both,) in zip(*parts, strict=True):
+        assert one + other == pytest.approx(both, abs=0.15)
+    tables = [line for line in section("scale").splitlines() if line.startswith("| `ew.evaluate_tables`")]
+    ratios = [line for line in section("scale").splitlines() if line.startswith("| relative to the")]
+    for base, ours, ratio in zip((total, join), tables, ratios, strict=True):
+        ((base_seconds,), (base_cpu,), *_), (seconds, cpu, peak), (relative, relative_cpu, limit) = (
+            cells("scale", f"{base} |"),
+            numbers(ours),
+            numbers(ratio),
+        )
+        assert seconds / base_seconds == pytest.approx(relative, abs=0.01)
+        assert cpu / base_cpu == pytest.approx(relative_cpu, abs=0.01)
+        assert peak <= limit
+    (one,), (two,), (speed_up,) = (cells("scale", f"{row} |")[0] for row in load_benchmark("scale").ROWS_RAY)
+    assert one / two == pytest.approx(speed_up, abs=0.02)
+
+
+def numbers(line: str) -> list[float]:
+    """Return the last number in each cell of a row, without its label."""
+    return [float(re.findall(r"\d[\d,]*(?:\.\d+)?", cell)[-1].replace(",", "")) for cell in line.split("|")[2:-1]]
 
 
 def test_training_table_has_three_numbers_for_each_model_and_dataset(load_benchmark):

@@ -46,6 +46,7 @@ Progress = Callable[[str, int, int | None], None]  # called with (what is read, 
 
 EDGES_PER_JOB = 1 << 26  # sums of a job are saved when it ends
 EDGES_PER_NODE_AND_JOB = 4  # so that the work and memory per node, such as degrees, do not dominate
+LONGER_JOBS_WITH_JOINS = 4  # times as many edges, because each of these jobs reads all ids
 EDGES_PER_PARTITION = 1 << 22
 NODES_PER_CHUNK = 1 << 20
 
@@ -74,7 +75,7 @@ def evaluate_tables(
     """Score predictions in tables of many parts, such as Parquet folders, in bounded memory.
 
     The scores are those of `evaluate` to the last bit, whatever the parts, and the order of rows. Nodes become records
-    of 41 bytes each, in files that are mapped into memory. Edges are read in one pass, and in a second one if they are
+    of 45 bytes each, in files that are mapped into memory. Edges are read in one pass, and in a second one if they are
     neither listed in one direction only nor all in both.
 
     Parameters
@@ -323,7 +324,7 @@ class TablePlan:
         if num_nodes is not None:
             per_node = 8 * len(RECORD_COLUMNS) + 5
             disk = num_nodes * per_node
-            memory = disk + num_nodes * 8 * (torch.get_num_threads() + 1) + (1 << 30)
+            memory = disk + num_nodes * (2 * torch.get_num_threads() + 16) + (1 << 30)
             lines += [
                 "",
                 f"node table {format_bytes(disk)} on disk, without gaps between ids; memory at most about "
@@ -360,7 +361,8 @@ class TablePlan:
                 self.nodes.skip_unknown,
                 folder,
             )
-            jobs = group_parts(self.edges, max(EDGES_PER_JOB, EDGES_PER_NODE_AND_JOB * table.ids.size))
+            per_node = EDGES_PER_NODE_AND_JOB * (LONGER_JOBS_WITH_JOINS if isinstance(table.ids, JoinedIds) else 1)
+            jobs = group_parts(self.edges, max(EDGES_PER_JOB, per_node * table.ids.size))
             total = _sum_jobs(scorer, jobs, arrays, folder / "edges", ray, progress)
             case = "" if total is None else total.case
             edge_sums = None
