@@ -5,11 +5,14 @@ One pass over a batch does all of it. ``state`` has three bits for each row of t
 Checksums decide whether a list has both directions of every edge, in one pass over its parts in any order. Each pair of
 nodes has a bucket and a 64-bit hash. The checksum of a bucket is the sum, modulo 2^64, of the hashes of its forward
 listings (low, high) minus those of its backward listings (high, low), so checksums of parts are added. All of them
-are 0 if every pair is listed equally often in both directions. Otherwise, a bucket with a pair that is not has the
-checksum 0 with probability at most 2^(t-64), if hashes are independent random numbers of 64 bits and 2^t divides the
-difference of its listings; t = 0 unless there are parallel edges. `hash_pair` makes this plausible, not certain: the
-numbers are (low, high) in 128 bits, mixed with two keys, and bucket and checksum are separate outputs, without common
-bits.
+are 0 if every pair is listed equally often in both directions.
+
+Otherwise let 2^t be the largest power of two that divides, for all pairs of a bucket, the difference between forward
+and backward listings, which is not 0 for all of them; t = 0 unless there are parallel edges. If the hashes were
+independent random numbers of 64 bits, also independent of the buckets, the checksum would be 0 with probability at most
+2^(t-64): given the other pairs, one hash times its difference has 2^(64-t) equally likely values. So some unequal
+bucket is missed with probability at most 2^(16+t-64), below 10^-14 for t = 0. `hash_pair` is a fixed function, for
+which this is a model: the bucket depends on all bits of (low, high), but not on the mixing that gives the checksum.
 """
 
 from typing import Any
@@ -43,8 +46,8 @@ def hash_pair(i: int, j: int) -> tuple[np.uint64, np.uint64]:
     """Return the hash for the checksum of a pair, in any order, and one for its bucket."""
     low, high = (i, j) if i < j else (j, i)
     first = _mix(np.uint64(low) + np.uint64(0x9E3779B97F4A7C15))
-    checksum = _mix((first ^ np.uint64(high)) * np.uint64(0xD1B54A32D192ED03) + first)
-    return checksum, (checksum * np.uint64(0xA24BAED4963EE407) + first) ^ (first >> np.uint64(29))
+    both = (first ^ np.uint64(high)) * np.uint64(0xD1B54A32D192ED03) + first
+    return _mix(both), both * np.uint64(0xA24BAED4963EE407) + first
 
 
 @compiled

@@ -11,7 +11,8 @@ Every edge counts once, although many lists have both directions. The sums of a 
   integers, so this is exact.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -186,12 +187,15 @@ class EdgeScorer:
     def sum_parts(self, parts: Sequence[Part], nodes: NodeArrays, report: Callable[[int], None]) -> EdgeSums:
         """Sum the edges of parts in one pass."""
         accumulator = _Accumulator(self, nodes)
-        for start, end, first, locate in self._read(parts, nodes):
-            accumulator.add(start, end, first, locate)
-            report(len(start))
+        with closing(self._read(parts, nodes)) as batches:  # also after an error, so that nothing reads any more
+            for start, end, first, locate in batches:
+                accumulator.add(start, end, first, locate)
+                report(len(start))
         return accumulator.sums()
 
-    def _read(self, parts: Sequence[Part], nodes: NodeArrays) -> Iterator[tuple[Ends, Ends, int, "_Place"]]:
+    def _read(
+        self, parts: Sequence[Part], nodes: NodeArrays
+    ) -> Generator[tuple[Ends, Ends, int, "_Place"], None, None]:
         """Yield ends of edges, the number of the first row, and where they are from."""
         check_kinds(parts, self.columns, self.ids.kind)
         if isinstance(self.ids, DenseIds):
@@ -203,12 +207,13 @@ class EdgeScorer:
             yield start, end, 0, _Place(ids, parts, self, None)
 
     def _read_dense(self, parts: Sequence[Part]) -> Iterator[tuple[Ends, Ends, int, "_Place"]]:
-        types = dict.fromkeys(self.columns, id_type(self.ids.kind))
+        assert isinstance(self.ids, DenseIds)
+        types, missing = dict.fromkeys(self.columns, id_type(self.ids.kind)), self.ids.missing(self.skip_unknown)
         for part in parts:
             row = getattr(part, "first_row", 0)
             for batch in part.read(self.columns, types):
                 start, end = (
-                    read_ids(batch, name, self.ids.kind, part, row).to_numpy(zero_copy_only=False)
+                    read_ids(batch, name, self.ids.kind, part, row, missing).to_numpy(zero_copy_only=False)
                     for name in self.columns
                 )
                 yield start, end, self.ids.first, _Place(self.ids, [part], self, row)
@@ -233,8 +238,9 @@ class EdgeScorer:
         try:
             selector = _Accumulator(self, nodes)
             streams = [file.open("wb") for file in files]
+            batches = self._read(parts, nodes)
             try:
-                for start, end, first, locate in self._read(parts, nodes):
+                for start, end, first, locate in batches:
                     ends = selector.select(start, end, first, BOTH, locate)
                     partition = np.empty(ends.shape[1], dtype=np.int16)
                     select_buckets(ends[0], ends[1], wanted, num_partitions, partition)
@@ -244,6 +250,7 @@ class EdgeScorer:
                         np.ascontiguousarray(ends[:, order[lo:hi]].T).tofile(stream)
                     report(len(start))
             finally:
+                batches.close()
                 for stream in streams:
                     stream.close()
             forward, exact = _Accumulator(self, nodes), _Accumulator(self, nodes)

@@ -5,7 +5,10 @@ and for text, DuckDB joins: it was the fastest of the engines tried (benchmarks/
 does not fit into its memory to disk.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import gettempdir
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgewise.files.arrays import one_line_message
 from edgewise.tables.parts import ROWS_PER_BATCH, Part, PartError
 from edgewise.tables.table_columns import id_kind, id_type, read_ids
 
@@ -31,6 +35,14 @@ class DenseIds:
     first: int
     size: int
     kind: str = "integer"
+
+    def id_of(self, row: int) -> int:
+        """Return the id of a row."""
+        return self.first + row
+
+    def missing(self, skip_unknown: bool) -> int | None:
+        """Return the id that stands for an empty one if unknown ids are skipped, or None."""
+        return self.first - 1 if skip_unknown else None
 
     def rows(self, ids: "pa.Array") -> NDArray[np.int64]:
         """Return the row of each id, and -1 for those out of range."""
@@ -55,7 +67,7 @@ class JoinedIds:
 
         ``folder`` is where DuckDB puts what does not fit into memory.
         """
-        with _connect(folder) as engine:
+        with _connect(folder) as engine, _name_bad_part(parts, keys, others, self.kind):
             nodes = self._nodes(engine)
             source = _engine_source(engine, parts, keys, others, self.kind)
             columns = [f"n{k}.row AS c{k}" for k in range(len(keys))] + [f"t.{_quoted(name)}" for name in others]
@@ -64,7 +76,7 @@ class JoinedIds:
                 for k, key in enumerate(keys)
             )
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
-            yield from _checked(engine.sql(query).to_arrow_reader(ROWS_PER_BATCH), parts)
+            yield from engine.sql(query).to_arrow_reader(ROWS_PER_BATCH)
 
     def rows(self, ids: "pa.ChunkedArray", folder: Path | None) -> NDArray[np.int64]:
         """Return the row of each id, and -1 for unknown ones."""
@@ -80,7 +92,7 @@ class JoinedIds:
 
     def find_unknown(self, part: Part, keys: Sequence[str], folder: Path | None) -> tuple[int, str] | None:
         """Return the first row of a part with an unknown id, and the id, or None."""
-        with _connect(folder) as engine:
+        with _connect(folder) as engine, _name_bad_part([part], keys, (), self.kind):
             nodes = self._nodes(engine)
             unknown: set[Any] = set()
             for key in keys:
@@ -88,9 +100,12 @@ class JoinedIds:
                 name = f"CAST(t.{_quoted(key)} AS {_engine_type(self.kind)})"
                 query = f"SELECT {name} FROM {source} t ANTI JOIN {nodes} n ON {name} = n.id LIMIT 1000"
                 unknown |= {row[0] for row in engine.execute(query).fetchall()}
-        if not unknown:
-            return None
-        return find_row(part, keys, self.kind, unknown)
+        return next(find_rows(part, keys, self.kind, unknown), None)
+
+    def id_of(self, row: int) -> Any:
+        """Return the id of a row."""
+        with _connect(None) as engine:
+            return engine.execute(f"SELECT id FROM {self._nodes(engine)} WHERE row = {row}").fetchone()[0]
 
     def find_duplicate(self, folder: Path | None) -> Any:
         """Return an id that is listed twice, or None."""
@@ -101,7 +116,7 @@ class JoinedIds:
 
     def _nodes(self, engine: Any) -> str:
         if isinstance(self.source, str):
-            return f"read_parquet({_text(self.source)})"
+            return _read_parquet([self.source])
         engine.register("nodes", self.source)
         return "nodes"
 
@@ -121,7 +136,9 @@ def _connect(folder: Path | None) -> Any:
     engine = duckdb.connect()
     engine.execute(f"SET threads = {torch.get_num_threads()}")
     engine.execute(f"SET memory_limit = '{ENGINE_MEMORY}'")
-    engine.execute(f"SET temp_directory = {_text(str((folder or Path(gettempdir())) / 'duckdb'))}")
+    # Processes must not share a folder.
+    overflow = folder / "duckdb" if folder else Path(gettempdir()) / f"edgewise-duckdb-{os.getpid()}"
+    engine.execute(f"SET temp_directory = {_text(str(overflow))}")
     engine.execute("SET preserve_insertion_order = false")
     return engine
 
@@ -132,7 +149,7 @@ def _engine_source(engine: Any, parts: Sequence[Part], keys: Sequence[str], othe
 
     files = [part.local_file for part in parts]
     if all(files) and not others:
-        return f"read_parquet([{', '.join(_text(str(file)) for file in files)}])"
+        return _read_parquet(map(str, files))
     types = dict.fromkeys(keys, id_type(kind))
     columns = [*dict.fromkeys((*keys, *others))]
 
@@ -151,21 +168,35 @@ def _engine_source(engine: Any, parts: Sequence[Part], keys: Sequence[str], othe
     return "stream"
 
 
+def _read_parquet(files: Iterable[str]) -> str:
+    """Return files as a table. Types of integers may differ, and names may have wildcards and keys, as in src=1."""
+    names = ", ".join(_text(re.sub(r"([*?\[])", r"[\1]", file)) for file in files)
+    return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+
+
 def _prepend(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield first
     for batch in rest:
         yield batch.cast(first.schema) if batch.schema != first.schema else batch
 
 
-def _checked(reader: Any, parts: Sequence[Part]) -> Iterator[Any]:
+@contextmanager
+def _name_bad_part(parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], kind: str) -> Iterator[None]:
+    """Raise `PartError` for errors of DuckDB, with the name of the part that cannot be read."""
     import duckdb
     import pyarrow as pa
 
     try:
-        yield from reader
+        yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
+        for part in parts:
+            row = getattr(part, "first_row", 0)
+            for batch in part.read([*dict.fromkeys((*keys, *others))], dict.fromkeys(keys, id_type(kind))):
+                for key in keys:
+                    read_ids(batch, key, kind, part, row, missing=0 if kind == "integer" else "")
+                row += batch.num_rows
         names = parts[0].name if len(parts) == 1 else f"one of {len(parts)} parts from {parts[0].name} on"
-        raise PartError(f"Expected to join the ids in {names}, but got: {str(error).splitlines()[0]}") from error
+        raise PartError(f"Expected to join the ids in {names}, but got: {one_line_message(error)}.") from error
 
 
 def _engine_type(kind: str) -> str:
@@ -180,38 +211,27 @@ def _text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def find_row(part: Part, keys: Sequence[str], kind: str, wanted: set[Any]) -> tuple[int, str] | None:
-    """Return the first row of a part with one of the wanted ids, and the id."""
+def find_rows(part: Part, keys: Sequence[str], kind: str, wanted: set[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the rows of a part with one of the wanted ids, and the id."""
     import pyarrow as pa
     from pyarrow import compute
 
     row, values = getattr(part, "first_row", 0), pa.array(list(wanted), id_type(kind))
-    for batch in part.read(keys, dict.fromkeys(keys, id_type(kind))):
-        found = [(position, key) for key in keys if (position := _first(batch, key, kind, part, row, values)) >= 0]
-        if found:
-            position, key = min(found)
-            del compute
-            return row + position, str(batch.column(key)[position])
+    for batch in part.read(keys, dict.fromkeys(keys, id_type(kind))) if wanted else ():
+        ids = [read_ids(batch, key, kind, part, row) for key in keys]
+        found = [compute.is_in(column, value_set=values).to_numpy(zero_copy_only=False) for column in ids]
+        for position in np.flatnonzero(np.any(found, axis=0)).tolist():
+            key = next(k for k, column in enumerate(found) if column[position])
+            yield row + position, str(ids[key][position])
         row += batch.num_rows
-    return None
-
-
-def _first(batch: Any, key: str, kind: str, part: Part, row: int, values: Any) -> int:
-    from pyarrow import compute
-
-    return int(compute.is_in(read_ids(batch, key, kind, part, row), value_set=values).index(True).as_py())
 
 
 def check_kinds(parts: Sequence[Part], columns: Sequence[str], kind: str) -> None:
     """Raise `PartError` if a part has no such column, or ids of another kind than the predictions."""
-    from pyarrow import types
-
     for part in parts:
         for column in columns:
             found = id_kind(part, column)
-            is_text_file = part.name.lower().endswith((".csv", ".tsv"))
-            has_no_kind = found != kind and types.is_null(part.schema().field(column).type)  # such as only a header
-            if found != kind and not (is_text_file and kind == "text") and not has_no_kind:
+            if found not in (kind, None) and not (part.is_text_file and kind == "text"):
                 raise PartError(
                     f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {found}. "
                     "Convert them, so that ids are written alike everywhere."

@@ -22,12 +22,14 @@ from torch import Tensor
 from edgewise.files.output import replace_file
 from edgewise.kernels.edge_stream import LABELED, PRESENT, SCORED, set_bits
 from edgewise.metrics.elements import RECORD_COLUMNS, node_records
-from edgewise.tables.node_ids import MAX_ROWS_PER_NODE, DenseIds, Ids, JoinedIds, check_kinds, find_row
+from edgewise.tables.node_ids import MAX_ROWS_PER_NODE, DenseIds, Ids, JoinedIds, check_kinds, find_rows
 from edgewise.tables.parts import Part, PartError, read_ahead
 from edgewise.tables.table_columns import (
+    INVALID,
     NodeColumns,
-    id_kind,
     id_type,
+    kind_of_ids,
+    prob_types,
     read_ids,
     read_labels,
     read_prob_rows,
@@ -138,7 +140,7 @@ class NodeTableInput(NamedTuple):
 def build_node_table(source: NodeTableInput, folder: Path, report: Report) -> NodeTable:
     """Read predictions, labels and mask, and write the node table below a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    kind = id_kind(source.probs[0], source.prob_columns.id)
+    kind = kind_of_ids(source.probs, source.prob_columns.id)
     check_kinds(source.probs, [source.prob_columns.id], kind)
     ids, num_predictions, state = _read_node_ids(source, kind, folder, report)
     labels = None
@@ -171,14 +173,18 @@ def _new_array(file: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def _batches(
-    parts: Sequence[Part], columns: Sequence[str], id_column: str, kind: str
+    parts: Sequence[Part],
+    columns: Sequence[str],
+    id_column: str,
+    kind: str,
+    types: "dict[str, pa.DataType] | None" = None,
 ) -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
     """Yield (part, first row of the batch in the part, batch), read ahead by another thread."""
 
     def read() -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
         for part in parts:
             row = getattr(part, "first_row", 0)
-            for batch in part.read(columns, {id_column: id_type(kind)}):
+            for batch in part.read(columns, {**(types or {}), id_column: id_type(kind)}):
                 yield part, row, batch
                 row += batch.num_rows
 
@@ -209,22 +215,27 @@ def _read_node_ids(
             rows = dense.rows(read_ids(batch, column, kind, part, row))
             _, twice = set_bits(rows, state, 0, PRESENT)
             if twice >= 0:
-                raise _duplicate(part, row + twice, str(int(rows[twice]) + dense.first))
+                raise _duplicate("prediction", part, row + twice, str(int(rows[twice]) + dense.first))
         return dense, count, state
     joined = _write_ids(source, kind, folder, report)
     if (twice := joined.find_duplicate(folder)) is not None:
-        found = [(part, place) for part in source.probs if (place := find_row(part, [column], kind, {twice}))]
-        raise _duplicate(found[-1][0], found[-1][1][0] if len(found) > 1 else None, str(twice))
+        raise _duplicate("prediction", *_second_row(source.probs, column, kind, twice), str(twice))
     state = _new_array(folder / "state.npy", (joined.size,), np.uint8)
     state[:] = PRESENT
     return joined, joined.size, state
 
 
-def _duplicate(part: Part, row: int | None, node: str) -> PartError:
-    where = "" if row is None else f", in row {row}"
+def _duplicate(what: str, part: Part, row: int, node: str) -> PartError:
     return PartError(
-        f"Expected one prediction for each node, but {part.name} has another one for node {node!r}{where}. Remove one."
+        f"Expected one {what} for each node, but row {row} of {part.name} is another one for node {node!r}. Remove one."
     )
+
+
+def _second_row(parts: Sequence[Part], column: str, kind: str, node: Any) -> tuple[Part, int]:
+    """Return where an id is found for the second time."""
+    found = ((part, row) for part in parts for row, _ in find_rows(part, [column], kind, {node}))
+    next(found)
+    return next(found)
 
 
 def _write_ids(source: NodeTableInput, kind: str, folder: Path, report: Report) -> JoinedIds:
@@ -247,9 +258,9 @@ def shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
     """Return the number of classes, and the type of the probabilities."""
     columns = source.prob_columns
     for part in source.probs:
-        for batch in part.read(columns.values):
+        for batch in part.read(columns.values, prob_types(columns)):
             if batch.num_rows:
-                probs = read_prob_rows(batch.slice(0, 1), columns.values, part, 0)
+                probs = read_prob_rows(batch.slice(0, 1), columns.values, part, getattr(part, "first_row", 0))
                 return probs.shape[1], probs.dtype
     return max(1, len(columns.values)), np.dtype(np.float64)
 
@@ -271,24 +282,42 @@ class _Builder:
 
     def add_labels(self, num_classes: int) -> int:
         """Set the labels of nodes, and return the number of rows whose ids have no prediction."""
-        columns, num_unknown = self.source.label_columns, 0
+        columns, names, num_unknown = self.source.label_columns, self.source.class_names, 0
         if columns is None or self.labels is None:
             return 0
+        if names is not None and len(names) != num_classes:
+            raise ValueError(
+                f"Expected a name for each of the {num_classes} probabilities, but class_names has {len(names)}."
+            )
         check_kinds(self.source.labels, [columns.id], self.ids.kind)
         for part, row, rows, (column,) in self._joined(self.source.labels, columns):
-            labels = read_labels(column, columns.values[0], part, self.source.class_names)
-            if len(labels) and labels.max() >= num_classes:
-                position = int((labels >= num_classes).argmax())
-                raise PartError(
-                    f"Expected labels from 0 to {num_classes - 1} in {part.name}, as there are {num_classes} "
-                    f"probabilities, but got {labels[position]}{_in_row(row, position)}. If classes are numbered from "
-                    "1, subtract 1."
-                )
-            num_unknown += self._set_bits(part, row, rows, PRESENT, LABELED, "label", labels >= 0)
-            known = (labels >= 0) & (rows >= 0)
+            labels = read_labels(column, columns.values[0], part, num_classes, self.source.class_names)
+            known = rows >= 0
+            if (invalid := known & (labels == INVALID)).any():
+                position = int(invalid.argmax())
+                where = self._find_row(part, columns.id, row, rows, position)
+                raise self._invalid_label(part, columns.values[0], where, column[position], num_classes)
+            num_unknown += self._set_bits(
+                self.source.labels, columns.id, part, row, rows, PRESENT, LABELED, "label", labels >= 0
+            )
+            known &= labels >= 0
             self.labels[rows[known]] = labels[known]
             self.report("labels", len(labels))
         return num_unknown
+
+    def _invalid_label(self, part: Part, column: str, row: int, label: "pa.Scalar", num_classes: int) -> PartError:
+        expected = f"labels from 0 to {num_classes - 1} (there are {num_classes} probabilities), or -1 if unknown,"
+        hint = "If classes are numbered from 1, subtract 1. If labels are names, pass class_names=…, or --classes FILE."
+        if self.source.class_names is not None:
+            expected, hint = "names of the classes", "Correct the label, or the names: class_names=…, --classes FILE."
+        got = str(label.as_py())[:40]
+        return PartError(f"Expected {expected} in column {column} of {part.name}, but row {row} has {got!r}. {hint}")
+
+    def _find_row(self, part: Part, column: str, first_row: int | None, rows: NDArray[np.int64], position: int) -> int:
+        """Return the row of the part that is at a position of a batch. After a join, it is found by its id."""
+        if first_row is not None:
+            return first_row + position
+        return next(find_rows(part, [column], self.ids.kind, {self.ids.id_of(int(rows[position]))}))[0]
 
     def add_mask(self) -> int:
         """Set which nodes are scored, and return the number of rows whose ids have no prediction or no label."""
@@ -299,12 +328,16 @@ class _Builder:
         check_kinds(self.source.mask, [columns.id], self.ids.kind)
         for part, row, rows, values in self._joined(self.source.mask, columns):
             selected = _as_mask(values[0], columns.values[0], part) if values else np.ones(len(rows), dtype=bool)
-            num_unknown += self._set_bits(part, row, rows, PRESENT | LABELED, SCORED, "mask", selected)
+            num_unknown += self._set_bits(
+                self.source.mask, columns.id, part, row, rows, PRESENT | LABELED, SCORED, "row of the mask", selected
+            )
             self.report("mask", len(rows))
         return num_unknown
 
     def _set_bits(
         self,
+        parts: Sequence[Part],
+        column: str,
         part: Part,
         first_row: int | None,
         rows: NDArray[np.int64],
@@ -317,17 +350,17 @@ class _Builder:
         chosen = np.flatnonzero(selected)
         unknown, twice = set_bits(np.ascontiguousarray(rows[chosen]), self.state, needed, bit)
         if twice >= 0:
-            raise PartError(
-                f"Expected each node once in the {what} table, but {part.name} repeats one"
-                f"{_in_row(first_row, int(chosen[twice]))}. Remove one of the two."
-            )
+            node = self.ids.id_of(int(rows[chosen[twice]]))
+            where = _second_row(parts, column, self.ids.kind, node)
+            raise _duplicate(what, *where, str(node))
         if unknown < 0:
             return 0
         if not self.source.skip_unknown:
             have = "a prediction" if needed == PRESENT else "a prediction and a label"
+            row = self._find_row(part, column, first_row, rows, int(chosen[unknown]))
             raise PartError(
-                f"Expected {have} for each node of {part.name}, but that{_in_row(first_row, int(chosen[unknown]))} has "
-                "none. Add it, or skip such nodes: skip_unknown=True, or --skip-unknown."
+                f"Expected {have} for each node of {part.name}, but the one in row {row} has less. Add what is "
+                "missing, or skip such nodes: skip_unknown=True, or --skip-unknown."
             )
         inside = rows[chosen]
         known = (inside >= 0) & (inside < len(self.state))
@@ -340,7 +373,8 @@ class _Builder:
         if isinstance(self.ids, DenseIds):
             names = [columns.id, *columns.values]
             for part, row, batch in _batches(parts, names, columns.id, self.ids.kind):
-                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row))
+                missing = self.ids.missing(self.source.skip_unknown)
+                rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row, missing))
                 yield part, row, rows, tuple(batch.column(name) for name in columns.values)
             return
         for part in parts:
@@ -356,21 +390,25 @@ class _Builder:
 
     def add_probs(self, num_classes: int, dtype: np.dtype[Any]) -> None:
         """Check the probabilities, keep them if asked for, and reduce them to records if there are labels."""
-        columns, size, records = self.source.prob_columns, self.ids.size, None
+        columns, size, records, kept_dtype = self.source.prob_columns, self.ids.size, None, dtype
         if self.labels is not None:
             records = _new_array(self.folder / "records.npy", (size, len(RECORD_COLUMNS)), np.float64)
-        kept = _new_array(self.folder / "probs.npy", (size, num_classes), dtype) if self.source.keep_probs else None
+            # The compiled loops have no half precision. Numbers of 16 bits are numbers of 32 bits.
+            kept_dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
+        kept = (
+            _new_array(self.folder / "probs.npy", (size, num_classes), kept_dtype) if self.source.keep_probs else None
+        )
         names, count = [columns.id, *columns.values], 0
-        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind):
+        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind, prob_types(columns)):
+            if batch.num_rows == 0:
+                continue
             values = read_prob_rows(batch, columns.values, part, row)
-            if len(values) and values.shape[1] != num_classes:
+            if values.shape[1] != num_classes or values.dtype != dtype:
                 raise PartError(
-                    f"Expected {num_classes} probabilities per node, as in the first part, but {part.name} has "
-                    f"{values.shape[1]}. Write the part again."
+                    f"Expected {num_classes} probabilities of type {dtype} per node, as in the first part, but row "
+                    f"{row} of {part.name} has {values.shape[1]} of type {values.dtype}. Write the part again."
                 )
-            probs = self._checked(
-                torch.from_numpy(_writable(values.reshape(-1, num_classes).astype(dtype, copy=False))), part, row
-            )
+            probs = self._checked(torch.from_numpy(_writable(values)), part, row)
             if isinstance(self.ids, DenseIds):
                 rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row))
             else:
@@ -388,21 +426,19 @@ class _Builder:
             checked = check(probs, "probs", "node")
             return probs if checked is None else checked
         except ValueError as error:
-            text = _shift_row(str(error), row)
-            raise PartError(f"{text.rstrip('.')} ({part.name}).") from error
+            raise PartError(_shift_row(str(error), row, part)) from error
 
 
-def _shift_row(text: str, first_row: int) -> str:
+def _shift_row(text: str, first_row: int, part: Part) -> str:
     """Return a message about a node of a batch with its row in the part."""
-    return re.sub(r"node (\d+) of probs", lambda match: f"row {int(match[1]) + first_row}", text)
+    text, number = re.subn(
+        r"node (\d+) of probs", lambda match: f"row {int(match[1]) + first_row} of {part.name}", text
+    )
+    return text if number else f"{text.rstrip('.')} ({part.name})."
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array) if array.flags.writeable else array.copy()
-
-
-def _in_row(first_row: int | None, position: int) -> str:
-    return "" if first_row is None else f" in row {first_row + position}"
 
 
 def _as_mask(column: "pa.Array", name: str, part: Part) -> NDArray[np.bool_]:

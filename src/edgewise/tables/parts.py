@@ -4,10 +4,9 @@ A `Part` is read in batches, in bounded memory, and can be sent to another proce
 has no secrets: access keys of an object store come from the environment.
 """
 
-import fnmatch
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from pathlib import Path
 from queue import Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 
 from edgewise.files.arrays import one_line_message
 
@@ -28,9 +26,11 @@ TableLike = Any  # a path, glob or URL, a list of them, a pyarrow dataset or tab
 SUFFIXES = (".parquet", ".csv", ".tsv")
 ROWS_PER_BATCH = 1 << 21
 CSV_BLOCK_BYTES = 16 << 20
+MAX_HEADER_BYTES = 1 << 16
+DELIMITERS = ",\t;|"
 FOOTER_THREADS = 16  # that read the footers of Parquet files, which is waiting more than work
 READ_AHEAD = 2  # batches that are read while another one is processed
-CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,18})$"
 
 Batch = TypeVar("Batch")
 
@@ -73,6 +73,11 @@ class Part:
         """The path of a whole local Parquet file, which other programs can read, or None."""
         return None
 
+    @property
+    def is_text_file(self) -> bool:
+        """Whether the types of the columns are guessed."""
+        return self.name.lower().endswith((".csv", ".tsv"))
+
 
 @dataclass(frozen=True)
 class FilePart(Part):
@@ -103,14 +108,21 @@ class FilePart(Part):
 
     def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
+        import pyarrow as pa
+
         with _name_part(self.name):
             if self.path.lower().endswith(".parquet"):
                 with self._open_parquet() as file:
+                    _check_columns(columns, file.schema_arrow.names, self.name)
                     for groups in _groups_of_rows(file.metadata, self.row_groups):
                         yield from file.iter_batches(ROWS_PER_BATCH, row_groups=groups, columns=list(columns))
             else:
-                with self._open_csv(columns, types) as reader:
-                    yield from reader
+                integers = [name for name, type_ in (types or {}).items() if pa.types.is_integer(type_)]
+                row = 0
+                with self._open_csv(columns, {**(types or {}), **dict.fromkeys(integers, pa.string())}) as reader:
+                    for batch in reader:
+                        yield _parse_integers(batch, integers, self.name, row)
+                        row += batch.num_rows
 
     def split(self, num_row_groups: int, rows: Sequence[int], max_rows: int) -> "list[FilePart]":
         """Split a Parquet file into parts of at least one row group, with at most ``max_rows`` rows if possible."""
@@ -142,19 +154,32 @@ class FilePart(Part):
     @contextmanager
     def _open_csv(self, columns: Sequence[str] | None, types: "dict[str, pa.DataType] | None") -> Iterator[Any]:
         import pyarrow as pa
-        from pyarrow import csv, fs
+        from pyarrow import csv
 
         assert self.filesystem is not None
+        with self.filesystem.open_input_stream(self.path) as source:
+            header = source.read(MAX_HEADER_BYTES).partition(b"\n")[0].decode(errors="replace")
         source = self.filesystem.open_input_stream(self.path)
         convert = csv.ConvertOptions(
             include_columns=columns, column_types=types, null_values=[""], strings_can_be_null=True
         )
-        parse = csv.ParseOptions(delimiter="\t" if self.path.lower().endswith(".tsv") else ",")
+        parse = csv.ParseOptions(delimiter=_find_delimiter(header))
         options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES, use_threads=False)
         with source:
-            if isinstance(self.filesystem, fs.LocalFileSystem) and self.num_bytes == 0:
-                raise pa.ArrowInvalid("the file is empty")
+            if not header.strip():
+                raise pa.ArrowInvalid("the first row is empty, instead of the names of the columns")
+            if re.match(r"-?[0-9]+(\D|$)", header):
+                raise pa.ArrowInvalid("the first row has numbers, instead of the names of the columns")
             yield csv.open_csv(source, options, parse, convert)
+
+
+def _find_delimiter(header: str) -> str:
+    """Return the first delimiter that the header of a text file has.
+
+    >>> _find_delimiter("nid;pred")
+    ';'
+    """
+    return next((char for char in DELIMITERS if char in header), DELIMITERS[0])
 
 
 def _groups_of_rows(metadata: Any, row_groups: tuple[int, int] | None) -> Iterator[list[int]]:
@@ -183,6 +208,31 @@ def _text_unless_canonical(schema: "pa.Schema", block: "pa.RecordBatch") -> "pa.
     return schema
 
 
+def _check_columns(wanted: Sequence[str], names: Sequence[str], part: str) -> None:
+    if missing := [name for name in wanted if name not in names]:
+        raise PartError(
+            f"Expected a column {missing[0]} in {part}, as in the first part, but it has {', '.join(names)}. Write the "
+            "part again."
+        )
+
+
+def _parse_integers(batch: "pa.RecordBatch", columns: Sequence[str], part: str, first_row: int) -> "pa.RecordBatch":
+    """Convert columns of text to integers. 007 is none, as it is not the same id as 7."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    for name in columns:
+        text = batch.column(name)
+        wrong = compute.invert(compute.match_substring_regex(text, CANONICAL_INTEGER))
+        if (row := wrong.index(True).as_py()) >= 0:
+            raise PartError(
+                f"Expected integer ids in column {name} of {part}, as in the predictions, but row {first_row + row} "
+                f"has {text[row].as_py()!r}. Write ids alike everywhere: save the predictions with ids as text, too."
+            )
+        batch = batch.set_column(batch.schema.get_field_index(name), name, text.cast(pa.int64()))
+    return batch
+
+
 @dataclass(frozen=True)
 class MemoryPart(Part):
     """A table in memory, or a block of a Ray Dataset in the object store of Ray."""
@@ -196,7 +246,9 @@ class MemoryPart(Part):
     def read(self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
-            yield from self._table().select(list(columns)).to_batches(max_chunksize=ROWS_PER_BATCH)
+            table = self._table()
+            _check_columns(columns, table.schema.names, self.name)
+            yield from table.select(list(columns)).to_batches(max_chunksize=ROWS_PER_BATCH)
 
     def _table(self) -> "pa.Table":
         if type(self.block).__name__ != "ObjectRef":
@@ -257,14 +309,8 @@ def find_parts(source: TableLike, name: str, max_rows: int | None = None) -> lis
         table = pa.table(source)
         return [MemoryPart(name, table.nbytes, table.num_rows, block=table)]
     if isinstance(source, dataset.Dataset):
-        parts: list[Part] = [
-            FragmentPart(
-                f"{name} part {k}" if fragment_path(fragment) is None else str(fragment_path(fragment)),
-                0,
-                fragment.count_rows() if fragment_path(fragment, ".parquet", ".feather") else None,
-                fragment=fragment,
-                dataset_schema=source.schema,
-            )
+        parts = [
+            _fragment_part(fragment, f"{name} part {k}", source.schema)
             for k, fragment in enumerate(source.get_fragments())
         ]
         return _nonempty(parts, name, "the dataset")
@@ -284,6 +330,16 @@ def fragment_path(fragment: Any, *suffixes: str) -> str | None:
     """Return the path of a fragment of a dataset of files, or None for another one, or with another suffix."""
     path = getattr(fragment, "path", None)
     return path if path and (not suffixes or path.lower().endswith(suffixes)) else None
+
+
+def _fragment_part(fragment: Any, name: str, schema: "pa.Schema") -> Part:
+    path = fragment_path(fragment)
+    if path is None:
+        return FragmentPart(name, 0, None, fragment=fragment, dataset_schema=schema)
+    num_rows = fragment.count_rows() if fragment_path(fragment, ".parquet", ".feather") else None
+    info = fragment.filesystem.get_file_info(path)
+    version = str(info.mtime_ns or "")
+    return FragmentPart(path, info.size or 0, num_rows, version, fragment=fragment, dataset_schema=schema)
 
 
 def _nonempty(parts: list[Part], name: str, where: str) -> list[Part]:
@@ -307,34 +363,41 @@ def has_wildcard(path: str) -> bool:
     return any(char in path for char in "*?[") and (is_url(path) or not Path(path).exists())
 
 
+def _split_query(place: str) -> tuple[str, str]:
+    """Split the query, such as region=us-east-1, from a URL. A question mark without a name is a wildcard.
+
+    >>> _split_query("s3://bucket/part-?.csv?region=us-east-1&scheme=http")
+    ('s3://bucket/part-?.csv', 'region=us-east-1&scheme=http')
+    """
+    match = re.search(r"\?(\w+=.*)$", place) if is_url(place) else None
+    return (place, "") if match is None else (place[: match.start()], match[1])
+
+
 def _find_files(place: str, name: str) -> list[FilePart]:
     """Return the files of one path, folder, glob or URL, without splitting or counting."""
     from pyarrow import fs
 
     _check_no_secrets(place, name)
     if is_url(place):
-        base, _, query = place.partition("?") if not has_wildcard(place) or "=" in place else (place, "", "")
+        base, query = _split_query(place)
+        root = _without_glob(base)
         try:
-            filesystem, path = fs.FileSystem.from_uri(_without_glob(base) + (f"?{query}" if query else ""))
+            filesystem, path = fs.FileSystem.from_uri(root + (f"?{query}" if query else ""))
         except (ValueError, OSError, NotImplementedError) as error:
             raise ValueError(
                 f"Expected {name} as a path or a URL such as s3://bucket/folder, gs://… or file://…, but got {base}: "
                 f"{one_line_message(error)}."
             ) from error
-        prefix = (
-            base[: len(_without_glob(base)) - len(path)] if base.startswith("file") else f"{base.split('://')[0]}://"
-        )
-        if has_wildcard(base):
-            path = base.split("://", 1)[1] if not base.startswith("file") else urlsplit(base.replace("?", "%3F")).path
+        path, prefix = path.rstrip("/") + base[len(root) :], f"{base.partition('://')[0]}://"
     else:
         filesystem, path, prefix = fs.LocalFileSystem(), str(Path(place).expanduser()), ""
-    with _name_part(place.partition("?")[0] if is_url(place) and not has_wildcard(place) else place):
+    with _name_part(_split_query(place)[0]):
         if has_wildcard(path if is_url(place) else place):
             found = _glob(filesystem, path)
         else:
             info = filesystem.get_file_info(path)
             if info.type == fs.FileType.NotFound:
-                raise PartError(f"Expected {name} at {place.partition('?')[0]}, but there is nothing. Check the path.")
+                raise PartError(f"Expected {name} at {_split_query(place)[0]}, but there is nothing. Check the path.")
             found = [info]
             if info.type == fs.FileType.Directory:
                 found = _files_below(filesystem, path, name)
@@ -345,8 +408,8 @@ def _find_files(place: str, name: str) -> list[FilePart]:
     ]
     if not parts:
         raise ValueError(
-            f"Expected files that end in {', '.join(SUFFIXES)} for {name} in {place}, but there are none. Check the "
-            "path."
+            f"Expected files that end in {', '.join(SUFFIXES)} for {name} in {_split_query(place)[0]}, but there are "
+            "none. Check the path."
         )
     if wrong := next((part for part in parts if not part.path.lower().endswith(SUFFIXES)), None):
         raise ValueError(
@@ -359,7 +422,8 @@ def _check_no_secrets(place: str, name: str) -> None:
     """Raise ValueError for access keys in a URL, without repeating them."""
     rest = place.partition("://")[2] if is_url(place) else ""
     names = re.findall(r"[?&]([^=&]*(?:key|secret|token|password)[^=&]*)=", place.lower()) if rest else []
-    if "@" in rest.partition("/")[0] or names:
+    user = rest.partition("/")[0].rpartition("@")[0]
+    if user not in ("", "anonymous") or names:
         raise ValueError(
             f"Expected {name} as a URL without access keys, which others could see, but got some. Set them in the "
             "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and omit them in the URL."
@@ -367,8 +431,8 @@ def _check_no_secrets(place: str, name: str) -> None:
 
 
 def _without_glob(url: str) -> str:
-    """Return the part of a URL before the folder or file with the first wildcard."""
-    match = re.search(r"[*?\[]", url)
+    """Return the part of a path or URL before the folder or file with the first wildcard."""
+    match = re.search(r"[*?\[]", url) if has_wildcard(url) else None
     return url if match is None else url[: match.start()].rpartition("/")[0]
 
 
@@ -376,19 +440,29 @@ def _glob(filesystem: "fs.FileSystem", pattern: str) -> list[Any]:
     """Return the files that match a pattern, in which * does not match a slash and ** does."""
     from pyarrow import fs
 
-    folder = pattern[: re.search(r"[*?\[]", pattern).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    folder = _without_glob(pattern)
     selector = fs.FileSelector(
         folder or ("/" if pattern.startswith("/") else "."), recursive=True, allow_not_found=True
     )
-    depth = None if "**" in pattern else pattern.count("/")
-    matches = [
+    files = [info for info in filesystem.get_file_info(selector) if info.type == fs.FileType.File]
+    matching = re.compile(_glob_expression(pattern.removeprefix("./")))
+    return [
         info
-        for info in filesystem.get_file_info(selector)
-        if info.type == fs.FileType.File
-        and (depth is None or info.path.count("/") == depth)
-        and fnmatch.fnmatchcase(info.path, pattern.replace("**/", "*"))
+        for info in files
+        if matching.fullmatch(info.path.removeprefix("./")) and not _is_hidden(info.path, folder or ".")
     ]
-    return [info for info in matches if not _is_hidden(info.path, folder)]
+
+
+def _glob_expression(pattern: str) -> str:
+    r"""Return the regular expression of a glob.
+
+    >>> _glob_expression("a/**/[!b]*.csv")
+    'a/(?:.*/)?[^b][^/]*\\.csv'
+    """
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^/\]]+\])", pattern)
+    sets = (piece.replace("[!", "[^") if piece.startswith("[") and len(piece) > 2 else None for piece in pieces)
+    return "".join(wildcards.get(piece) or found or re.escape(piece) for piece, found in zip(pieces, sets, strict=True))
 
 
 def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[Any]:
@@ -401,15 +475,19 @@ def _files_below(filesystem: "fs.FileSystem", folder: str, name: str) -> list[An
         for info in infos
         if info.type == fs.FileType.File and info.path.lower().endswith(SUFFIXES) and not _is_hidden(info.path, folder)
     ]
-    folders = sorted({posixpath.dirname(info.path) for info in tables if "=" not in posixpath.dirname(info.path)})
+    folders = sorted({_without_keys(posixpath.relpath(posixpath.dirname(info.path), folder)) for info in tables})
     if len(folders) > 1:
-        names = ", ".join(posixpath.relpath(path, folder) for path in folders[:5])
-        glob = posixpath.join(folders[-1], f"*{posixpath.splitext(tables[-1].path)[1]}")
-        raise ValueError(
+        names, suffix = ", ".join(folders[:5]), posixpath.splitext(tables[-1].path)[1]
+        raise PartError(
             f"Expected the parts of one table for {name} in {folder}, but it has folders with tables: {names}. Pass "
-            f"one of them, or a glob, such as {glob}."
+            f"one of them, or a glob, such as {posixpath.join(folder, folders[-1], '**', f'*{suffix}')}."
         )
     return tables
+
+
+def _without_keys(folder: str) -> str:
+    """Return a path without the folders of a partitioned table, such as day=1."""
+    return "/".join(name for name in folder.split("/") if "=" not in name) or "."
 
 
 def _is_hidden(path: str, folder: str) -> bool:
@@ -419,13 +497,12 @@ def _is_hidden(path: str, folder: str) -> bool:
 
 def _read_footers(files: list[FilePart], name: str, max_rows: int | None) -> list[Part]:
     """Return the files with their numbers of rows, split after ``max_rows`` rows."""
-    from pyarrow import fs
 
     def describe(file: FilePart) -> list[Part]:
         if not file.path.lower().endswith(".parquet"):
             return [file]
         with _name_part(file.name):
-            if file.num_bytes == 0 and isinstance(file.filesystem, fs.LocalFileSystem):
+            if file.num_bytes == 0:
                 raise PartError(f"Expected a Parquet file, but {file.name} is empty. Write it again.")
             with file._open_parquet() as opened:
                 metadata = opened.metadata
@@ -468,6 +545,16 @@ def read_ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
             while not queue.empty():
                 queue.get_nowait()
             thread.join(0.01)
+
+
+def check_recognizable(tables: Mapping[str, Sequence[Part]]) -> None:
+    """Raise ValueError if parts have no version, so that a later run could not tell whether they changed."""
+    for name, parts in tables.items():
+        if any(not part.version for part in parts):
+            raise ValueError(
+                f"Expected {name} in files, as results in work (--work) are kept for a later run, which could not tell "
+                "whether a table in memory is the same. Save it as Parquet, or omit work."
+            )
 
 
 def total_rows(parts: Sequence[Part]) -> int | None:

@@ -30,6 +30,8 @@ EDGE_NAMES = (
     ("u", "v"),
     ("head", "tail"),
 )
+INVALID = -2  # instead of a label that is none
+NUMBERS = r"^[\[ ]*[-+.0-9eE]+([; ]+[-+.0-9eE]+)*[\] ]*$"
 KEYS = ("id", "probs", "label", "mask", "src", "dst")  # of ``columns``
 
 
@@ -64,7 +66,7 @@ def find_edge_columns(part: Part, told: Mapping[str, Any], table: str = "edges")
     for start, end in EDGE_NAMES:
         if start in lower and end in lower:
             return lower[start], lower[end]
-    if len(names) == 2:
+    if len(names) == 2 and not part.is_text_file:  # whose first row may be an edge
         return names[0], names[1]
     raise PartError(
         f"Expected columns src and dst in {part.name}, but it has {_listed(names)}. Tell which they are: "
@@ -109,7 +111,7 @@ def find_label_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
 def find_mask_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the column of ids, and that of booleans if there is one. Without it, the mask is a list of ids."""
     names = part.schema().names
-    if len(names) == 1:
+    if len(names) == 1 and not part.is_text_file:  # whose first row may be an id
         return NodeColumns(names[0], ())
     id_name = _find_id(part, told, "mask")
     name = told.get("mask.mask", told.get("mask")) or _by_name(names, MASK_NAMES, id_name)
@@ -158,8 +160,8 @@ def has_id_column(names: Sequence[str]) -> bool:
 # --- values of columns ---
 
 
-def id_kind(part: Part, column: str) -> str:
-    """Return "integer" or "text", the kind of the ids in a column."""
+def id_kind(part: Part, column: str) -> str | None:
+    """Return "integer" or "text", the kind of the ids in a column, or None if it has none, as in an empty CSV file."""
     from pyarrow import types
 
     schema = part.schema()
@@ -173,9 +175,16 @@ def id_kind(part: Part, column: str) -> str:
         id_type = id_type.value_type
     if types.is_integer(id_type):
         return "integer"
-    if types.is_string(id_type) or types.is_large_string(id_type) or types.is_null(id_type) or _is_view(id_type):
+    if types.is_null(id_type):
+        return None
+    if types.is_string(id_type) or types.is_large_string(id_type) or _is_view(id_type):
         return "text"
     raise PartError(f"Expected ids in column {column} of {part.name}, integers or text, but got {id_type}. Convert it.")
+
+
+def kind_of_ids(parts: Sequence[Part], column: str) -> str:
+    """Return the kind of the ids in the first part that has some."""
+    return next((kind for part in parts if (kind := id_kind(part, column))), "text")
 
 
 def _is_view(id_type: Any) -> bool:
@@ -191,45 +200,46 @@ def id_type(kind: str) -> "pa.DataType":
     return pa.int64() if kind == "integer" else pa.string()
 
 
-def read_ids(batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int) -> "pa.Array":
-    """Return the ids of a batch as integers or text. A missing one is an error."""
+def read_ids(
+    batch: "pa.RecordBatch", column: str, kind: str, part: Part, first_row: int, missing: int | str | None = None
+) -> "pa.Array":
+    """Return the ids of a batch as integers or text. A missing one is an error, or replaced by ``missing``."""
     import pyarrow as pa
 
     ids = batch.column(column)
-    if ids.null_count:
+    if ids.null_count and missing is None:
         row = first_row + ids.is_null().index(True).as_py()
         raise PartError(f"Expected an id in each row of {part.name}, but column {column} is empty in row {row}.")
     try:
-        return ids.cast(id_type(kind))
+        ids = ids.cast(id_type(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise PartError(
             f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {ids.type}: "
             f"{error}. Convert the column, so that ids are written alike everywhere."
         ) from error
+    return ids if missing is None else ids.fill_null(missing)
 
 
 def read_prob_rows(
     batch: "pa.RecordBatch", columns: Sequence[str], part: Part, first_row: int
 ) -> NDArray[np.floating[Any]]:
     """Return the probabilities (rows, classes) of a batch: of a column of lists, or of text such as 0.1;0.9."""
-    import pyarrow as pa
     from pyarrow import compute, types
 
     if len(columns) > 1:
         cells = [_as_floats(batch.column(name), name, part, first_row) for name in columns]
         return np.stack(cells, axis=1)
     name, column = columns[0], batch.column(columns[0])
+    if column.null_count:
+        row = first_row + column.is_null().index(True).as_py()
+        raise PartError(f"Expected probabilities in each row of {part.name}, but {name} is empty in row {row}.")
     if types.is_string(column.type) or types.is_large_string(column.type):
-        column = compute.split_pattern(compute.utf8_trim(column, "[] "), ";")
-        column = pa.ListArray.from_arrays(column.offsets, compute.cast(column.values, pa.float64()))
+        column = _parse_lists(column, name, part, first_row)
     if not (types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type)):
         raise PartError(
             f"Expected lists of probabilities in column {name} of {part.name}, but got {column.type}. If it holds "
             "predicted classes, save probabilities (GraphStorm: return_proba: true)."
         )
-    if column.null_count:
-        row = first_row + column.is_null().index(True).as_py()
-        raise PartError(f"Expected probabilities in each row of {part.name}, but {name} is empty in row {row}.")
     lengths = compute.list_value_length(column)
     shortest, longest = compute.min_max(lengths).as_py().values()
     if shortest != longest:
@@ -241,6 +251,30 @@ def read_prob_rows(
     return _as_floats(column.flatten(), name, part, first_row, longest or 1).reshape(len(column), -1)
 
 
+def _parse_lists(column: "pa.Array", name: str, part: Part, first_row: int) -> "pa.ListArray":
+    """Parse text such as 0.1;0.9 or [0.1;0.9]."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    cells = compute.split_pattern(compute.utf8_trim(column, "[] "), ";")
+    try:
+        return pa.ListArray.from_arrays(cells.offsets, cells.values.cast(pa.float64()))
+    except pa.ArrowInvalid as error:
+        wrong = compute.invert(compute.match_substring_regex(column, NUMBERS))
+        row = max(wrong.index(True).as_py(), 0)
+        raise PartError(
+            f"Expected probabilities such as 0.1;0.9 in column {name} of {part.name}, but row {first_row + row} has "
+            f"{column[row].as_py()[:40]!r}. Separate them by semicolons, or save them as Parquet."
+        ) from error
+
+
+def prob_types(columns: NodeColumns) -> "dict[str, pa.DataType]":
+    """Return the types of the columns of probabilities in a text file, where the first ones may all be 0 or 1."""
+    import pyarrow as pa
+
+    return dict.fromkeys(columns.values, pa.float64()) if len(columns.values) > 1 else {}
+
+
 def _as_floats(column: "pa.Array", name: str, part: Part, first_row: int, per_row: int = 1) -> NDArray[Any]:
     from pyarrow import types
 
@@ -250,39 +284,31 @@ def _as_floats(column: "pa.Array", name: str, part: Part, first_row: int, per_ro
         row = first_row + column.is_null().index(True).as_py() // per_row
         raise PartError(f"Expected a probability in each cell of {part.name}, but {name} is empty in row {row}.")
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-    if values.dtype.kind != "f":
-        return values.astype(np.float64)
-    return values.astype(np.float32) if values.dtype == np.float16 else values
+    return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
-def read_labels(column: "pa.Array", name: str, part: Part, class_names: "pa.Array | None") -> NDArray[np.int64]:
-    """Return labels as integers, and -1 for a missing one."""
+def read_labels(
+    column: "pa.Array", name: str, part: Part, num_classes: int, class_names: "pa.Array | None"
+) -> NDArray[np.int64]:
+    """Return labels as integers, -1 for a missing one, and `INVALID` for another value."""
+    import pyarrow as pa
     from pyarrow import compute, types
 
     if class_names is not None:
         text = column.cast(class_names.type)
-        numbers = compute.index_in(text, value_set=class_names)
-        wrong = compute.and_(compute.is_valid(text), compute.is_null(numbers))
-        if (row := wrong.index(True).as_py()) >= 0:
-            raise PartError(
-                f"Expected labels out of the names of the classes in column {name} of {part.name}, but got "
-                f"{str(text[row])[:40]!r}."
-            )
-        found: NDArray[np.int64] = numbers.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return found
+        numbers = compute.index_in(text, value_set=class_names).fill_null(INVALID)
+        found: NDArray[np.int64] = compute.if_else(text.is_valid(), numbers, -1).to_numpy(zero_copy_only=False)
+        return found.astype(np.int64)
     if types.is_null(column.type):
         return np.full(len(column), -1, dtype=np.int64)
-    if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
+    if types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    if not (types.is_integer(column.type) or types.is_floating(column.type)):
         raise PartError(
             f"Expected labels from 0 to C - 1 in column {name} of {part.name}, but got {column.type}. Pass the names "
             "of the classes: class_names=…, or --classes FILE."
         )
-    values = column.to_numpy(zero_copy_only=False)
-    if values.dtype.kind == "O":  # booleans with missing ones
-        values = np.array([-1 if value is None else int(value) for value in values])
-    if values.dtype.kind == "f":  # with missing ones, NaN
-        values = np.where(np.isnan(values), -1, values)
-        if (fractions := values != np.floor(values)).any():
-            raise PartError(f"Expected integers in column {name} of {part.name}, but got {values[fractions][0]}.")
-    labels: NDArray[np.int64] = np.maximum(values.astype(np.int64), -1)
-    return labels
+    values = column.to_numpy(zero_copy_only=False)  # with NaN for missing ones
+    is_label = (values >= 0) & (values < num_classes) & (values == np.floor(values))
+    is_missing = np.isnan(values) | (values == -1)
+    return np.where(is_label, np.where(is_label, values, 0).astype(np.int64), np.where(is_missing, -1, INVALID))

@@ -1,6 +1,6 @@
 """Evaluation of predictions in tables that do not fit into memory."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +21,19 @@ from edgewise.metrics.scores import Norm
 from edgewise.metrics.scoring_input import Binning, Closed
 from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boundaries, carry_tables
 from edgewise.representation import format_bytes
+from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
 from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_table import NodeArrays, NodeTable, NodeTableInput, build_node_table, scored_mask
-from edgewise.tables.parts import Part, PartError, TableLike, find_parts, total_rows
+from edgewise.tables.parts import Part, PartError, TableLike, check_recognizable, find_parts, total_rows
 from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
     find_label_columns,
     find_mask_columns,
     find_prob_columns,
-    id_kind,
+    kind_of_ids,
 )
 from edgewise.tables.work_folder import work_folder
 from edgewise.validation import check_flag, check_option
@@ -110,7 +111,7 @@ def evaluate_tables(
         each edge.
     listed
         "check" finds out how edges are listed. "once" takes each row for an edge of its own, "both" takes each edge to
-        be listed in both directions equally often, without a check.
+        be listed in both directions equally often; then only the numbers of rows are compared.
     skip_unknown
         Skip and count edges, labels and nodes of the mask whose ids have no prediction. By default this is an error.
     work
@@ -184,7 +185,7 @@ def plan_tables(
     told = check_columns(columns)
     prob_parts, label_parts = find_parts(probs, "probs"), find_parts(labels, "labels")
     prob_columns = find_prob_columns(prob_parts[0], told)
-    is_integer = id_kind(prob_parts[0], prob_columns.id) == "integer"
+    is_integer = kind_of_ids(prob_parts, prob_columns.id) == "integer"
     mask_parts = [] if mask is None else find_parts(mask, "mask")
     nodes = NodeTableInput(
         prob_parts,
@@ -281,9 +282,15 @@ class TablePlan:
     edge_choice: EdgeChoice
     listed: Listed
 
+    @property
+    def tables(self) -> dict[str, Sequence[Part]]:
+        """The parts of each table. There may be none of the mask, and of edges."""
+        nodes = self.nodes
+        return {"probs": nodes.probs, "labels": nodes.labels, "mask": nodes.mask, "edges": self.edges}
+
     def document(self) -> dict[str, object]:
         """Return what the results depend on, to recognize those of an earlier run."""
-        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        tables = self.tables
         names = self.nodes.class_names
         return {
             **{name: [[part.name, part.num_bytes, part.version] for part in parts] for name, parts in tables.items()},
@@ -303,7 +310,7 @@ class TablePlan:
 
     def text(self) -> str:
         """Describe what would be read, and how large it is."""
-        tables = {"probs": self.nodes.probs, "labels": self.nodes.labels, "mask": self.nodes.mask, "edges": self.edges}
+        tables = self.tables
         found = {
             "probs": self.nodes.prob_columns,
             "labels": self.nodes.label_columns,
@@ -330,10 +337,17 @@ class TablePlan:
 
     def run(self, work: Path | None, ray: str | None, progress: Progress | None) -> Evaluation:
         """Read the tables and return the scores."""
+        if work is not None:
+            check_recognizable(self.tables)
         with work_folder(work, self.document()) as folder:
             table = NodeTable.load(folder / "nodes") or build_node_table(
                 self.nodes, folder / "nodes", reporter(progress, self.nodes)
             )
+            if self.nodes.mask and table.counts.predictions and not table.counts.scored:
+                warn_small_sample(
+                    f"The mask selects none of the {table.counts.predictions:,} nodes, so no node is scored and scores "
+                    "are NaN. Check how the mask was made."
+                )
             arrays = table.arrays()
             scorer = EdgeScorer(
                 table.ids,
@@ -361,6 +375,12 @@ class TablePlan:
         self, scorer: EdgeScorer, total: EdgeSums, nodes: NodeArrays, folder: Path, progress: Progress | None
     ) -> DirectionSums:
         """Return the sums in which each edge counts once."""
+        forward, backward = total.counts.forward, total.counts.backward
+        if self.listed == "both" and forward != backward:
+            raise ValueError(
+                f"Expected each edge in both directions, as listed='both' (--listed both) says, but {forward:,} rows "
+                f"have the end with the lower row number first, and {backward:,} the other one. Omit listed."
+            )
         if self.listed != "check" or total.case == "both directions":
             return total.forward
         if total.case == "one direction":
@@ -408,7 +428,8 @@ class TablePlan:
                 "one direction": "each edge listed in one direction, and counted as often as it is listed",
                 "both directions": "each edge listed in both directions, and counted once; found by checksums, wrong "
                 "with a probability below 10^-10",
-                "mixed": "some edges listed in one direction and some in both, counted exactly",
+                "mixed": "some edges listed in one direction and some in both, each counted exactly; those in both "
+                "found by checksums, wrong with a probability below 10^-10",
             }[case]
             if self.listed != "check":
                 how = "once" if self.listed == "once" else "in both directions"
@@ -420,13 +441,11 @@ class TablePlan:
                     "--same-label, adds it)"
                 )
         skipped = {
-            "edges": total.counts.unknown if total else 0,
-            "labels": counts.unknown_labels,
-            "rows of the mask": counts.unknown_mask,
+            "edges, as there is no prediction": total.counts.unknown if total else 0,
+            "labels, as there is no prediction": counts.unknown_labels,
+            "nodes of the mask, as there is no prediction or no label": counts.unknown_mask,
         }
-        notes += [
-            f"skipped: {number:,} {what}, as there is no prediction" for what, number in skipped.items() if number
-        ]
+        notes += [f"skipped: {number:,} {what}" for what, number in skipped.items() if number]
         return tuple(notes)
 
 
@@ -467,14 +486,14 @@ def _added(total: EdgeSums | None, sums: EdgeSums) -> EdgeSums:
 
 def _local(
     scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, report: Callable[[int], None]
-) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
     for job in jobs:
         yield job, scorer.sum_parts(job.parts, nodes, report)
 
 
 def _on_cluster(
     scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, ray: str, report: Callable[[int], None]
-) -> "Iterator[tuple[EdgeJob, EdgeSums]]":
+) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
     from dataclasses import replace
 
     if isinstance(scorer.ids, JoinedIds):

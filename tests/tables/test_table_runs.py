@@ -1,0 +1,213 @@
+"""Runs of tables that are stopped, continued, or interrupted, and their memory."""
+
+import signal
+from importlib import import_module
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+import edgewise as ew
+from edgewise.tables.edge_sums import EdgeSums
+from helpers.processes import script
+from helpers.table_files import Graph, assert_same, cut, prob_lists, write_parts
+
+table_evaluation = import_module("edgewise.tables.table_evaluation")
+NUM_PARTS, EDGES_PER_PART = 6, 1_000
+
+RUN = """
+    import os, signal, sys
+    from importlib import import_module
+    import edgewise as ew
+
+    module = import_module("edgewise.tables.table_evaluation")
+    module.EDGES_PER_JOB, module.EDGES_PER_NODE_AND_JOB = 1_000, 0
+    folder, work, what, rows, number = sys.argv[1:]
+
+    def stop(what_now, rows_now, total):
+        if what_now == what and rows_now >= int(rows):
+            os.kill(os.getpid(), int(number))
+
+    paths = {name: f"{folder}/{name}" for name in ("probs", "labels", "mask", "edges")}
+    ew.evaluate_tables(**paths, work=work or None, progress=stop)
+"""
+
+
+@pytest.fixture(autouse=True)
+def small_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_evaluation, "EDGES_PER_JOB", EDGES_PER_PART)
+    monkeypatch.setattr(table_evaluation, "EDGES_PER_NODE_AND_JOB", 0)
+
+
+@pytest.fixture(scope="module", params=["integer", "text"])
+def graph(request: pytest.FixtureRequest) -> Graph:
+    rng, num_nodes = np.random.default_rng(0), 300
+    ids = pa.array([f"n{k}" for k in range(num_nodes)]) if request.param == "text" else pa.array(range(num_nodes))
+    probs = torch.from_numpy(rng.dirichlet(np.ones(3), num_nodes))
+    y, mask = torch.from_numpy(rng.integers(0, 3, num_nodes)), torch.from_numpy(rng.random(num_nodes) < 0.8)
+    edges = torch.from_numpy(rng.integers(0, num_nodes, (2, NUM_PARTS * EDGES_PER_PART)))
+    return Graph(ids, probs, y, edges, mask)
+
+
+@pytest.fixture
+def paths(graph: Graph, tmp_path: Path) -> dict[str, Path]:
+    """Return the folders of tables in six parts each, whose edges are in any direction."""
+    folders = {}
+    for name, table in graph.tables().items():
+        limits = [len(table) * k // NUM_PARTS for k in range(1, NUM_PARTS)]
+        folders[name] = write_parts(cut(table, limits), "parquet", tmp_path / name)
+    return folders
+
+
+def stopped_run(tmp_path: Path, work: Path | str, what: str, rows: int, number: signal.Signals) -> int:
+    """Evaluate tables in another process, which sends a signal to itself when it has read some rows."""
+    with script(tmp_path, RUN, tmp_path, work, what, rows, int(number)) as process:
+        _, errors = process.communicate()
+        assert errors == "" or "KeyboardInterrupt" in errors, errors
+        return process.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "rows"), [("probabilities", 1), ("edges", 3_001), ("edges again", 2_001)])
+def test_killed_run_continues_with_finished_jobs(
+    graph: Graph, paths: dict[str, Path], tmp_path: Path, what: str, rows: int
+) -> None:
+    work = tmp_path / "work"
+    assert stopped_run(tmp_path, work, what, rows, signal.SIGKILL) == -signal.SIGKILL
+    finished = {file: file.stat().st_mtime_ns for file in work.glob("edges/*.npz")}
+    assert len(finished) == {"edges": 3, "edges again": NUM_PARTS}.get(what, 0)
+    calls = []
+    resumed = ew.evaluate_tables(**paths, work=work, progress=lambda *call: calls.append(call))
+    assert_same(resumed, graph.evaluate())
+    assert all(file.stat().st_mtime_ns == time for file, time in finished.items())
+    assert ("ids" in {call[0] for call in calls}) == (not finished)
+    again = ew.evaluate_tables(**paths, work=work)
+    assert_same(again, resumed)
+    assert again.settings.notes == resumed.settings.notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "rows"), [("edges", 2_001), ("edges again", 1)])
+def test_interrupt_removes_temporary_files(
+    paths: dict[str, Path], tmp_path: Path, what: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    assert stopped_run(tmp_path, "", what, rows, signal.SIGINT) == -signal.SIGINT
+    assert [file for file in scratch.rglob("*") if "edgewise" in file.name] == []
+
+
+def test_interrupt_leaves_nothing_half_written(graph: Graph, paths: dict[str, Path], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+
+    def interrupt(what: str, rows: int, total: int | None) -> None:
+        if what == "edges again" and rows:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ew.evaluate_tables(**paths, work=work, progress=interrupt)
+    written = {file.relative_to(work).as_posix() for file in work.rglob("*") if file.is_file()}
+    nodes = {"nodes/ids.parquet"} if pa.types.is_string(graph.ids.type) else set()
+    nodes |= {f"nodes/{name}" for name in ("labels.npy", "nodes.json", "records.npy", "state.npy")}
+    assert written == {"plan.json", *nodes, *(f"edges/job-{k:05d}.npz" for k in range(NUM_PARTS))}
+    assert_same(ew.evaluate_tables(**paths, work=work), graph.evaluate())
+
+
+@pytest.mark.parametrize("change", ["content", "time", "part", "option"])
+def test_changed_inputs_are_refused(paths: dict[str, Path], tmp_path: Path, change: str) -> None:
+    work, options, changed = tmp_path / "work", {}, "edges"
+    ew.evaluate_tables(**paths, work=work, norm="l1")
+    part = paths["edges"] / "part-003.parquet"
+    if change == "content":
+        parquet.write_table(parquet.read_table(part).slice(1), part)
+    elif change == "time":
+        part.touch()
+    elif change == "part":
+        part.unlink()
+    else:
+        options = {"edge_choice": "any", "n_bins": 3, "columns": {"src": "dst", "dst": "src"}}
+        changed = "bins, columns, options"
+    with pytest.raises(ValueError, match=f"{work} .*{changed} changed"):
+        ew.evaluate_tables(**paths, work=work, **options)
+    (tmp_path / "other").mkdir()
+    ew.evaluate_tables(**paths, work=tmp_path / "other", norm="l2", **options)  # the way out works
+
+
+def test_folder_with_other_files_is_refused(paths: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="holds other files"):
+        ew.evaluate_tables(**paths, work=paths["edges"])
+
+
+def test_tables_in_memory_are_refused_for_runs_to_continue(
+    graph: Graph, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="labels in files"):
+        ew.evaluate_tables(**paths | {"labels": graph.tables()["labels"]}, work=tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_sums_of_jobs_add_up_in_any_order(graph: Graph, paths: dict[str, Path], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    ew.evaluate_tables(**paths, work=work)
+    jobs = [EdgeSums.load(file) for file in sorted(work.glob("edges/*.npz"))]
+    assert len(jobs) == NUM_PARTS
+
+    def merge(order: list[EdgeSums]) -> list[list[object]]:
+        total = order[0]
+        for job in order[1:]:
+            total = total + job
+        return [array.tolist() for array in (*total.forward, total.checksums)] + [[*total.counts]]
+
+    expected = merge(jobs)
+    assert all(merge(list(order)) == expected for order in list(permutations(jobs))[::60])
+    grouped = [jobs[0] + jobs[1], jobs[2] + (jobs[3] + jobs[4]), jobs[5]]
+    assert merge(grouped) == expected
+
+
+@pytest.mark.parametrize("edges_per_job", [1, 2_500, 10**9])
+def test_any_number_of_jobs_gives_the_same_bits(
+    graph: Graph, paths: dict[str, Path], edges_per_job: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_evaluation, "EDGES_PER_JOB", edges_per_job)
+    assert_same(ew.evaluate_tables(**paths), graph.evaluate())
+
+
+MEASURE = """
+    import resource, sys
+    import edgewise as ew
+
+    folder = sys.argv[1]
+    for name in ("short", "long"):
+        ew.evaluate_tables(f"{folder}/probs", f"{folder}/labels", f"{folder}/{name}")
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "directions"), [("integer", "both"), ("text", "any")])
+def test_memory_does_not_depend_on_the_number_of_edges(kind: str, directions: str, tmp_path: Path) -> None:
+    """The short table has 10^7 edges. The other 3·10^7 edges of the long one alone would take 480 MB as numbers."""
+    rng, num_nodes, num_edges, copies = np.random.default_rng(0), 1_000, 1_000_000, {"short": 10, "long": 40}
+    ids = pa.array([f"node-{k}" for k in range(num_nodes)]) if kind == "text" else pa.array(range(num_nodes))
+    probs = torch.from_numpy(rng.dirichlet(np.ones(3), num_nodes))
+    write_parts([pa.table({"nid": ids, "pred": prob_lists(probs)})], "parquet", tmp_path / "probs")
+    write_parts([pa.table({"nid": ids, "y": rng.integers(0, 3, num_nodes)})], "parquet", tmp_path / "labels")
+    start, end = rng.integers(0, num_nodes, (2, num_edges))
+    if directions == "both":
+        start[num_edges // 2 :], end[num_edges // 2 :] = end[: num_edges // 2], start[: num_edges // 2]
+    edges = pa.table({"src": ids.take(pa.array(start)), "dst": ids.take(pa.array(end))})
+    file = write_parts([edges], "parquet", tmp_path / "edges") / "part-000.parquet"
+    for name, number in copies.items():
+        (tmp_path / name).mkdir()
+        for k in range(number):
+            (tmp_path / name / f"{k}.parquet").hardlink_to(file)
+    with script(tmp_path, MEASURE, tmp_path) as process:
+        output, errors = process.communicate()
+        assert process.returncode == 0, errors
+    short, long = map(int, output.split())
+    assert long < min(short + 300, 1_500), (short, long)  # MiB, of which the imported libraries take about 350
