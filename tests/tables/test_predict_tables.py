@@ -76,15 +76,15 @@ def assert_same(out: Path, expected: ew.EdgePredictions) -> None:
     num_pairs=st.integers(0, 60),
     num_classes=st.integers(1, 5),
     suffixes=st.lists(st.sampled_from([".parquet", ".csv"]), min_size=1, max_size=4),
-    single=st.booleans(),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
 )
 @settings(max_examples=30, deadline=None)
 def test_random_tables_give_the_bits_of_arrays(
-    seed: int, kind: str, num_pairs: int, num_classes: int, suffixes: list[str], single: bool
+    seed: int, kind: str, num_pairs: int, num_classes: int, suffixes: list[str], dtype: type
 ) -> None:
     rng = np.random.default_rng(seed)
     num_nodes = int(rng.integers(2, 30))
-    probs = rng.dirichlet(np.ones(num_classes), num_nodes).astype(np.float32 if single else np.float64)
+    probs = rng.dirichlet(np.ones(num_classes), num_nodes).astype(dtype)
     pairs, ids = random_pairs(num_nodes, num_pairs, rng), IDS[kind](num_nodes)
     matrix = rng.random((num_classes, num_classes)) < 0.5
     names = [f"class {k}" for k in range(num_classes)] if rng.random() < 0.5 else None
@@ -197,6 +197,18 @@ def test_unknown_ids_are_skipped_and_counted(kind: str, tmp_path: Path) -> None:
     assert (result.num_pairs, result.num_skipped) == (kept.sum(), (~kept).sum())
     assert str(result.num_skipped) in str(result)
     assert_same(tmp_path, ew.predict_edges(probs, ids[pairs[:, kept]], node_ids=ids))
+
+
+@pytest.mark.parametrize("kind", sorted(IDS))
+def test_empty_ids_are_named_or_skipped(kind: str, tmp_path: Path) -> None:
+    ids = IDS[kind](3).tolist()
+    probs = pa.table({"nid": ids, "pred": [[0.5, 0.5]] * 3})
+    pairs = pa.table({"src": [ids[0], None, ids[2], ids[1]], "dst": [ids[1], ids[1], None, ids[2]]})
+    with pytest.raises(ValueError, match=r"empty in row [12]"):
+        ew.predict_tables(probs, pairs, tmp_path)
+    result = ew.predict_tables(probs, pairs, tmp_path, skip_unknown=True)
+    assert (result.num_pairs, result.num_skipped) == (2, 2)
+    assert parquet.read_table(tmp_path)["start"].to_pylist() == ids[:2]
 
 
 def test_unknown_node_with_itself_is_skipped(tmp_path: Path) -> None:

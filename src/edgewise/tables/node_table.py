@@ -420,11 +420,11 @@ class _Builder:
 
     def add_probs(self, num_classes: int, dtype: np.dtype[Any]) -> None:
         """Check the probabilities, keep them if asked for, and reduce them to records if there are labels."""
-        columns, size, records = self.source.prob_columns, self.ids.size, None
+        columns, size, records, kept_dtype = self.source.prob_columns, self.ids.size, None, dtype
         if self.labels is not None:
             records = _new_array(self.folder / "records.npy", (size, len(RECORD_COLUMNS)), np.float64)
-        # The compiled loops have no half precision. Numbers of 16 bits are numbers of 32 bits.
-        kept_dtype = np.float32 if dtype == np.float16 else dtype
+            # The compiled loops have no half precision. Numbers of 16 bits are numbers of 32 bits.
+            kept_dtype = np.dtype(np.float32) if dtype == np.float16 else dtype
         kept = (
             _new_array(self.folder / "probs.npy", (size, num_classes), kept_dtype) if self.source.keep_probs else None
         )

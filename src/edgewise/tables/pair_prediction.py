@@ -31,13 +31,11 @@ from edgewise.suggestions import suggest_keywords
 from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeTable, NodeTableInput, as_shared_tensor, build_node_table, shape_of_probs
 from edgewise.tables.parts import (
-    FragmentPart,
     MemoryPart,
     Part,
     PartError,
     TableLike,
     find_parts,
-    fragment_path,
     is_url,
     read_ahead,
     total_rows,
@@ -46,8 +44,8 @@ from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
     find_prob_columns,
-    id_kind,
     id_type,
+    kind_of_ids,
     read_ids,
 )
 from edgewise.tables.table_evaluation import (
@@ -338,8 +336,15 @@ class PredictPairs:
         for part in parts:
             row = getattr(part, "first_row", 0)
             for batch in part.read(self.columns, dict.fromkeys(self.columns, id_type(kind))):
-                yield Batch(part, row, *(read_ids(batch, name, kind, part, row) for name in self.columns))
+                yield Batch(part, row, *(self._ids(batch, name, part, row) for name in self.columns))
                 row += batch.num_rows
+
+    def _ids(self, batch: "pa.RecordBatch", column: str, part: Part, row: int) -> "pa.Array":
+        """Return the ids of a column. If unknown ones are skipped, an empty one is unknown, too."""
+        kind, skips = self.ids.kind, self.options.skip_unknown
+        if isinstance(self.ids, DenseIds):
+            return read_ids(batch, column, kind, part, row, self.ids.missing(skips))
+        return batch.column(column).cast(id_type(kind)) if skips else read_ids(batch, column, kind, part, row)
 
     def write(self, job: EdgeJob, stretch: Stretch, nodes: PairNodes, file: Path | BytesIO) -> None:
         """Predict pairs of a job, and write them as a Parquet file."""
@@ -448,7 +453,7 @@ class PairPlan:
             disk = num_nodes * (1 + self.options.num_classes * dtype.itemsize)
             lines += ["", f"node table {format_bytes(disk)} on disk during the run, without gaps between ids"]
         if num_pairs is not None:
-            table = self.options.empty_table(id_kind(self.pairs[0], self.pair_columns[0]))
+            table = self.options.empty_table(kind_of_ids(self.nodes.probs, self.nodes.prob_columns.id))
             width = sum(
                 8 if field.type in ("int64", "double") else 4 for field in table.schema if field.type != "string"
             )
@@ -537,9 +542,6 @@ def _version(part: Part) -> str:
         for batch in part.block.to_batches():
             digest.update(batch.serialize())
         return digest.hexdigest()
-    if isinstance(part, FragmentPart) and (path := fragment_path(part.fragment)):
-        info = part.fragment.filesystem.get_file_info(path)
-        return f"{info.size} {info.mtime_ns}"
     return part.version or uuid4().hex
 
 
