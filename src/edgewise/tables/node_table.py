@@ -468,6 +468,11 @@ def _shift_row(text: str, first_row: int, part: Part) -> str:
     return text if number else f"{text.rstrip('.')} ({part.name})."
 
 
+def _types(part: Part, columns: Sequence[str]) -> "list[pa.DataType | None]":
+    schema = part.schema()
+    return [schema.field(name).type if name in schema.names else None for name in columns]
+
+
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array) if array.flags.writeable else array.copy()
 
