@@ -176,6 +176,8 @@ def _check_nodes(check_and_jobs: bytes) -> None:
             )
         try:
             reason = ray.get(answer)
+        except (ray.exceptions.NodeDiedError, ray.exceptions.TaskUnschedulableError):
+            continue  # it has left the cluster since it was listed, so it runs no job
         except ray.exceptions.RayError as error:
             # Most often edgewise is not installed there, so the arguments cannot be unpickled.
             raise ValueError(
