@@ -30,8 +30,13 @@ def small_chunks() -> Iterator[None]:
         sizes = {"EDGES_PER_JOB": 5, "EDGES_PER_NODE_AND_JOB": 0, "EDGES_PER_PARTITION": 3, "NODES_PER_CHUNK": 4}
         for name, size in sizes.items():
             patch.setattr(table_evaluation, name, size)
-        for module in ("parts", "node_ids"):
-            patch.setattr(import_module(f"edgewise.tables.{module}"), "ROWS_PER_BATCH", 3)
+        for module, name, size in (
+            ("parts", "ROWS_PER_BATCH", 3),
+            ("node_ids", "ROWS_PER_JOINED_BATCH", 3),
+            ("node_table", "PROBS_PER_BATCH", 6),
+            ("edge_sums", "ROWS_PER_SLICE", 2),
+        ):
+            patch.setattr(import_module(f"edgewise.tables.{module}"), name, size)
         yield
 
 
