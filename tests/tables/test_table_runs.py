@@ -211,3 +211,17 @@ def test_memory_does_not_depend_on_the_number_of_edges(kind: str, directions: st
         assert process.returncode == 0, errors
     short, long = map(int, output.split())
     assert long < min(short + 300, 1_500), (short, long)  # MiB, of which the imported libraries take about 350
+
+
+def test_join_of_a_table_in_memory_holds_the_nodes_and_not_the_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.tables.node_ids.ENGINE_MEMORY", "20MB")
+    rng, num_nodes, num_edges = np.random.default_rng(0), 50, 200_000
+    probs, labels = rng.dirichlet(np.ones(4), num_nodes), rng.integers(0, 4, num_nodes)
+    ends = rng.integers(0, num_nodes, (2, num_edges))
+    ids = pa.array([f"node number {k}" for k in range(num_nodes)])
+    ev = ew.evaluate_tables(
+        pa.table({"nid": ids, "pred": probs.tolist()}),
+        pa.table({"nid": ids, "label": labels}),
+        pa.table({"src": ids.take(pa.array(ends[0])), "dst": ids.take(pa.array(ends[1]))}),
+    )
+    assert ev.edgewise.count == ew.evaluate(probs, labels, ends).edgewise.count
