@@ -158,7 +158,7 @@ def test_closing_ends_reading(num_used: int) -> None:
 @pytest.mark.parametrize("ids", [[0, 1, 2], ["a", "b", "c"]])
 def test_nothing_reads_edges_after_an_error(ids: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 10)
-    monkeypatch.setattr("edgewise.tables.node_ids.ROWS_PER_BATCH", 10)
+    monkeypatch.setattr("edgewise.tables.node_ids.ROWS_PER_JOINED_BATCH", 10)
     file, unknown = tmp_path / "edges.parquet", 9 if ids[0] == 0 else "new"
     parquet.write_table(pa.table({"src": [unknown] + [ids[0]] * 9_999, "dst": [ids[1]] * 10_000}), file)
     probs, labels = pa.table({"nid": ids, "pred": [[0.5, 0.5]] * 3}), pa.table({"nid": ids, "label": [0, 0, 1]})

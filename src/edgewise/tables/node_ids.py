@@ -168,6 +168,8 @@ def _engine_source(engine: Any, parts: Sequence[Part], keys: Sequence[str], othe
         reader = pa.RecordBatchReader.from_batches(schema, [])
     else:
         reader = pa.RecordBatchReader.from_batches(first.schema, _prepend(first, stream))
+    # DuckDB does not know that a stream is long, and might put its rows into the hash table instead of the nodes.
+    engine.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     engine.register("stream", reader)
     return "stream"
 

@@ -32,7 +32,7 @@ from edgewise.tables.node_ids import (
     check_kinds,
     find_rows,
 )
-from edgewise.tables.parts import ROWS_PER_BATCH, Part, PartError, read_ahead
+from edgewise.tables.parts import Part, PartError, read_ahead
 from edgewise.tables.table_columns import (
     INVALID,
     NodeColumns,
@@ -196,7 +196,7 @@ def _batches(
     id_column: str,
     kind: str,
     types: "dict[str, pa.DataType] | None" = None,
-    num_rows: int = ROWS_PER_BATCH,
+    num_rows: int | None = None,
 ) -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
     """Yield (part, first row of the batch in the part, batch), read ahead by another thread."""
 

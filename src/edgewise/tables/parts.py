@@ -67,7 +67,7 @@ class Part:
         raise NotImplementedError
 
     def read(
-        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int | None = None
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches of at most ``num_rows``, in the order of the rows.
 
@@ -114,7 +114,7 @@ class FilePart(Part):
             return schema if first is None else _text_unless_canonical(schema, self._first_block_as_text(schema))
 
     def read(
-        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int | None = None
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         import pyarrow as pa
@@ -124,7 +124,9 @@ class FilePart(Part):
                 with self._open_parquet() as file:
                     _check_columns(columns, file.schema_arrow.names, self.name)
                     for groups in _groups_of_rows(file.metadata, self.row_groups):
-                        yield from file.iter_batches(num_rows, row_groups=groups, columns=list(columns))
+                        yield from file.iter_batches(
+                            num_rows or ROWS_PER_BATCH, row_groups=groups, columns=list(columns)
+                        )
             else:
                 integers = [name for name, type_ in (types or {}).items() if pa.types.is_integer(type_)]
                 row = 0
@@ -253,13 +255,13 @@ class MemoryPart(Part):
         return self._table().schema
 
     def read(
-        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int | None = None
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
             table = self._table()
             _check_columns(columns, table.schema.names, self.name)
-            yield from table.select(list(columns)).to_batches(max_chunksize=num_rows)
+            yield from table.select(list(columns)).to_batches(max_chunksize=num_rows or ROWS_PER_BATCH)
 
     def _table(self) -> "pa.Table":
         if type(self.block).__name__ != "ObjectRef":
@@ -281,12 +283,15 @@ class FragmentPart(Part):
         return self.dataset_schema
 
     def read(
-        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int = ROWS_PER_BATCH
+        self, columns: Sequence[str], types: "dict[str, pa.DataType] | None" = None, num_rows: int | None = None
     ) -> "Iterator[pa.RecordBatch]":
         """Yield the columns in batches."""
         with _name_part(self.name):
             yield from self.fragment.to_batches(
-                columns=list(columns), schema=self.dataset_schema, batch_size=num_rows, batch_readahead=READ_AHEAD
+                columns=list(columns),
+                schema=self.dataset_schema,
+                batch_size=num_rows or ROWS_PER_BATCH,
+                batch_readahead=READ_AHEAD,
             )
 
 
