@@ -30,13 +30,10 @@ def small_chunks() -> Iterator[None]:
         sizes = {"EDGES_PER_JOB": 5, "EDGES_PER_NODE_AND_JOB": 0, "EDGES_PER_PARTITION": 3, "NODES_PER_CHUNK": 4}
         for name, size in sizes.items():
             patch.setattr(table_evaluation, name, size)
-        for module, name, size in (
-            ("parts", "ROWS_PER_BATCH", 3),
-            ("node_ids", "ROWS_PER_JOINED_BATCH", 3),
-            ("node_table", "PROBS_PER_BATCH", 6),
-            ("edge_sums", "ROWS_PER_SLICE", 2),
-        ):
-            patch.setattr(import_module(f"edgewise.tables.{module}"), name, size)
+        patch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 3)
+        patch.setattr("edgewise.tables.node_ids.ROWS_PER_JOINED_BATCH", 3)
+        patch.setattr("edgewise.tables.node_table.PROBS_PER_BATCH", 6)
+        patch.setattr("edgewise.tables.edge_sums.ROWS_PER_SLICE", 2)
         yield
 
 
@@ -210,6 +207,13 @@ def test_long_tables_give_the_bits_of_memory(kind: str, tmp_path: Path, monkeypa
     for choice in ("both", "any"):
         options = {"edge_choice": choice, "same_label": True}
         assert_same(ew.evaluate_tables(**tables, **options), graph.evaluate(**options))
+
+
+@pytest.mark.slow
+def test_joins_of_a_stream_need_memory_for_nodes_only() -> None:
+    """A hash table of the edges, instead of the nodes, would not fit into the memory of DuckDB."""
+    graph = random_graph(20_000, 2_400_000, "text")
+    assert_same(ew.evaluate_tables(**graph.tables()), graph.evaluate())
 
 
 # --- each edge once ---

@@ -232,7 +232,7 @@ def test_labels_out_of_the_names_of_classes(tables: Tables, kind: str) -> None:
     tables.parts["labels"] = [tables.rows(nid=ids[:2], label=["x", "y"]), tables.rows(nid=ids[2:], label=["x", "z"])]
     assert_refused(tables, tables.name("labels"), "row 1", "z", class_names=["x", "y"])
     assert_refused(tables, "class_names", class_names=["x", "y", "z"])
-    assert_refused(tables, tables.name("labels") if kind == "none" else "labels-0", "class_names")
+    assert "labels-" in assert_refused(tables, "class_names")
 
 
 def test_mask_that_is_no_mask(tables: Tables, kind: str) -> None:

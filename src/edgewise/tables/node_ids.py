@@ -143,7 +143,7 @@ def _connect(folder: Path | None) -> Any:
     overflow = folder / "duckdb" if folder else Path(gettempdir()) / f"edgewise-duckdb-{os.getpid()}"
     engine.execute(f"SET temp_directory = {_text(str(overflow))}")
     engine.execute("SET preserve_insertion_order = false")
-    # The hash table is that of the nodes. DuckDB takes a stream of unknown length for the smaller side.
+    # The nodes are put into the hash table. DuckDB takes a stream of unknown length for the smaller side.
     engine.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
     return engine
 
