@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import edgewise as ew
+from edgewise.decisions.conformal_scores import uniform_numbers
 from helpers.reference import conformal as loops
 
 NUM_NODES, NUM_CLASSES = 40, 4
@@ -43,7 +44,7 @@ def test_sets_equal_the_loop(options, alpha):
     for seed in range(5):
         probs, data, calibration = draw(seed)
         sets = ew.ConformalNodes(alpha=float(alpha), **options).fit(probs, data, calibration=calibration, seed=seed)
-        uniform = np.random.default_rng(seed).random(NUM_NODES)
+        uniform = uniform_numbers(seed, NUM_NODES).tolist()
         penalty, k_reg = options.get("penalty", 0), options.get("k_reg", 0)
         scores = [
             [loops.node_score(p, k, options["score"], u, penalty, k_reg) for k in range(NUM_CLASSES)]
@@ -85,7 +86,7 @@ def test_sets_equal_torchcp(torchcp, options, monkeypatch):
         for seed in range(10):
             probs, data, calibration = draw(seed)
             sets = ew.ConformalNodes(alpha=0.1, **options).fit(probs, data, calibration=calibration, seed=seed)
-            uniform = torch.from_numpy(np.random.default_rng(seed).random(NUM_NODES))
+            uniform = uniform_numbers(seed, NUM_NODES)
             monkeypatch.setattr(torch, "rand", lambda shape, u=uniform, **_: u[:, None].expand(shape))
             score = {
                 "thr": lambda: scores.LAC(score_type="identity"),
@@ -190,10 +191,10 @@ def test_each_group_has_the_threshold_of_its_own_nodes():
 def test_warning_where_calibration_meets_used_nodes():
     probs, data, calibration = draw(0)
     used = torch.arange(NUM_NODES) == int(calibration.nonzero()[0])
-    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 20 calibration nodes are in used"):
+    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 20 calibration nodes are among the used nodes"):
         ew.ConformalNodes().fit(probs, data, calibration=calibration, used=used)
     data.val_mask = used
-    with pytest.warns(ew.ExchangeabilityWarning, match=r"in data\.val_mask"):
+    with pytest.warns(ew.ExchangeabilityWarning, match=r"among the nodes of data\.val_mask"):
         ew.ConformalNodes().fit(probs, data, calibration=calibration)
     ew.ConformalNodes().fit(probs, data, calibration=calibration, used=~calibration)
 
