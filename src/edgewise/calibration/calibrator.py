@@ -92,7 +92,8 @@ class Calibrator(ABC):
             inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
             learned = as_tensors(self.learn_parameters(inputs))
             used = inputs.train | inputs.val
-            if (of_model := getattr(logits, "used", None)) is not None:
+            of_model = getattr(logits, "used", None)
+            if isinstance(of_model, Tensor) and of_model.shape == used.shape:
                 used = used | of_model.to(used.device)
             calibrated = Calibrated(self, learned, self.calibrate(learned, inputs.predictions), used)
             self._check_sample(inputs)
