@@ -436,14 +436,32 @@ def test_test_nodes_are_those_outside_of_calibration_and_validation_by_default(c
     assert result.stderr == ""
     assert run(*args, "--test", folder / "rest.npy").stdout == result.stdout
     both = run(*args, "--test", files["test"], "--val", folder / "val.npy")
-    assert f"{val.sum()} of 100 test nodes are in used" in " ".join(both.stderr.split())
+    assert f"{val.sum()} of 100 test nodes are among the used nodes" in " ".join(both.stderr.split())
     result = run(*args, "--val", files["calibration"])
     assert result.exit_code == 0
-    assert "100 of 100 calibration nodes are in used" in " ".join(result.stderr.split())
+    assert "100 of 100 calibration nodes are among the used nodes" in " ".join(result.stderr.split())
     np.save(folder / "short.npy", val[:-1])
     short = " ".join(run(*args, "--val", folder / "short.npy").stderr.split())
     assert "Expected used of shape (200,)" in short
     assert "short.npy" in short
+
+
+@pytest.mark.filterwarnings("default::edgewise.ExchangeabilityWarning")
+@pytest.mark.filterwarnings("ignore::edgewise.SmallSampleWarning")
+def test_nodes_that_a_file_of_a_fitted_calibrator_remembers_are_no_test_nodes(conformal):
+    files, arrays, folder = conformal
+    val = torch.from_numpy(arrays["test"]) & (torch.arange(200) < 40)
+    graph = Data(y=torch.zeros(200, dtype=torch.long), edge_index=torch.from_numpy(arrays["edges"]))
+    split = ew.Split(torch.zeros_like(val), val, ~val)
+    ew.TemperatureScaling().fit(ew.wrap(arrays["probs"]), graph, split).save(folder / "model.safetensors")
+    np.save(folder / "val.npy", val.numpy())
+    args = [*conformal_args(files, "edges", "labels"), "--probs", folder / "model.safetensors", "--conformal", 0.2]
+    result = run(*args, "--calibration", files["calibration"])
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    assert run(*args, "--calibration", files["calibration"], "--val", folder / "val.npy").stdout == result.stdout
+    both = run(*args, "--calibration", files["calibration"], "--test", files["test"])
+    assert f"{int(val.sum())} of 100 test nodes are among the used nodes" in " ".join(both.stderr.split())
 
 
 def test_incomplete_options_of_sets_are_refused(conformal):
@@ -451,9 +469,10 @@ def test_incomplete_options_of_sets_are_refused(conformal):
     given = conformal_args(files, "probs", "edges")
     for names, alpha, expected in [
         (["calibration"], None, "Expected --conformal with --calibration"),
+        (["calibration", "labels", "test"], None, "Expected --conformal with --calibration"),
         (["labels"], 0.1, "Expected --calibration with --conformal"),
         (["calibration"], 0.1, "Expected --labels with --conformal"),
-        (["calibration", "labels"], 1.5, "Expected alpha to be a number above 0 and below 1"),
+        (["calibration", "labels"], 1.5, "Expected --conformal to be a number above 0 and below 1"),
         (["calibration", "labels"], 0.001, "at least 999 calibration pairs"),
     ]:
         result = run(*given, *conformal_args(files, *names), *([] if alpha is None else ["--conformal", alpha]))

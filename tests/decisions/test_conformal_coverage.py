@@ -63,7 +63,7 @@ def test_pairs_of_the_matching_are_covered(alpha):
 @pytest.mark.parametrize("options", [{}, {"score": "aps"}, {"diffusion": 0.5}, {"score": "raps"}], ids=str)
 def test_nodes_are_covered(options):
     covered, n = [], int(np.ceil(0.7 * NUM_NODES))
-    for seed in range(NUM_DRAWS // 2):
+    for seed in range(NUM_DRAWS):
         probs, graph, calibration, g = draw(seed)
         sets = ew.ConformalNodes(alpha=0.1, **options).fit(probs, graph, calibration=calibration, seed=seed)
         node = g.choice((~calibration).nonzero().flatten().numpy())

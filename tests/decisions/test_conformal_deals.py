@@ -49,12 +49,12 @@ def fit_all(probs, options, seed):
             assert "calibration pairs" in str(error)
             continue
         is_mixed = calibration[sets.matching[0]] != calibration[sets.matching[1]]
-        groups = sets._groups(options.groups, sets.calibration_pairs)
+        groups = sets._groups(options.groups, sets.calibration_pairs, Y[sets.calibration_pairs])
         yield sets, (*is_mixed.tolist(), *torch.bincount(groups, minlength=NUM_CLASSES + 1).tolist())
 
 
 OPTIONS = [{"alpha": 0.5}, {"alpha": 0.35, "score": "aps"}, {"alpha": 0.35}]
-OPTIONS += [{"alpha": 0.5, "groups": by} for by in ("agree", "degree", "predicted_class")]
+OPTIONS += [{"alpha": 0.5, "groups": by} for by in ("agree", "degree", "predicted_class", "same_label")]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -62,11 +62,11 @@ OPTIONS += [{"alpha": 0.5, "groups": by} for by in ("agree", "degree", "predicte
 def test_coverage_of_pairs_is_that_of_the_proof(options, has_ties):
     probs, alpha = draw_probs(has_ties=has_ties), options["alpha"]
     outcomes, same = defaultdict(list), defaultdict(list)
-    for sets, condition in fit_all(probs, ew.ConformalPairs(**options), seed=1):
+    for sets, condition in fit_all(probs, ew.ConformalPairs(**options), seed=4):
         pairs = sets.test_pairs
         labels = Y[pairs]
         groups, of_calibration = (
-            sets._groups(sets.options.groups, p).tolist() for p in (pairs, sets.calibration_pairs)
+            sets._groups(sets.options.groups, p, Y[p]).tolist() for p in (pairs, sets.calibration_pairs)
         )
         answers = sets.same_label_sets(pairs)[torch.arange(len(groups)), (labels[0] == labels[1]).long()]
         for group, covered, answer in zip(groups, sets.contains(pairs, labels).tolist(), answers.tolist(), strict=True):
@@ -102,7 +102,7 @@ def test_coverage_of_nodes_is_that_of_the_proof(options, has_ties):
 def test_false_discovery_rate_over_all_deals(has_ties):
     probs = draw_probs(has_ties=has_ties)
     proportions = defaultdict(list)
-    for sets, condition in fit_all(probs, ew.ConformalPairs(alpha=0.5), seed=1):
+    for sets, condition in fit_all(probs, ew.ConformalPairs(alpha=0.5), seed=4):
         for event, fdr in product(("same", "both_correct"), (0.3, 0.5, 0.7)):
             chosen = sets.select(event, fdr).check(Y)
             proportions[event, fdr, condition].append(Fraction(chosen.selected - chosen.hits, max(1, chosen.selected)))

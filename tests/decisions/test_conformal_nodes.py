@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 import edgewise as ew
+from edgewise.decisions import conformal_nodes
+from edgewise.decisions.conformal_scores import private_generator, uniform_numbers
 from helpers.reference import conformal as loops
 
 NUM_NODES, NUM_CLASSES = 40, 4
@@ -43,7 +45,7 @@ def test_sets_equal_the_loop(options, alpha):
     for seed in range(5):
         probs, data, calibration = draw(seed)
         sets = ew.ConformalNodes(alpha=float(alpha), **options).fit(probs, data, calibration=calibration, seed=seed)
-        uniform = np.random.default_rng(seed).random(NUM_NODES)
+        uniform = uniform_numbers(seed, NUM_NODES).tolist()
         penalty, k_reg = options.get("penalty", 0), options.get("k_reg", 0)
         scores = [
             [loops.node_score(p, k, options["score"], u, penalty, k_reg) for k in range(NUM_CLASSES)]
@@ -85,7 +87,7 @@ def test_sets_equal_torchcp(torchcp, options, monkeypatch):
         for seed in range(10):
             probs, data, calibration = draw(seed)
             sets = ew.ConformalNodes(alpha=0.1, **options).fit(probs, data, calibration=calibration, seed=seed)
-            uniform = torch.from_numpy(np.random.default_rng(seed).random(NUM_NODES))
+            uniform = uniform_numbers(seed, NUM_NODES)
             monkeypatch.setattr(torch, "rand", lambda shape, u=uniform, **_: u[:, None].expand(shape))
             score = {
                 "thr": lambda: scores.LAC(score_type="identity"),
@@ -119,16 +121,27 @@ def test_sets_grow_as_alpha_falls(drawn, score, diffusion):
         before = sets
 
 
-@given(PROBS, st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5]))
-def test_numbering_of_nodes_and_classes_does_not_matter(drawn, random, diffusion):
+@given(PROBS, st.randoms(use_true_random=False), st.sampled_from([0.0, 0.5]), st.sampled_from(["thr", "aps", "raps"]))
+def test_numbering_of_nodes_and_classes_does_not_matter(drawn, random, diffusion, score):
+    """The random numbers of "aps" and "raps" are permuted with the nodes. Otherwise other sets are drawn."""
     probs, data, calibration = drawn
     nodes, classes = (torch.tensor(random.sample(range(n), n)) for n in (NUM_NODES, NUM_CLASSES))
-    options = ew.ConformalNodes(alpha=0.2, diffusion=diffusion)
+    options = ew.ConformalNodes(alpha=0.2, diffusion=diffusion, score=score)
     sets = options.fit(probs, data, calibration=calibration).sets
     y = classes.argsort()[data.y][nodes]
     permuted = Data(y=y, edge_index=nodes.argsort()[data.edge_index], num_nodes=NUM_NODES)
-    again = options.fit(probs[nodes][:, classes], permuted, calibration=calibration[nodes]).sets
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conformal_nodes, "uniform_numbers", lambda seed, count: uniform_numbers(seed, count)[nodes])
+        again = options.fit(probs[nodes][:, classes], permuted, calibration=calibration[nodes]).sets
     assert torch.equal(again, sets[nodes][:, classes])
+
+
+def test_random_numbers_are_not_those_that_may_have_dealt_the_roles():
+    """NumPy gives default_rng(0) and default_rng([0, 0]) the same numbers, so a list with the seed would not do."""
+    drawn = [private_generator(0, stream).random() for stream in range(2)]
+    drawn += [np.random.default_rng([0, k]).random() for k in range(9)]
+    assert len(set(drawn)) == 11
+    assert np.random.default_rng(0).random() in drawn
 
 
 def test_labels_outside_of_calibration_are_not_used():
@@ -190,10 +203,10 @@ def test_each_group_has_the_threshold_of_its_own_nodes():
 def test_warning_where_calibration_meets_used_nodes():
     probs, data, calibration = draw(0)
     used = torch.arange(NUM_NODES) == int(calibration.nonzero()[0])
-    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 20 calibration nodes are in used"):
+    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 20 calibration nodes are among the used nodes"):
         ew.ConformalNodes().fit(probs, data, calibration=calibration, used=used)
     data.val_mask = used
-    with pytest.warns(ew.ExchangeabilityWarning, match=r"in data\.val_mask"):
+    with pytest.warns(ew.ExchangeabilityWarning, match=r"among the nodes of data\.val_mask"):
         ew.ConformalNodes().fit(probs, data, calibration=calibration)
     ew.ConformalNodes().fit(probs, data, calibration=calibration, used=~calibration)
 

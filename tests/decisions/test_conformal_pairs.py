@@ -12,6 +12,7 @@ from torch_geometric.data import Data
 import edgewise as ew
 from edgewise.data.edges import greedy_matching, undirected_edges
 from edgewise.decisions import conformal_pairs, threshold_for_fdr
+from edgewise.decisions.conformal_scores import uniform_numbers
 from helpers.reference import conformal as loops
 from helpers.scripts import load_script
 from helpers.small_posteriors import EDGES, KINDS
@@ -84,7 +85,7 @@ def test_sets_equal_the_loop(alpha, score):
     drawn = draw(1)
     probs, data, _, _ = drawn
     sets = fit(drawn, alpha=float(alpha), score=score)
-    uniform = np.random.default_rng([0, 1]).random(NUM_NODES)
+    uniform = uniform_numbers(0, NUM_NODES).tolist()
 
     def scores_of(i, j):
         i, j = min(i, j), max(i, j)
@@ -254,6 +255,34 @@ def test_groups_by_predicted_labels_of_both_ends():
     assert of_class["1"].count == int((same & (predicted[sets.test_pairs[0]] == 1)).sum())
 
 
+def test_pairs_of_equal_and_of_different_labels_have_the_threshold_of_their_own_pairs():
+    drawn = draw(5, num_nodes=2000)
+    y, sets = drawn[1].y, fit(drawn, alpha=0.2, groups="same_label")
+    known, pairs = sets.calibration_pairs, sets.test_pairs
+    joint = sets.posterior.joint(known)[torch.arange(known.shape[1]), *y[known]]
+    p_same = (drawn[0][known[0]] * drawn[0][known[1]]).sum(1)
+    is_same = y[known[0]] == y[known[1]]
+    limits = [-loops.quantile((-joint[is_same == same]).tolist(), "0.2") for same in (False, True)]
+    equal = torch.eye(NUM_CLASSES, dtype=torch.bool)
+    expected = sets.posterior.joint(pairs) >= torch.where(equal, limits[1], limits[0])
+    assert torch.equal(sets.pair_sets(pairs), expected)
+    limits = [loops.quantile(p_same[~is_same].tolist(), "0.2"), loops.quantile((1 - p_same[is_same]).tolist(), "0.2")]
+    p_same = (drawn[0][pairs[0]] * drawn[0][pairs[1]]).sum(1)
+    no, yes = sets.same_label_sets(pairs).T
+    assert torch.equal(no, (p_same <= limits[0] + 1e-12) | (p_same <= 0.5))
+    assert torch.equal(yes, (1 - p_same <= limits[1] + 1e-12) | (p_same >= 0.5))
+    coverage = sets.coverage_by("same_label", y)
+    of_same = y[pairs[0]] == y[pairs[1]]
+    assert coverage["same"].count == int(of_same.sum())
+    assert coverage["different"].covered == int(sets.contains(pairs, y[pairs])[~of_same].sum())
+    one_class = Data(y=torch.zeros_like(y), edge_index=drawn[1].edge_index, num_nodes=2000)
+    sets = fit((torch.ones(2000, 1), one_class, *drawn[2:]), groups="same_label")
+    assert bool(sets.pair_sets(pairs).all())
+    only_same = Data(y=torch.zeros_like(y), edge_index=drawn[1].edge_index, num_nodes=2000)
+    with pytest.raises(ValueError, match=r"calibration pairs in the group 'different' .* got 0"):
+        fit((drawn[0], only_same, *drawn[2:]), groups="same_label")
+
+
 def test_coverage_of_other_edges_leaves_out_the_matching():
     drawn = draw(6)
     data, test = drawn[1], drawn[3]
@@ -332,10 +361,10 @@ def test_invalid_input_raises(tmp_path):
         ew.ConformalPairs().fit(probs, data, calibration=calibration, test=test | calibration)
     with pytest.raises(ValueError, match="Expected data with edge_index"):
         ew.ConformalPairs().fit(probs, Data(y=data.y), calibration=calibration, test=test)
-    with pytest.warns(ew.ExchangeabilityWarning, match="calibration nodes are in used"):
+    with pytest.warns(ew.ExchangeabilityWarning, match="calibration nodes are among the used nodes"):
         ew.ConformalPairs().fit(probs, data, calibration=calibration, test=test, used=calibration)
     first = int(test.nonzero()[0])
-    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 150 test nodes are in used"):
+    with pytest.warns(ew.ExchangeabilityWarning, match="1 of 150 test nodes are among the used nodes"):
         ew.ConformalPairs().fit(probs, data, calibration=calibration, test=test, used=torch.arange(NUM_NODES) == first)
     sets = fit(drawn)
     with pytest.raises(ValueError, match=r"pass y\[pairs\]"):
@@ -358,6 +387,32 @@ def test_invalid_input_raises(tmp_path):
     sets.posterior.save(tmp_path / "posterior.safetensors")
     with pytest.raises(ValueError, match=r"PairPredictionSets\.save"):
         ew.PairPredictionSets.load(tmp_path / "posterior.safetensors")
+
+
+def test_warning_where_calibration_or_test_meets_the_nodes_that_a_fitted_model_remembers(tmp_path):
+    _, data, calibration, test = draw(0)
+    data.x = torch.nn.functional.one_hot(data.y).float()
+    data.edge_index = torch.cat([data.edge_index, data.edge_index.flip(0)], 1)
+    first, second, third = (test & (torch.arange(NUM_NODES) % 5 == k) for k in range(3))
+    model = ew.GCN(max_epochs=2).fit(data, ew.Split(first, second, test), seed=0)
+    assert torch.equal(model.used, first | second)
+    assert model.apply(data).used is None  # perhaps other nodes
+    with pytest.warns(ew.SmallSampleWarning):
+        calibrated = ew.TemperatureScaling().fit(model, data, ew.Split(torch.zeros_like(test), third, test))
+    assert torch.equal(calibrated.used, first | second | third)
+    model.save(tmp_path / "model.safetensors")
+    calibrated.save(tmp_path / "calibrated.safetensors")
+    loaded = ew.Fitted.load(tmp_path / "model.safetensors"), ew.Calibrated.load(tmp_path / "calibrated.safetensors")
+    unused = test & ~calibrated.used
+    options = ew.ConformalPairs(alpha=0.4)
+    for belief in (model, calibrated, *loaded):
+        options.fit(belief, data, calibration=calibration, test=unused)
+        for nodes in (first, second, third)[: 2 + isinstance(belief, ew.Calibrated)]:
+            with pytest.warns(ew.ExchangeabilityWarning, match=f"{nodes.sum()} of .* test nodes are among"):
+                options.fit(belief, data, calibration=calibration, test=unused | nodes)
+            with pytest.warns(ew.ExchangeabilityWarning, match="calibration nodes are among the training"):
+                ew.ConformalNodes(alpha=0.4).fit(belief, data, calibration=nodes)
+        options.fit(belief, data, calibration=calibration, test=test, used=torch.zeros_like(test))
 
 
 def test_labels_of_test_nodes_are_not_used():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from edgewise.calibration.calibration_input import (
@@ -91,7 +91,11 @@ class Calibrator(ABC):
         with torch.inference_mode(False), torch.enable_grad():
             inputs = calibration_input(as_logits(logits), data, split, self.uses_training_labels)
             learned = as_tensors(self.learn_parameters(inputs))
-            calibrated = Calibrated(self, learned, self.calibrate(learned, inputs.predictions))
+            used = inputs.train | inputs.val
+            of_model = getattr(logits, "used", None)
+            if isinstance(of_model, Tensor) and of_model.shape == used.shape:
+                used = used | of_model.to(used.device)
+            calibrated = Calibrated(self, learned, self.calibrate(learned, inputs.predictions), used)
             self._check_sample(inputs)
             return calibrated
 
@@ -159,11 +163,15 @@ class Calibrated:
         The calibrator with its options.
     learned
         All parameters that `apply` needs, as tensors. `parameters` is the readable form.
+    used
+        The training and validation nodes of the calibrator and of its model. Conformal sets warn if they are calibrated
+        with these nodes.
     """
 
     calibrator: Calibrator
     learned: Learned
     _posterior: Posterior
+    used: Bool[Tensor, " nodes"] | None = None
 
     def posterior(self) -> Posterior:
         """Return the calibrated posterior of all nodes."""
@@ -199,6 +207,7 @@ class Calibrated:
         """Write options, parameters and posterior to a safetensors file."""
         tensors = {f"learned/{name}": tensor for name, tensor in self.learned.items()}
         tensors |= {f"posterior/{name}": tensor for name, tensor in self._posterior.tensors().items()}
+        tensors |= {} if self.used is None else {"used": self.used}
         metadata = {
             "format": FORMAT,
             "calibrator": json.dumps(_to_dict(self.calibrator)),
@@ -219,7 +228,7 @@ class Calibrated:
             make_posterior: Callable[..., Posterior] = POSTERIORS[metadata["posterior"]]
             posterior = make_posterior(**select_prefix("posterior", tensors))
             calibrator = _from_dict(json.loads(metadata["calibrator"]))
-            return Calibrated(calibrator, select_prefix("learned", tensors), posterior)
+            return Calibrated(calibrator, select_prefix("learned", tensors), posterior, tensors.get("used"))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"Expected a complete fitted calibrator in {path}, but reading it failed: {error}."

@@ -17,6 +17,7 @@ from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from edgewise.files.arrays import Array
     from edgewise.files.names import NameFile
@@ -205,6 +206,16 @@ class NodeFiles:
 
         with name_files_in_errors(logits=self.logits):
             return IndependentPosterior(as_logits(self.raw_logits).double().softmax(-1))
+
+    @cached_property
+    def used(self) -> "Tensor | None":
+        """The training and validation nodes in a file of a fitted model or calibrator, or None."""
+        if self.source.suffix.lower() != ".safetensors":
+            return None
+        from safetensors import safe_open
+
+        with safe_open(self.source, framework="pt") as file:
+            return file.get_tensor("used") if "used" in [*file.keys()] else None
 
     @cached_property
     def raw_logits(self) -> "Array":

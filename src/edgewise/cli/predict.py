@@ -56,8 +56,9 @@ With --select, pairs are selected by P(EVENT). The threshold is chosen on the pa
 With --conformal ALPHA, each pair gets a set of label pairs. A random matching of the pairs is drawn. For its pairs
 with both ends in --test, marked in the column "guaranteed", the set holds the true labels with a probability of at
 least 1 - ALPHA, if --calibration nodes were drawn uniformly from calibration and test nodes and nothing else used the
-labels of both. Without --test, all nodes outside of --calibration and --val are test nodes, so pass --test if others
-trained the model. --clamp does not change the sets.
+labels of both. Without --test, test nodes are all nodes outside of --calibration and --val that did not train the
+model; only a .safetensors file of a fitted model or calibrator tells which nodes did, so pass --test with other files.
+--clamp does not change the sets.
 
 {FILES_HELP}
 {TABLES_HELP}
@@ -240,10 +241,10 @@ def predict(
     nodes.check()
     if (pairs is None) == (edges is None):
         raise ValueError(f"Expected --pairs or --edges, but got {'both' if pairs else 'none'}. Pass one of them.")
-    selection = Selection(select, precision, confidence, cost, fdr, labels, val, test)
-    selection.check(has_sets=conformal is not None)
     sets = Sets(conformal, calibration, labels, val, test)
     sets.check()
+    selection = Selection(select, precision, confidence, cost, fdr, labels, val, test)
+    selection.check(has_sets=conformal is not None)
     with progress_bar(description="predicting {:,} pairs") as progress:
         from edgewise.decisions import predict_edges
         from edgewise.files.tables import check_table_path
@@ -393,13 +394,16 @@ class Sets:
     test: Path | None
 
     def check(self) -> None:
-        """Raise ValueError if options are missing."""
+        """Raise ValueError if options are missing or invalid."""
         if self.alpha is None:
             if self.calibration is not None:
                 raise ValueError(
                     "Expected --conformal with --calibration, but got none. Add it, such as --conformal 0.1."
                 )
             return
+        from edgewise.validation import check_number
+
+        check_number("--conformal", self.alpha, above=0, below=1, hint="For a coverage of 0.9 pass --conformal 0.1.")
         for name, file in (("--calibration", self.calibration), ("--labels", self.labels)):
             if file is None:
                 raise ValueError(
@@ -425,6 +429,9 @@ class Sets:
                 name: as_mask(nodes.mask(file), nodes.num_nodes, name=name) for name, file in files.items() if file
             }
             calibration, used = masks["calibration"], masks.get("used")
+            if (of_model := nodes.used) is not None:
+                of_model = as_mask(of_model, nodes.num_nodes, name="used")
+                used = of_model if used is None else used | of_model
             test = masks["test"] if self.test else ~calibration if used is None else ~(calibration | used)
             if names is not None:
                 y = number_labels(y, Names(len(names), names), calibration, "--classes")

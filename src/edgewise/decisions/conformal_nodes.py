@@ -27,6 +27,7 @@ from edgewise.decisions.conformal_scores import (
     group_thresholds,
     label_scores,
     thresholds_of_elements,
+    uniform_numbers,
     warn_of_used_nodes,
 )
 from edgewise.files.tensors import read_tensors, write_tensors
@@ -109,7 +110,8 @@ class ConformalNodes:
         calibration
             Mask (N,) of calibration nodes. No other labels are used.
         used
-            Mask (N,) of the nodes that trained the model, or chose its epoch or a temperature. By default
+            Mask (N,) of the nodes that trained the model, or chose its epoch or a temperature. By default the training
+            and validation nodes that a fitted model or calibrator of edgewise remembers, and for other beliefs
             ``data.train_mask`` and ``data.val_mask``, if there are any.
         seed
             Random seed of "aps" and "raps".
@@ -127,7 +129,7 @@ class ConformalNodes:
         check_seed(seed)
         node = _probabilities(belief)
         mask, y = calibration_labels(data, calibration, *node.shape)
-        warn_of_used_nodes(mask, None, used, data)
+        warn_of_used_nodes(mask, None, used, belief, data)
         edges = edges_of_data(data, len(node))
         degree = None if edges is None else torch.bincount(edges.flatten(), minlength=len(node))
         limits = None if degree is None else degree_limits(degree)
@@ -141,8 +143,7 @@ class ConformalNodes:
     def _scores(
         self, node: Float[Tensor, "nodes classes"], edges: Int[Tensor, "2 edges"] | None, seed: int
     ) -> Float[Tensor, "nodes classes"]:
-        uniform = torch.from_numpy(np.random.default_rng(seed).random(len(node)))
-        scores = label_scores(node, self.score, uniform, self.penalty, self.k_reg)
+        scores = label_scores(node, self.score, uniform_numbers(seed, len(node)), self.penalty, self.k_reg)
         if not self.diffusion:
             return scores
         if edges is None:

@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -28,7 +27,9 @@ from edgewise.decisions.conformal_scores import (
     label_scores,
     labels_of_pairs,
     measure_coverage,
+    private_generator,
     thresholds_of_elements,
+    uniform_numbers,
     warn_of_used_nodes,
 )
 from edgewise.decisions.conformal_selection import PairSelection, benjamini_hochberg, conformal_p_values
@@ -43,7 +44,7 @@ from edgewise.suggestions import suggest_keywords
 from edgewise.validation import ArrayLike, check_option, check_seed, check_whole_number
 
 PairScore = Literal["thr", "aps"]
-PairTrait = Literal["agree", "predicted_class", "degree"]
+PairTrait = Literal["agree", "predicted_class", "degree", "same_label"]
 CHUNK_ELEMENTS = 1 << 19  # entries of joints in memory at once, to stay in the cache
 ROUNDING = 1e-12  # P(same) of a pair depends on the other pairs of its chunk by so much, and ties must stay ties
 FORMAT = "edgewise conformal pairs 1"
@@ -72,7 +73,9 @@ class ConformalPairs:
     groups
         "agree" (whether the predicted labels of both ends agree), "predicted_class" (of both ends, or different) or
         "degree" (the smaller degree of both ends, in quarters of the matching): each group has a threshold of its own,
-        so the guarantee holds in each group (Mondrian). Each group needs enough calibration pairs.
+        so the guarantee holds in each group (Mondrian). Or "same_label" (whether the true labels are the same): pairs
+        of equal and of different labels have a threshold each, so the guarantee holds for pairs of nodes of the same
+        class, and for pairs of nodes of different classes. Each group needs enough calibration pairs.
 
     Examples
     --------
@@ -121,7 +124,8 @@ class ConformalPairs:
         test
             Mask (N,) of test nodes. Their labels are not used, and may be -1.
         used
-            Mask (N,) of the nodes that trained the model, or chose its epoch or a temperature. By default
+            Mask (N,) of the nodes that trained the model, or chose its epoch or a temperature. By default the training
+            and validation nodes that a fitted model or calibrator of edgewise remembers, and for other beliefs
             ``data.train_mask`` and ``data.val_mask``, if there are any.
         seed
             Random seed of the matching and of "aps".
@@ -143,7 +147,7 @@ class ConformalPairs:
         is_calibration, y = calibration_labels(data, calibration, num_nodes, posterior.num_classes)
         is_test = as_mask(test, num_nodes, CPU, "test")
         _check_disjoint(is_calibration, is_test)
-        warn_of_used_nodes(is_calibration, is_test, used, data)
+        warn_of_used_nodes(is_calibration, is_test, used, belief, data)
         edges = edges_of_data(data, num_nodes)
         if edges is None:
             raise ValueError(
@@ -167,7 +171,7 @@ def draw_matching(edges: Int[Tensor, "2 edges"], mask: Bool[Tensor, " nodes"], s
     torch.Size([2, 1])
     """
     inside = edges[:, mask[edges].all(0)]
-    rank = torch.from_numpy(np.random.default_rng(seed).permutation(inside.shape[1]))
+    rank = torch.from_numpy(private_generator(seed, 0).permutation(inside.shape[1]))
     return inside[:, greedy_matching(inside, rank, len(mask))]
 
 
@@ -268,8 +272,8 @@ class PairPredictionSets:
         """
         ends = self._check(pairs)
         scores = self._same_scores(ends)
-        limits = self._limits(self.same_thresholds, ends)
-        return (scores <= limits[:, None] + ROUNDING) | (scores == scores.amin(1, keepdim=True))
+        limits = self._limits(self.same_thresholds, ends, torch.tensor([False, True]))
+        return (scores <= limits + ROUNDING) | (scores == scores.amin(1, keepdim=True))
 
     # Coverage
 
@@ -280,11 +284,12 @@ class PairPredictionSets:
     def coverage_by(self, by: PairTrait, y: ArrayLike) -> dict[str, Coverage]:
         """Return the coverage of groups of the test pairs of the matching.
 
-        ``by`` is "agree", "predicted_class" or "degree", as in `ConformalPairs`. The guarantee holds in each group only
-        if ``groups`` of the options is this trait.
+        ``by`` is "agree", "predicted_class", "degree" or "same_label", as in `ConformalPairs`. The guarantee holds in
+        each group only if ``groups`` of the options is this trait.
         """
         check_option("by", by, get_args(PairTrait))
-        groups = self._groups(by, self.test_pairs)
+        labels = labels_of_pairs(y, self.test_pairs, self.posterior.num_nodes, self.posterior.num_classes)
+        groups = self._groups(by, self.test_pairs, labels)
         return coverage_by_group(*self._covered(self.test_pairs, y), groups, self._group_names(by))
 
     def other_coverage(self, y: ArrayLike, edge_index: EdgesLike, *, n_resamples: int = 400, seed: int = 0) -> Coverage:
@@ -395,14 +400,22 @@ class PairPredictionSets:
         return EdgeLookup(self.posterior.edge_index, self.posterior.num_nodes)
 
     @cached_property
+    def _is_same(self) -> Bool[Tensor, " entries"]:
+        """Whether both labels of an entry of a flattened joint are the same."""
+        return torch.eye(self.posterior.num_classes, dtype=torch.bool).flatten()
+
+    @cached_property
     def _uniform(self) -> Float[Tensor, " nodes"]:
-        return torch.from_numpy(np.random.default_rng([self.seed, 1]).random(self.posterior.num_nodes))
+        return uniform_numbers(self.seed, self.posterior.num_nodes)
 
     def _with_thresholds(self) -> "PairPredictionSets":
         """Return the sets with thresholds from the calibration pairs."""
         pairs, by, names = self.calibration_pairs, self.options.groups, self._group_names(self.options.groups)
-        labels, groups = self.labels[pairs], self._groups(by, pairs)
-        occurring = torch.cat([groups, self._groups(by, self.test_pairs)])
+        labels = self.labels[pairs]
+        groups = self._groups(by, pairs, labels)
+        # Groups by true labels occur in each set. Whether other groups occur depends on predictions and degrees.
+        others = self._is_same.unique().long() if by == "same_label" else self._groups(by, self.test_pairs)
+        occurring = torch.cat([groups, others])
         if not len(occurring):
             occurring = torch.zeros(1, dtype=torch.long)  # too few pairs, which raises
         entry = labels[0] * self.posterior.num_classes + labels[1]
@@ -425,7 +438,7 @@ class PairPredictionSets:
     def _sets(self, pairs: Int[Tensor, "2 pairs"]) -> Bool[Tensor, "pairs entries"]:
         """Return the flattened sets of a chunk of pairs, for the order (lower node, higher node) of each."""
         scores = self._scores(pairs)
-        return scores <= self._limits(self.thresholds, pairs).to(scores.dtype)[:, None]
+        return scores <= self._limits(self.thresholds, pairs, self._is_same).to(scores.dtype)
 
     def _scores(self, pairs: Int[Tensor, "2 pairs"]) -> Float[Tensor, "pairs entries"]:
         ends = torch.stack([torch.minimum(*pairs), torch.maximum(*pairs)])
@@ -451,11 +464,21 @@ class PairPredictionSets:
         same = pair_beliefs(self.posterior, pairs, events).event_probability[0]
         return torch.stack([same, 1.0 - same], dim=1)
 
-    def _limits(self, thresholds: Float[Tensor, " groups"], pairs: Int[Tensor, "2 pairs"]) -> Float[Tensor, " pairs"]:
+    def _limits(
+        self, thresholds: Float[Tensor, " groups"], pairs: Int[Tensor, "2 pairs"], is_same: Bool[Tensor, " entries"]
+    ) -> Float[Tensor, "#pairs #entries"]:
+        """Return the threshold of each pair or, for groups by true labels, of each entry."""
         by = self.options.groups
-        return thresholds_of_elements(thresholds, self._groups(by, pairs), self._group_names(by))
+        if by == "same_label":
+            return thresholds[is_same.long()][None]
+        return thresholds_of_elements(thresholds, self._groups(by, pairs), self._group_names(by))[:, None]
 
-    def _groups(self, by: PairTrait | None, pairs: Int[Tensor, "2 pairs"]) -> Int[Tensor, " pairs"]:
+    def _groups(
+        self, by: PairTrait | None, pairs: Int[Tensor, "2 pairs"], labels: Int[Tensor, "2 pairs"] | None = None
+    ) -> Int[Tensor, " pairs"]:
+        """Return the group of each pair. Only groups by true labels need the labels."""
+        if by == "same_label" and labels is not None:
+            return (labels[0] == labels[1]).long()
         num_classes = self.posterior.num_classes
         return group_elements(by, pairs, self.predicted, num_classes, self.degree, self._limits_of_degree)
 

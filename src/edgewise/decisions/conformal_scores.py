@@ -12,6 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -28,6 +29,22 @@ DEGREE_QUANTILES = (0.25, 0.5, 0.75)
 
 class ExchangeabilityWarning(UserWarning):
     """Calibration or test nodes were also used to fit the model or its calibrator, so coverage is not guaranteed."""
+
+
+# Random numbers
+
+
+def private_generator(seed: int, stream: int) -> np.random.Generator:
+    """Return a generator that shares no numbers with ``default_rng(seed)`` or ``default_rng([seed, number])``.
+
+    Roles may have been dealt with these, and the proof needs roles that are independent of the seed of `fit`.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream,)))
+
+
+def uniform_numbers(seed: int, num_nodes: int) -> Float[Tensor, " nodes"]:
+    """Draw the number of each node that randomizes its scores."""
+    return torch.from_numpy(private_generator(seed, 1).random(num_nodes))
 
 
 # Scores and thresholds
@@ -131,6 +148,8 @@ def group_names(by: str | None, num_classes: int, limits: Int[Tensor, " limits"]
         return [*map(str, range(num_classes)), "different"]
     if by == "agree":
         return ["disagree", "agree"]
+    if by == "same_label":
+        return ["different", "same"]
     if by == "degree" and limits is not None:
         bounds = [-1, *limits.tolist()]
         closed = [str(high) if high == low + 1 else f"{low + 1} to {high}" for low, high in pairwise(bounds)]
@@ -227,19 +246,26 @@ def labels_of_pairs(
 
 
 def warn_of_used_nodes(
-    calibration: Bool[Tensor, " nodes"], test: Bool[Tensor, " nodes"] | None, used: ArrayLike | None, data: Any
+    calibration: Bool[Tensor, " nodes"],
+    test: Bool[Tensor, " nodes"] | None,
+    used: ArrayLike | None,
+    belief: Any,
+    data: Any,
 ) -> None:
     """Warn if calibration or test nodes were used for fitting, so that they are not exchangeable with other nodes.
 
-    By default the used nodes are ``data.train_mask`` and ``data.val_mask``, if they are masks (N,).
+    By default the used nodes are those that a fitted model or calibrator remembers, and for other beliefs
+    ``data.train_mask`` and ``data.val_mask``, if they are masks (N,).
     """
     num_nodes = len(calibration)
     if used is not None:
-        masks = {"used": as_mask(used, num_nodes, CPU, "used")}
+        masks = {"the used nodes": as_mask(used, num_nodes, CPU, "used")}
     else:
-        found = {name: getattr(data, name, None) for name in ("train_mask", "val_mask")}
+        found = {"the training and validation nodes of the model": getattr(belief, "used", None)}
+        if not any(isinstance(mask, Tensor) for mask in found.values()):
+            found = {f"the nodes of data.{name}": getattr(data, name, None) for name in ("train_mask", "val_mask")}
         masks = {
-            f"data.{name}": mask.cpu().bool()
+            name: mask.cpu().bool()
             for name, mask in found.items()
             if isinstance(mask, Tensor) and mask.shape == (num_nodes,)
         }
@@ -250,9 +276,9 @@ def warn_of_used_nodes(
         for role, (nodes, way_out) in roles.items():
             if shared := int((nodes & mask).sum()):
                 warn_caller(
-                    f"{shared:,} of {int(nodes.sum()):,} {role} nodes are in {name}. Nodes that trained the model, or "
-                    "chose its epoch or a temperature, are not exchangeable with other nodes, so the coverage is not "
-                    f"guaranteed. {way_out}",
+                    f"{shared:,} of {int(nodes.sum()):,} {role} nodes are among {name}. Nodes that trained the model, "
+                    "or chose its epoch or a temperature, are not exchangeable with other nodes, so the coverage is "
+                    f"not guaranteed. {way_out}",
                     ExchangeabilityWarning,
                 )
 

@@ -4,11 +4,11 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from edgewise.files.tensors import read_tensors, write_tensors
@@ -40,6 +40,9 @@ class Fitted(ABC):
         Learned parameters by name.
     history
         Training curves.
+    used
+        The training and validation nodes, or None on another graph. Conformal sets warn if they are calibrated with
+        these nodes.
 
     Examples
     --------
@@ -53,6 +56,7 @@ class Fitted(ABC):
     model: "Model[Any]"
     weights: Weights
     history: History
+    used: Bool[Tensor, " nodes"] | None = field(default=None, kw_only=True)
 
     parts: ClassVar[tuple[str, ...]]  # names of the tensor attributes besides the weights
 
@@ -68,6 +72,7 @@ class Fitted(ABC):
         """Write hyperparameters, weights, history and predictions to a safetensors file."""
         tensors = {f"weights/{name}": weight for name, weight in self.weights.items()}
         tensors |= {name: getattr(self, name) for name in self.parts}
+        tensors |= {} if self.used is None else {"used": self.used}
         metadata = {
             "format": FORMAT,
             "model": self.model.name,
@@ -179,4 +184,4 @@ class FittedClassifier(Fitted):
         graph = graph_like_training(data, directed, self.logits)
         model: Any = self.model  # with a method compute_logits
         with one_thread():
-            return replace(self, logits=model.compute_logits(graph, self.weights, self.logits.shape[1]))
+            return replace(self, logits=model.compute_logits(graph, self.weights, self.logits.shape[1]), used=None)

@@ -56,7 +56,7 @@ class FittedMixture(Fitted):
         """
         graph = graph_like_training(data, directed, self.sample_logits)
         with one_thread():
-            return replace(self, sample_logits=self._compute_samples(graph))
+            return replace(self, sample_logits=self._compute_samples(graph), used=None)
 
     @abstractmethod
     def _compute_samples(self, graph: Graph) -> Float[Tensor, "samples nodes classes"]:

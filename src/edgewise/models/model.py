@@ -130,7 +130,7 @@ class Model(ABC, Generic[F]):
             torch.enable_grad(),
             torch.autocast(task.device.type, enabled=False),
         ):
-            return self._train(task, seeds, log)
+            return replace(self._train(task, seeds, log), used=task.labels >= 0)
 
     def hyperparameters(self) -> dict[str, Any]:
         """Return all options as values that JSON can hold."""
