@@ -1,8 +1,8 @@
 """From ids of nodes to rows of the node table.
 
 Integers that fill most of a range are row numbers themselves, after subtraction of the first one. For other integers
-and for text, DuckDB joins: of the engines tried (benchmarks/scale.py) it took the least processor time, and only it keeps
-to a limit of memory, because it moves the rest to disk.
+and for text, DuckDB joins: of the engines tried (benchmarks/scale.py) it took the least processor time, and only it
+keeps to a limit of memory, because it moves the rest to disk.
 """
 
 import os
