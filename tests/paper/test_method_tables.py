@@ -261,8 +261,7 @@ def test_a_single_run_has_no_verdict() -> None:
 def test_aims_are_counted() -> None:
     found = runs_with_gains()
     assert aims_line(found) == (
-        "Structured calibration meets its aims for 0 of 1 pair of dataset and model, with a lower edge NLL than all "
-        "product joints for 1."
+        "Structured calibration meets its aims for 0 of 1 pair of dataset and model; lowest edge NLL: 1."
     )
     assert aims_line(fake_results(("cora",), MODELS)) == ""
 

@@ -46,8 +46,7 @@ def find_table(context: typer.Context, *names: str) -> str:
 
     ``names`` are the options with tables. A file counts if it holds predictions beside ids.
     """
-    from edgewise.tables.parts import find_parts, has_wildcard, is_url
-    from edgewise.tables.table_columns import has_id_column
+    from edgewise.tables.parts import has_wildcard, is_url
 
     given = given_options(context)
     for name in (*names, *ONLY_TABLES):
@@ -58,10 +57,20 @@ def find_table(context: typer.Context, *names: str) -> str:
             return option
         if is_url(place) or has_wildcard(place) or Path(place).is_dir():
             return f"{option} {place}"
-        is_file = name == "probs" and place.lower().endswith((".parquet", ".csv", ".tsv")) and Path(place).is_file()
-        if is_file and has_id_column(find_parts(place, name)[0].schema().names):
+        if name == "probs" and _has_ids(Path(place)):
             return f"{option} {place}"
     return ""
+
+
+def _has_ids(path: Path) -> bool:
+    """Return whether a file is a table of ids and probabilities. Where it is read, it is reported if it is damaged."""
+    from edgewise.files.tables import header_names, is_table_file
+    from edgewise.tables.table_columns import has_id_column
+
+    try:
+        return path.is_file() and is_table_file(path) and has_id_column(header_names(path) or [])
+    except (OSError, ValueError):
+        return False
 
 
 def given_options(context: typer.Context) -> dict[str, str]:

@@ -116,8 +116,8 @@ def aims_line(results: Results) -> str:
         return ""
     met, lower = sum(not gain.missed for gain in found), sum(gain.edge_nll.mean < 0 for gain in found)
     return (
-        f"Structured calibration meets its aims for {met} of {format_count(len(found), 'pair')} of dataset and model, "
-        f"with a lower edge NLL than all product joints for {lower}."
+        f"Structured calibration meets its aims for {met} of {format_count(len(found), 'pair')} of dataset and model; "
+        f"lowest edge NLL: {lower}."
     )
 
 
