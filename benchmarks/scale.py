@@ -33,7 +33,7 @@ import edgewise as ew
 from edgewise.metrics.elements import RECORD_COLUMNS
 from edgewise.representation import format_duration
 from edgewise.tables.node_ids import ENGINE_MEMORY, JoinedIds
-from edgewise.tables.parts import find_parts
+from edgewise.tables.part_search import find_parts
 
 BYTES_PER_NODE = 8 * len(RECORD_COLUMNS) + 5
 NUM_THREADS = 2

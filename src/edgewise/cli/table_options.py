@@ -46,7 +46,7 @@ def find_table(context: typer.Context, *names: str) -> str:
 
     ``names`` are the options with tables. A file counts if it holds predictions beside ids.
     """
-    from edgewise.tables.parts import find_parts, has_wildcard, is_url
+    from edgewise.tables.part_search import find_parts, has_wildcard, is_url
     from edgewise.tables.table_columns import has_id_column
 
     given = given_options(context)

@@ -212,14 +212,12 @@ class EdgeScorer:
         assert isinstance(self.ids, DenseIds)
         types, missing = dict.fromkeys(self.columns, id_type(self.ids.kind)), self.ids.missing(self.skip_unknown)
         for part in parts:
-            row = getattr(part, "first_row", 0)
-            for batch in part.read(self.columns, types):
+            for row, batch in part.read_numbered(self.columns, types):
                 start, end = (
                     read_ids(batch, name, self.ids.kind, part, row, missing).to_numpy(zero_copy_only=False)
                     for name in self.columns
                 )
                 yield _EdgeBatch(start, end, self.ids.first, _Place(self.ids, [part], self, row))
-                row += batch.num_rows
 
     def resolve(
         self,

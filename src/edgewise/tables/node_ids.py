@@ -196,12 +196,10 @@ def _name_bad_part(parts: Sequence[Part], keys: Sequence[str], others: Sequence[
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         for part in parts:
-            row = getattr(part, "first_row", 0)
             columns = [name for name in dict.fromkeys((*keys, *others)) if name != PART_NUMBER]
-            for batch in part.read(columns, dict.fromkeys(keys, id_type(kind))):
+            for row, batch in part.read_numbered(columns, dict.fromkeys(keys, id_type(kind))):
                 for key in keys:
                     read_ids(batch, key, kind, part, row, missing=0 if kind == "integer" else "")
-                row += batch.num_rows
         names = parts[0].name if len(parts) == 1 else f"one of {len(parts)} parts from {parts[0].name} on"
         raise PartError(f"Expected to join the ids in {names}, but got: {one_line_message(error)}.") from error
 
@@ -223,14 +221,13 @@ def find_rows(part: Part, keys: Sequence[str], kind: str, wanted: set[Any]) -> I
     import pyarrow as pa
     from pyarrow import compute
 
-    row, values = getattr(part, "first_row", 0), pa.array(list(wanted), id_type(kind))
-    for batch in part.read(keys, dict.fromkeys(keys, id_type(kind))) if wanted else ():
+    values = pa.array(list(wanted), id_type(kind))
+    for row, batch in part.read_numbered(keys, dict.fromkeys(keys, id_type(kind))) if wanted else ():
         ids = [read_ids(batch, key, kind, part, row) for key in keys]
         found = [compute.is_in(column, value_set=values).to_numpy(zero_copy_only=False) for column in ids]
         for position in np.flatnonzero(np.any(found, axis=0)).tolist():
             key = next(k for k, column in enumerate(found) if column[position])
             yield row + position, str(ids[key][position])
-        row += batch.num_rows
 
 
 def check_kinds(parts: Sequence[Part], columns: Sequence[str], kind: str) -> None:

@@ -202,10 +202,8 @@ def _batches(
 
     def read() -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
         for part in parts:
-            row = getattr(part, "first_row", 0)
-            for batch in part.read(columns, {**(types or {}), id_column: id_type(kind)}, num_rows):
+            for row, batch in part.read_numbered(columns, {**(types or {}), id_column: id_type(kind)}, num_rows):
                 yield part, row, batch
-                row += batch.num_rows
 
     return read_ahead(read())
 
@@ -277,9 +275,9 @@ def shape_of_probs(source: NodeTableInput) -> tuple[int, np.dtype[Any]]:
     """Return the number of classes, and the type of the probabilities."""
     columns = source.prob_columns
     for part in source.probs:
-        for batch in part.read(columns.values, prob_types(columns), 1):
+        for row, batch in part.read_numbered(columns.values, prob_types(columns), 1):
             if batch.num_rows:
-                probs = read_prob_rows(batch.slice(0, 1), columns.values, part, getattr(part, "first_row", 0))
+                probs = read_prob_rows(batch.slice(0, 1), columns.values, part, row)
                 return probs.shape[1], probs.dtype
     return max(1, len(columns.values)), np.dtype(np.float64)
 

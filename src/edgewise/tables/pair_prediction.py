@@ -30,16 +30,8 @@ from edgewise.representation import format_bytes
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeTable, NodeTableInput, as_shared_tensor, build_node_table, shape_of_probs
-from edgewise.tables.parts import (
-    MemoryPart,
-    Part,
-    PartError,
-    TableLike,
-    find_parts,
-    is_url,
-    read_ahead,
-    total_rows,
-)
+from edgewise.tables.part_search import TableLike, find_parts, is_url
+from edgewise.tables.parts import MemoryPart, Part, PartError, read_ahead, total_rows
 from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
@@ -334,10 +326,8 @@ class PredictPairs:
     def _read(self, parts: Sequence[Part]) -> Iterator[Batch]:
         kind = self.ids.kind
         for part in parts:
-            row = getattr(part, "first_row", 0)
-            for batch in part.read(self.columns, dict.fromkeys(self.columns, id_type(kind))):
+            for row, batch in part.read_numbered(self.columns, dict.fromkeys(self.columns, id_type(kind))):
                 yield Batch(part, row, *(self._ids(batch, name, part, row) for name in self.columns))
-                row += batch.num_rows
 
     def _ids(self, batch: "pa.RecordBatch", column: str, part: Part, row: int) -> "pa.Array":
         """Return the ids of a column. If unknown ones are skipped, an empty one is unknown, too."""

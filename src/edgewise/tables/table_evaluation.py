@@ -26,7 +26,8 @@ from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
 from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_table import NodeArrays, NodeTable, NodeTableInput, build_node_table, scored_mask
-from edgewise.tables.parts import Part, PartError, TableLike, check_recognizable, find_parts, total_rows
+from edgewise.tables.part_search import TableLike, find_parts
+from edgewise.tables.parts import Part, PartError, total_rows
 from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
@@ -35,7 +36,7 @@ from edgewise.tables.table_columns import (
     find_prob_columns,
     kind_of_ids,
 )
-from edgewise.tables.work_folder import work_folder
+from edgewise.tables.work_folder import check_recognizable, work_folder
 from edgewise.validation import check_flag, check_option
 from edgewise.version import __version__
 
