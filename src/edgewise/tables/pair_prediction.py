@@ -28,8 +28,8 @@ from edgewise.files.output import make_folder, replace_file
 from edgewise.kernels.edge_stream import PRESENT
 from edgewise.representation import format_bytes
 from edgewise.suggestions import suggest_keywords
-from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_builder import NodeTableInput, build_node_table, shape_of_probs
+from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeTable, as_shared_tensor
 from edgewise.tables.part_search import TableLike, find_parts, is_url
 from edgewise.tables.parts import MemoryPart, Part, PartError, read_ahead, total_rows

@@ -24,8 +24,8 @@ from edgewise.representation import format_bytes
 from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
-from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_builder import NodeTableInput, build_node_table
+from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_table import NodeArrays, NodeTable, scored_mask
 from edgewise.tables.part_search import TableLike, find_parts
 from edgewise.tables.parts import Part, PartError, total_rows
