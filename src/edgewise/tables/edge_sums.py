@@ -11,7 +11,7 @@ Every edge counts once, although many lists have both directions. The sums of a 
   integers, so this is exact.
 """
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ from edgewise.tables.node_ids import DenseIds, Ids, JoinedIds, check_kinds
 from edgewise.tables.node_table import NodeArrays, as_shared_tensor
 from edgewise.tables.parts import Part, PartError, map_batches, read_ahead
 from edgewise.tables.table_columns import id_type, read_ids
+from edgewise.tables.table_jobs import TableJob
 
 Listed = Literal["check", "once", "both"]
 Ends = NDArray[np.int64]
@@ -189,6 +190,10 @@ class EdgeScorer:
     skip_unknown: bool
     folder: Path | None = field(default=None)  # for joins that do not fit into memory; None is a temporary one
 
+    def __call__(self, job: TableJob, nodes: Mapping[str, Any]) -> EdgeSums:
+        """Sum the edges of a job in another process. ``nodes`` are the fields of `NodeArrays`."""
+        return self.sum_parts(job.parts, NodeArrays(**nodes), lambda rows: None)
+
     def sum_parts(self, parts: Sequence[Part], nodes: NodeArrays, report: Callable[[int], None]) -> EdgeSums:
         """Sum the edges of parts in one pass."""
         accumulator = _Accumulator(self, nodes)
@@ -211,13 +216,13 @@ class EdgeScorer:
     def _read_dense(self, parts: Sequence[Part]) -> "Iterator[_EdgeBatch]":
         assert isinstance(self.ids, DenseIds)
         types, missing = dict.fromkeys(self.columns, id_type(self.ids.kind)), self.ids.missing(self.skip_unknown)
-        for part in parts:
+        for number, part in enumerate(parts):
             for row, batch in part.read_numbered(self.columns, types):
                 start, end = (
                     read_ids(batch, name, self.ids.kind, part, row, missing).to_numpy(zero_copy_only=False)
                     for name in self.columns
                 )
-                yield _EdgeBatch(start, end, self.ids.first, _Place(self.ids, [part], self, row))
+                yield _EdgeBatch(start, end, self.ids.first, _Place(self.ids, parts[number:], self, row))
 
     def resolve(
         self,
@@ -226,9 +231,12 @@ class EdgeScorer:
         total: EdgeSums,
         folder: Path,
         max_edges: int,
-        report: Callable[[int], None],
+        report: Callable[[int, int], None],
     ) -> DirectionSums:
-        """Count the edges of buckets whose checksum is not 0 exactly, and return the sums of all edges."""
+        """Count the edges of buckets whose checksum is not 0 exactly, and return the sums of all edges.
+
+        ``report`` is called with the numbers of further rows, and of the parts that have been read.
+        """
         wanted = total.checksums != 0
         share = np.count_nonzero(wanted) / NUM_BUCKETS
         num_candidates = share * (total.counts.forward + total.counts.backward)
@@ -248,7 +256,8 @@ class EdgeScorer:
                     limits = np.searchsorted(partition[order], np.arange(num_partitions + 1))
                     for stream, lo, hi in zip(streams, limits[:-1], limits[1:], strict=True):
                         np.ascontiguousarray(ends[:, order[lo:hi]].T).tofile(stream)
-                    report(batch.num_rows)
+                    report(batch.num_rows, len(parts) - len(batch.place.parts))
+                report(0, len(parts))
             finally:
                 batches.close()
                 for stream in streams:
@@ -267,7 +276,7 @@ class EdgeScorer:
 
 
 class _Place(NamedTuple):
-    """Where a batch of edges is from, for messages. After a join the row is unknown."""
+    """Where a batch of edges is from: the first of some parts, and its row. After a join both are unknown."""
 
     ids: Ids
     parts: Sequence[Part]

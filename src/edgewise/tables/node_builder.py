@@ -5,7 +5,7 @@ that all scores of nodes and edges depend on.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,12 +39,11 @@ from edgewise.tables.table_columns import (
     read_labels,
     read_prob_rows,
 )
+from edgewise.tables.table_jobs import Progress, RowCounter
 from edgewise.validation import check_distributions, normalize_distributions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Report = Callable[[str, int], None]  # called with what is read, and the number of further rows
 
 UNLABELED = -1
 PROBS_PER_BATCH = 1 << 21
@@ -65,17 +64,17 @@ class NodeTableInput(NamedTuple):
     skip_unknown: bool
 
 
-def build_node_table(source: NodeTableInput, folder: Path, report: Report) -> NodeTable:
+def build_node_table(source: NodeTableInput, folder: Path, progress: Progress | None = None) -> NodeTable:
     """Read predictions, labels and mask, and write the node table below a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     kind = kind_of_ids(source.probs, source.prob_columns.id)
     check_kinds(source.probs, [source.prob_columns.id], kind)
-    ids, num_predictions, state = _read_node_ids(source, kind, folder, report)
+    ids, num_predictions, state = _read_node_ids(source, kind, folder, progress)
     labels = None
     if source.label_columns is not None:
         labels = _new_array(folder / "labels.npy", (ids.size,), np.int32)
         labels[:] = UNLABELED
-    builder = _Builder(source, folder, ids, state, labels, report)
+    builder = _Builder(source, folder, ids, state, labels, progress)
     num_classes, probs_type = shape_of_probs(source)
     unknown_labels = builder.add_labels(num_classes)
     unknown_mask = builder.add_mask()
@@ -113,21 +112,25 @@ def _batches(
     columns: Sequence[str],
     id_column: str,
     kind: str,
+    counter: RowCounter,
     types: "dict[str, pa.DataType] | None" = None,
     num_rows: int | None = None,
 ) -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
-    """Yield (part, first row of the batch in the part, batch), read ahead by another thread."""
+    """Yield (part, first row of the batch in the part, batch), read ahead by another thread, and count the rows."""
 
-    def read() -> "Iterator[tuple[Part, int, pa.RecordBatch]]":
-        for part in parts:
+    def read() -> "Iterator[tuple[int, int, pa.RecordBatch]]":
+        for number, part in enumerate(parts):
             for row, batch in part.read_numbered(columns, {**(types or {}), id_column: id_type(kind)}, num_rows):
-                yield part, row, batch
+                yield number, row, batch
 
-    return read_ahead(read())
+    for number, row, batch in read_ahead(read()):
+        yield parts[number], row, batch
+        counter.add(batch.num_rows, number)
+    counter.add(0, len(parts))
 
 
 def _read_node_ids(
-    source: NodeTableInput, kind: str, folder: Path, report: Report
+    source: NodeTableInput, kind: str, folder: Path, progress: Progress | None
 ) -> tuple[Ids, int, NDArray[np.uint8]]:
     """Return the rows of the ids of the predictions, their number, and the states with the bit for predictions."""
     column = source.prob_columns.id
@@ -135,24 +138,26 @@ def _read_node_ids(
     if kind == "integer":
         from pyarrow import compute
 
-        for part, row, batch in _batches(source.probs, [column], column, kind):
+        counter = RowCounter(progress, "ids", source.probs)
+        for part, row, batch in _batches(source.probs, [column], column, kind, counter):
             ids = read_ids(batch, column, kind, part, row)
             if len(ids):
                 low, high = compute.min_max(ids).as_py().values()
                 smallest, largest = (min(smallest, low), max(largest, high)) if count else (low, high)
             count += len(ids)
-            report("ids", len(ids))
     size = largest - smallest + 1
     if kind == "integer" and size <= MAX_ROWS_PER_NODE * count + 1024:
         dense = DenseIds(smallest, size if count else 0)
         state = _new_array(folder / "state.npy", (dense.size,), np.uint8)
-        for part, row, batch in _batches(source.probs, [column], column, kind):
+        counter = RowCounter(progress, "ids again", source.probs)
+        for part, row, batch in _batches(source.probs, [column], column, kind, counter):
             rows = dense.rows(read_ids(batch, column, kind, part, row))
             _, twice = set_bits(rows, state, 0, PRESENT)
             if twice >= 0:
                 raise _duplicate("prediction", part, row + twice, str(int(rows[twice]) + dense.first))
         return dense, count, state
-    joined = _write_ids(source, kind, folder, report)
+    counter = RowCounter(progress, "ids again" if kind == "integer" else "ids", source.probs)
+    joined = _write_ids(source, kind, folder, counter)
     if (twice := joined.find_duplicate(folder)) is not None:
         raise _duplicate("prediction", *_second_row(source.probs, column, kind, twice), str(twice))
     state = _new_array(folder / "state.npy", (joined.size,), np.uint8)
@@ -173,7 +178,7 @@ def _second_row(parts: Sequence[Part], column: str, kind: str, node: Any) -> tup
     return next(found)
 
 
-def _write_ids(source: NodeTableInput, kind: str, folder: Path, report: Report) -> JoinedIds:
+def _write_ids(source: NodeTableInput, kind: str, folder: Path, counter: RowCounter) -> JoinedIds:
     """Write the ids of the predictions with their rows, in the order in which they are read."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -181,11 +186,10 @@ def _write_ids(source: NodeTableInput, kind: str, folder: Path, report: Report) 
     column, count, file = source.prob_columns.id, 0, folder / "ids.parquet"
     schema = pa.schema([("id", id_type(kind)), ("row", pa.int64())])
     with parquet.ParquetWriter(file, schema) as writer:
-        for part, row, batch in _batches(source.probs, [column], column, kind):
+        for part, row, batch in _batches(source.probs, [column], column, kind, counter):
             ids = read_ids(batch, column, kind, part, row)
             writer.write_table(pa.table([ids, pa.array(np.arange(count, count + len(ids)))], schema=schema))
             count += len(ids)
-            report("ids", len(ids))
     return JoinedIds(kind, count, str(file))
 
 
@@ -210,10 +214,10 @@ class _Builder:
         ids: Ids,
         state: NDArray[np.uint8],
         labels: NDArray[np.int32] | None,
-        report: Report,
+        progress: Progress | None,
     ):
         self.source, self.folder, self.ids, self.state, self.labels = source, folder, ids, state, labels
-        self.report = report
+        self.progress = progress
 
     def add_labels(self, num_classes: int) -> int:
         """Set the labels of nodes, and return the number of rows whose ids have no prediction."""
@@ -225,7 +229,7 @@ class _Builder:
                 f"Expected a name for each of the {num_classes} probabilities, but class_names has {len(names)}."
             )
         check_kinds(self.source.labels, [columns.id], self.ids.kind)
-        for part, row, rows, (column,) in self._joined(self.source.labels, columns):
+        for part, row, rows, (column,) in self._joined("labels", self.source.labels, columns):
             labels = read_labels(column, columns.values[0], part, num_classes, self.source.class_names)
             known = rows >= 0
             if (invalid := known & (labels == INVALID)).any():
@@ -237,7 +241,6 @@ class _Builder:
             )
             known &= labels >= 0
             self.labels[rows[known]] = labels[known]
-            self.report("labels", len(labels))
         return num_unknown
 
     def _invalid_label(self, part: Part, column: str, row: int, label: "pa.Scalar", num_classes: int) -> PartError:
@@ -261,12 +264,11 @@ class _Builder:
             self.state[:] |= np.where(self.state & LABELED, SCORED, 0).astype(np.uint8)
             return 0
         check_kinds(self.source.mask, [columns.id], self.ids.kind)
-        for part, row, rows, values in self._joined(self.source.mask, columns):
+        for part, row, rows, values in self._joined("mask", self.source.mask, columns):
             selected = _as_mask(values[0], columns.values[0], part) if values else np.ones(len(rows), dtype=bool)
             num_unknown += self._set_bits(
                 self.source.mask, columns.id, part, row, rows, PRESENT | LABELED, SCORED, "row of the mask", selected
             )
-            self.report("mask", len(rows))
         return num_unknown
 
     def _set_bits(
@@ -302,18 +304,24 @@ class _Builder:
         return int(len(inside) - np.count_nonzero(self.state[inside[known]] & needed == needed))
 
     def _joined(
-        self, parts: Sequence[Part], columns: NodeColumns
+        self, what: str, parts: Sequence[Part], columns: NodeColumns
     ) -> "Iterator[tuple[Part, int | None, NDArray[np.int64], tuple[pa.Array, ...]]]":
         """Yield (part, first row or None, row of each id, values). After a join the order of rows is unknown."""
+        counter, num_parts = RowCounter(self.progress, what, parts), 0
         if isinstance(self.ids, DenseIds):
             names = [columns.id, *columns.values]
-            for part, row, batch in _batches(parts, names, columns.id, self.ids.kind):
+            for part, row, batch in _batches(parts, names, columns.id, self.ids.kind, counter):
                 missing = self.ids.missing(self.source.skip_unknown)
                 rows = self.ids.rows(read_ids(batch, columns.id, self.ids.kind, part, row, missing))
                 yield part, row, rows, tuple(batch.column(name) for name in columns.values)
             return
         for _, group in groupby(parts, lambda part: _types(part, columns.values)):
-            yield from self._joined_at_once(list(group), columns)
+            same = list(group)
+            for found in self._joined_at_once(same, columns):
+                yield found
+                counter.add(len(found[2]))
+            num_parts += len(same)
+            counter.add(0, num_parts)
 
     def _joined_at_once(
         self, parts: Sequence[Part], columns: NodeColumns
@@ -346,7 +354,8 @@ class _Builder:
         )
         names, count = [columns.id, *columns.values], 0
         num_rows, types = max(1, PROBS_PER_BATCH // num_classes), prob_types(columns)
-        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind, types, num_rows):
+        counter = RowCounter(self.progress, "probabilities", self.source.probs)
+        for part, row, batch in _batches(self.source.probs, names, columns.id, self.ids.kind, counter, types, num_rows):
             if batch.num_rows == 0:
                 continue
             values = read_prob_rows(batch, columns.values, part, row)
@@ -365,7 +374,6 @@ class _Builder:
                 records[rows] = node_records(probs, torch.from_numpy(self.labels[rows])).numpy()
             if kept is not None:
                 kept[rows] = probs.numpy()
-            self.report("probabilities", len(values))
 
     def _checked(self, probs: Tensor, part: Part, row: int) -> Tensor:
         check = normalize_distributions if self.source.normalize else check_distributions

@@ -42,6 +42,9 @@ class DenseIds:
         """Return the id of a row."""
         return self.first + row
 
+    def table(self) -> None:
+        """Return nothing, as no file of ids is needed."""
+
     def missing(self, skip_unknown: bool) -> int | None:
         """Return the id that stands for an empty one if unknown ids are skipped, or None."""
         return self.first - 1 if skip_unknown else None
@@ -61,6 +64,12 @@ class JoinedIds:
     size: int
     source: Any
     first: int = 0
+
+    def table(self) -> "pa.Table":
+        """Return the ids as a table in memory, for processes that cannot read their file."""
+        from pyarrow import parquet
+
+        return parquet.read_table(self.source)
 
     def joined(
         self, parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], folder: Path | None
