@@ -35,7 +35,7 @@ def small_chunks() -> Iterator[None]:
         patch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 3)
         patch.setattr("edgewise.tables.node_ids.ROWS_PER_JOINED_BATCH", 3)
         patch.setattr("edgewise.tables.node_builder.PROBS_PER_BATCH", 6)
-        patch.setattr("edgewise.tables.edge_sums.ROWS_PER_SLICE", 2)
+        patch.setattr("edgewise.tables.edge_scorer.ROWS_PER_SLICE", 2)
         yield
 
 

@@ -22,6 +22,10 @@ in bounded memory. Access keys of an object store are read from the environment.
 """
 LINE_SECONDS = 30.0  # between lines of progress that is not shown on a terminal
 
+ProbsOrTableOption = Annotated[
+    str | None,
+    typer.Option("--probs", metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
+]
 ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(

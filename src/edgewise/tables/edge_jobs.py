@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgewise.files.output import replace_file
-from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums
+from edgewise.tables.edge_scorer import EdgeScorer
+from edgewise.tables.edge_sums import DirectionSums, EdgeSums
 from edgewise.tables.node_table import NodeArrays
 from edgewise.tables.parts import Part
 from edgewise.tables.table_jobs import Progress, RowCounter, TableJob, run_on_cluster

@@ -22,7 +22,8 @@ from edgewise.representation import format_bytes
 from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
 from edgewise.tables.edge_jobs import count_edges_once, sum_jobs
-from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
+from edgewise.tables.edge_scorer import EdgeScorer, Listed
+from edgewise.tables.edge_sums import DirectionSums, EdgeSums
 from edgewise.tables.node_builder import NodeTableInput, build_node_table
 from edgewise.tables.node_ids import JoinedIds
 from edgewise.tables.node_table import NodeArrays, NodeTable, scored_mask
