@@ -236,7 +236,7 @@ def evaluate_with_ray(folder: Path, num_parts: int, num_workers: int) -> float:
 
         ew.evaluate_tables(
             *(folder / "probs", folder / "labels", parts),
-            listed="both",
+            listed="once",  # these parts alone do not have both directions of all edges
             ray="local",
             progress=note_begin,
         )

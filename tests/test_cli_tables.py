@@ -94,6 +94,8 @@ def test_labels_may_be_names_of_classes(tables: Path) -> None:
     assert run(*ARGS).exit_code == 2
     Path("classes.txt").write_text("red\nblue\n")
     assert_scores(run(*ARGS, "--classes", "classes.txt"))
+    Path("header.csv").write_text("red,blue\n0.5,0.5\n")
+    assert_scores(run(*ARGS, "--classes", "header.csv"))
 
 
 def test_same_label_is_scored_on_request(tables: Path) -> None:

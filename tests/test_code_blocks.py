@@ -30,7 +30,8 @@ EXECUTED, SHOWN = {"python", "bash"}, {"text", "bibtex"}
 NOT_RUN = {
     r"make (install|check|docs|test|test-slow)": "continuous integration",
     r"make demo": "tests/test_examples.py runs its script",
-    r"make (bench|bench-quick|bench-uai UAI=folder|data)": "takes many minutes, or files from a network",
+    r"make (bench|bench-quick|data)": "takes many minutes, or files from a network",
+    r"make (bench-scale DATA=folder|bench-uai UAI=folder)": "takes many minutes, and needs disk or files",
     r"(python -m )?pip install .*": "tests/test_wheel.py installs the wheel",
     r"ray (start|stop).*": "tests/sweep/test_ray.py starts and kills nodes of a cluster",
     r"edgewise study --out docs/study": "takes minutes; tests/paper/test_study.py runs a small one",

@@ -108,12 +108,16 @@ def split_columns(pairs: Sequence[str] | None) -> dict[str, Any]:
 
 
 def read_class_names(path: Path | None) -> list[str] | None:
-    """Return the names in a file, one per line, or None without a file."""
+    """Return the names in a file, one per line, or in the header of a table; or None without a file."""
     if path is None:
         return None
     from edgewise.files.names import read_cells
+    from edgewise.files.tables import header_names, is_table_file
 
-    return [str(name) for name in read_cells(path).ravel()]
+    cells = read_cells(path)
+    if cells.ndim == 2 and is_table_file(path) and (names := header_names(path)):
+        return names
+    return [str(name) for name in cells.ravel()]
 
 
 @contextmanager
