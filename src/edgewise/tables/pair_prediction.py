@@ -136,13 +136,13 @@ def predict_tables(
 def plan_pairs(
     probs: TableLike,
     pairs: TableLike,
-    events: Iterable[EventLike] = ("same", "both_correct"),
+    events: Iterable[EventLike],
     *,
-    columns: Mapping[str, Any] | None = None,
-    class_names: NameLike | None = None,
-    normalize: bool = False,
-    top: int = 1,
-    skip_unknown: bool = False,
+    columns: Mapping[str, Any] | None,
+    class_names: NameLike | None,
+    normalize: bool,
+    top: int,
+    skip_unknown: bool,
 ) -> "PairPlan":
     """Find the parts and columns, and check the options of `predict_tables`. Of rows, only the first are read."""
     for name, flag in {"normalize": normalize, "skip_unknown": skip_unknown}.items():
