@@ -33,7 +33,8 @@ import edgewise as ew
 from edgewise.metrics.elements import RECORD_COLUMNS
 from edgewise.representation import format_duration
 from edgewise.tables.node_ids import ENGINE_MEMORY, JoinedIds
-from edgewise.tables.parts import find_parts
+from edgewise.tables.part_search import find_parts
+from edgewise.tables.table_jobs import TableProgress
 
 BYTES_PER_NODE = 8 * len(RECORD_COLUMNS) + 5
 NUM_THREADS = 2
@@ -230,8 +231,8 @@ def evaluate_with_ray(folder: Path, num_parts: int, num_workers: int) -> float:
     try:
         begins: dict[str, float] = {}
 
-        def note_begin(what: str, rows: int, total: int | None) -> None:
-            begins.setdefault(what, perf_counter())
+        def note_begin(progress: TableProgress) -> None:
+            begins.setdefault(progress.what, perf_counter())
 
         ew.evaluate_tables(
             *(folder / "probs", folder / "labels", parts),

@@ -17,8 +17,9 @@ from typer.testing import CliRunner, Result
 
 import edgewise as ew
 from edgewise.cli import app, table_options
-from edgewise.cli.table_options import table_progress
+from edgewise.cli.table_options import Pace, table_progress
 from edgewise.pages.next_steps import Inputs, next_steps
+from edgewise.tables.table_jobs import TableProgress
 from helpers.processes import wait_until
 
 IDS = ["ann", "bob", "cy", "dee", "eve"]
@@ -207,9 +208,17 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_progress_is_lines_without_a_terminal(seconds: None, capsys: pytest.CaptureFixture[str]) -> None:
     with table_progress(None) as report:
-        report("edges", 0, 600)
-        report("edges", 300, 600)
-    assert re.search(r"edges: 300 of 600 rows.*left", capsys.readouterr().err.splitlines()[-1])
+        report(TableProgress("edges", 0, 600, 0, 16))
+        report(TableProgress("edges", 300, 600, 3, 16))
+    assert re.search(r"edges: 3 of 16 parts, 300 of 600 rows.*left", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_time_left_does_not_count_rows_of_an_earlier_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_options, "monotonic", iter([0.0, 60.0]).__next__)
+    pace = Pace()
+    pace.format(TableProgress("edges", 500_000, 600_000, 5, 6))
+    text = pace.format(TableProgress("edges", 520_000, 600_000, 5, 6))
+    assert text == "5 of 6 parts, 520,000 of 600,000 rows, 333 per second, 4 min 00 s left"
 
 
 class Terminal(io.StringIO):
@@ -222,9 +231,9 @@ def test_progress_is_a_bar_on_a_terminal(seconds: None, monkeypatch: pytest.Monk
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
     with table_progress(None) as report:
-        report("edges", 0, 600)
-        report("edges", 300, 600)
-        assert wait_until(lambda: "300 of 600 rows" in terminal.getvalue())
+        report(TableProgress("edges", 0, 600, 0, 16))
+        report(TableProgress("edges", 300, 600, 3, 16))
+        assert wait_until(lambda: "3 of 16 parts, 300 of 600 rows" in terminal.getvalue())
     assert "left" in terminal.getvalue()
 
 

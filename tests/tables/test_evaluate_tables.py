@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import dataset
 
 import edgewise as ew
+from edgewise.tables.table_jobs import TableProgress
 from helpers.table_files import FORMATS, Graph, assert_same, cut, prob_columns, prob_text, write_parts
 
 table_evaluation = import_module("edgewise.tables.table_evaluation")
@@ -27,13 +28,14 @@ DIRECTIONS = ("once", "backward", "both", "mixed", "unequal", "any")
 def small_chunks() -> Iterator[None]:
     """Read chunks of a few rows, so that each table has many jobs, batches and partitions."""
     with pytest.MonkeyPatch.context() as patch:
-        sizes = {"EDGES_PER_JOB": 5, "EDGES_PER_NODE_AND_JOB": 0, "EDGES_PER_PARTITION": 3, "NODES_PER_CHUNK": 4}
+        sizes = {"EDGES_PER_JOB": 5, "EDGES_PER_NODE_AND_JOB": 0, "NODES_PER_CHUNK": 4}
         for name, size in sizes.items():
             patch.setattr(table_evaluation, name, size)
+        patch.setattr("edgewise.tables.edge_jobs.EDGES_PER_PARTITION", 3)
         patch.setattr("edgewise.tables.parts.ROWS_PER_BATCH", 3)
         patch.setattr("edgewise.tables.node_ids.ROWS_PER_JOINED_BATCH", 3)
-        patch.setattr("edgewise.tables.node_table.PROBS_PER_BATCH", 6)
-        patch.setattr("edgewise.tables.edge_sums.ROWS_PER_SLICE", 2)
+        patch.setattr("edgewise.tables.node_builder.PROBS_PER_BATCH", 6)
+        patch.setattr("edgewise.tables.edge_scorer.ROWS_PER_SLICE", 2)
         yield
 
 
@@ -271,7 +273,7 @@ def test_report_says_how_edges_are_listed(
 # --- progress ---
 
 
-@pytest.mark.parametrize("kind", ["dense", "text"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "text"])
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_progress_counts_all_rows(kind: str, suffix: str, tmp_path: Path) -> None:
     graph = random_graph(40, 200, kind)
@@ -279,6 +281,7 @@ def test_progress_counts_all_rows(kind: str, suffix: str, tmp_path: Path) -> Non
     tables = graph.tables()
     num_rows = {
         "ids": 40,
+        **({"ids again": 40} if kind != "text" else {}),
         "labels": 40,
         "mask": len(tables["mask"]),
         "probabilities": 40,
@@ -287,12 +290,14 @@ def test_progress_counts_all_rows(kind: str, suffix: str, tmp_path: Path) -> Non
     }
     tables["probs"] = prob_columns(tables["probs"], 5)
     paths = {name: write_parts(cut(table, [13]), suffix, tmp_path / name) for name, table in tables.items()}
-    calls: dict[str, list[tuple[int, int | None]]] = {}
+    calls: dict[str, list[TableProgress]] = {}
     with small_chunks():
-        ew.evaluate_tables(**paths, progress=lambda what, rows, total: calls.setdefault(what, []).append((rows, total)))
+        ew.evaluate_tables(**paths, progress=lambda state: calls.setdefault(state.what, []).append(state))
     assert list(calls) == list(num_rows)
     for what, reports in calls.items():
-        rows, totals = zip(*reports, strict=True)
+        _, rows, totals, parts, num_parts = zip(*reports, strict=True)
+        assert set(num_parts) == {2} and parts[0] == 0 and parts[-1] == 2 and list(parts) == sorted(parts)
+        assert 1 in parts or (kind != "dense" and what in ("labels", "mask", "edges again"))  # joined at once
         assert rows[0] == 0 and rows[-1] == num_rows[what] and list(rows) == sorted(rows) and len(rows) > 2
         known = suffix == "parquet" or what == "edges again"
         assert set(totals) == {num_rows[what] if known else None}

@@ -13,6 +13,7 @@ import torch
 from pyarrow import csv, dataset, fs, parquet
 
 import edgewise as ew
+from edgewise.tables.table_jobs import TableProgress
 from helpers.table_files import Graph, assert_same, cut
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def test_lost_connection(store: SimpleNamespace, graph: Graph, monkeypatch: pyte
     monkeypatch.setattr("edgewise.tables.table_evaluation.EDGES_PER_NODE_AND_JOB", 0)
     upload(store, graph)
 
-    def stop(what: str, rows: int, total: int | None) -> None:
-        if what == "edges" and rows:
+    def stop(progress: TableProgress) -> None:
+        if progress.what == "edges" and progress.rows:
             store.server.stop()
 
     message = refused(urls(store.query), work=tmp_path / "work", progress=stop)

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from pyarrow import csv, dataset, parquet
 
 import edgewise as ew
-from edgewise.tables import pair_prediction
+from edgewise.tables import pair_parts, pair_prediction
+from edgewise.tables.table_jobs import TableProgress
 from helpers.processes import script
 
 IDS = {
@@ -28,7 +29,7 @@ IDS = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_prediction, "PAIRS_PER_PART", 8)
-    monkeypatch.setattr(pair_prediction, "VALUES_PER_CHUNK", 5 * 2 * 3)
+    monkeypatch.setattr(pair_parts, "VALUES_PER_CHUNK", 5 * 2 * 3)
 
 
 def random_pairs(num_nodes: int, num_pairs: int, rng: np.random.Generator) -> np.ndarray:
@@ -219,8 +220,8 @@ def test_unknown_node_with_itself_is_skipped(tmp_path: Path) -> None:
 
 
 def interrupt_after(num_pairs: int) -> object:
-    def stop(what: str, rows: int, total: int | None) -> None:
-        if what == "pairs" and rows >= num_pairs:
+    def stop(progress: TableProgress) -> None:
+        if progress.what == "pairs" and progress.rows >= num_pairs:
             raise KeyboardInterrupt
 
     return stop
@@ -317,8 +318,8 @@ KILLED = """
 
     pair_prediction.PAIRS_PER_PART = 8
 
-    def kill(what, rows, total):
-        if what == "pairs" and rows >= 50:
+    def kill(progress):
+        if progress.what == "pairs" and progress.rows >= 50:
             os.kill(os.getpid(), signal.SIGKILL)
 
     ew.predict_tables(*sys.argv[1:], progress=kill)
@@ -333,7 +334,11 @@ def test_killed_run_continues(tables: dict[str, Path], tmp_path: Path) -> None:
     (unfinished / ".0123.tmp").write_bytes(b"half a part")
     finished = {path.stat().st_mtime_ns for path in unfinished.glob("*.parquet")}
     assert len(finished) == 8  # 8, 8 and 4 pairs of a file make a part, so one of three files is not finished
-    result = ew.predict_tables(**tables)
+    calls: list[TableProgress] = []
+    result = ew.predict_tables(**tables, progress=calls.append)
+    pairs = [call for call in calls if call.what == "pairs"]
+    assert pairs[0] == ("pairs", 56, 100, 2, 5)
+    assert pairs[-1] == ("pairs", 100, 100, 5, 5)
     assert finished <= set(times(result.folder))
     assert_same(result.folder, expected(tables))
     assert result.num_parts == len(list(result.folder.iterdir())) == 15

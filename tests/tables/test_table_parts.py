@@ -9,7 +9,8 @@ import pytest
 from pyarrow import dataset, parquet
 
 import edgewise as ew
-from edgewise.tables.parts import READ_AHEAD, find_parts, read_ahead
+from edgewise.tables.part_search import find_parts
+from edgewise.tables.parts import READ_AHEAD, read_ahead
 from helpers.table_files import assert_same
 
 FILES = ["a/x-0.parquet", "a/x-1.parquet", "a/b/x-2.parquet", "a/b/y-3.parquet", "x-4.parquet", "z[1]-5.parquet"]

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 import edgewise as ew
 from edgewise.tables.edge_sums import EdgeSums
+from edgewise.tables.table_jobs import TableProgress
 from helpers.processes import script
 from helpers.table_files import Graph, assert_same, cut, prob_lists, write_parts
 
@@ -28,8 +29,8 @@ RUN = """
     module.EDGES_PER_JOB, module.EDGES_PER_NODE_AND_JOB = 1_000, 0
     folder, work, what, rows, number = sys.argv[1:]
 
-    def stop(what_now, rows_now, total):
-        if what_now == what and rows_now >= int(rows):
+    def stop(progress):
+        if progress.what == what and progress.rows >= int(rows):
             os.kill(os.getpid(), int(number))
 
     paths = {name: f"{folder}/{name}" for name in ("probs", "labels", "mask", "edges")}
@@ -80,11 +81,13 @@ def test_killed_run_continues_with_finished_jobs(
     assert stopped_run(tmp_path, work, what, rows, signal.SIGKILL) == -signal.SIGKILL
     finished = {file: file.stat().st_mtime_ns for file in work.glob("edges/*.npz")}
     assert len(finished) == {"edges": 3, "edges again": NUM_PARTS}.get(what, 0)
-    calls = []
-    resumed = ew.evaluate_tables(**paths, work=work, progress=lambda *call: calls.append(call))
+    calls: list[TableProgress] = []
+    resumed = ew.evaluate_tables(**paths, work=work, progress=calls.append)
     assert_same(resumed, graph.evaluate())
     assert all(file.stat().st_mtime_ns == time for file, time in finished.items())
-    assert ("ids" in {call[0] for call in calls}) == (not finished)
+    assert ("ids" in {call.what for call in calls}) == (not finished)
+    first = next(call for call in calls if call.what == "edges")
+    assert first[1:] == (len(finished) * EDGES_PER_PART, NUM_PARTS * EDGES_PER_PART, len(finished), NUM_PARTS)
     again = ew.evaluate_tables(**paths, work=work)
     assert_same(again, resumed)
     assert again.settings.notes == resumed.settings.notes
@@ -105,8 +108,8 @@ def test_interrupt_removes_temporary_files(
 def test_interrupt_leaves_nothing_half_written(graph: Graph, paths: dict[str, Path], tmp_path: Path) -> None:
     work = tmp_path / "work"
 
-    def interrupt(what: str, rows: int, total: int | None) -> None:
-        if what == "edges again" and rows:
+    def interrupt(progress: TableProgress) -> None:
+        if progress.what == "edges again" and progress.rows:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

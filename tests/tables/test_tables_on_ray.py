@@ -15,6 +15,7 @@ from pyarrow import compute as pc
 from pyarrow import parquet
 
 import edgewise as ew
+from edgewise.tables.table_jobs import TableProgress
 from helpers.processes import is_alive, script, wait_until
 from helpers.ray_nodes import MARKS, is_running_a_job, kill_node, ray, ray_settings, raylet, two_nodes
 
@@ -104,8 +105,8 @@ def test_killed_driver_continues_with_finished_jobs(
         module.EDGES_PER_JOB = int(sys.argv[1])
         folder, work, address = sys.argv[2:]
 
-        def kill_after_two_jobs(what, rows, total):
-            if what == "edges" and rows > 2 * module.EDGES_PER_JOB:
+        def kill_after_two_jobs(progress):
+            if progress.what == "edges" and progress.parts == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         paths = [f"{folder}/{name}" for name in ("probs", "labels", "edges")]
@@ -153,16 +154,16 @@ def test_bad_pair_is_named(nodes: SimpleNamespace, tables: dict[str, Path], tmp_
 def test_killed_node_loses_no_job(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:
     if not is_alive(raylet(nodes.first).pid):
         pytest.skip("the node was killed with the other kind of ids")
-    seen: list[int] = []
+    seen: list[tuple[int, int]] = []
 
-    def kill_in_the_middle(what: str, rows: int, total: int | None) -> None:
-        if what == "edges" and rows:
-            seen.append(rows)
+    def kill_in_the_middle(progress: TableProgress) -> None:
+        if progress.what == "edges" and progress.rows:
+            seen.append((progress.parts, progress.rows))
             if len(seen) == 2:
                 assert wait_until(lambda: is_running_a_job(raylet(nodes.first)))
                 kill_node(nodes.first)
 
     on_cluster = ew.evaluate_tables(**tables, ray=nodes.address, progress=kill_in_the_middle)
-    assert len(seen) == NUM_PARTS
+    assert seen == [(k, k * EDGES_PER_PART) for k in range(1, NUM_PARTS + 1)]
     assert_same(on_cluster, ew.evaluate_tables(**tables))
     assert_same(ew.evaluate_tables(**tables, ray=nodes.address), on_cluster)  # Ray may still list the dead node

@@ -30,6 +30,7 @@ from edgewise.cli.table_options import (
     TABLES_HELP,
     ColumnsOption,
     DryRunOption,
+    ProbsOrTableOption,
     RayOption,
     SkipUnknownOption,
     check_only_options,
@@ -96,10 +97,7 @@ app = new_command()
 def evaluate(
     context: typer.Context,
     *,
-    probs: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
-    ] = None,
+    probs: ProbsOrTableOption = None,
     logits: LogitsOption = None,
     normalize: NormalizeOption = False,
     labels: Annotated[str, typer.Option(metavar="FILE", help=f"{LABELS_HELP} Or a TABLE.")],

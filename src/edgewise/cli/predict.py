@@ -27,6 +27,7 @@ from edgewise.cli.table_options import (
     TABLES_HELP,
     ColumnsOption,
     DryRunOption,
+    ProbsOrTableOption,
     RayOption,
     SkipUnknownOption,
     check_only_options,
@@ -125,10 +126,7 @@ app = new_command()
 def predict(
     context: typer.Context,
     *,
-    probs: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
-    ] = None,
+    probs: ProbsOrTableOption = None,
     logits: LogitsOption = None,
     normalize: NormalizeOption = False,
     pairs: Annotated[

@@ -1,16 +1,19 @@
 """Tables of many parts in commands: their options, what they are recognized by, and progress while they are read."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgewise.cli.app import print_error
 from edgewise.representation import format_duration
+
+if TYPE_CHECKING:
+    from edgewise.tables.table_jobs import Progress, TableProgress
 
 TABLES_HELP = """A TABLE has one or many parts: a file, a folder, a quoted glob such as 'part-*.parquet', or a URL
 (s3://, gs://, file://) of Parquet or CSV. Nodes have ids, integers or text, in rows of any order: columns nid or id,
@@ -19,6 +22,10 @@ in bounded memory. Access keys of an object store are read from the environment.
 """
 LINE_SECONDS = 30.0  # between lines of progress that is not shown on a terminal
 
+ProbsOrTableOption = Annotated[
+    str | None,
+    typer.Option("--probs", metavar="FILE", help="Probabilities (nodes, classes), a .safetensors file, or a TABLE."),
+]
 ColumnsOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -46,7 +53,7 @@ def find_table(context: typer.Context, *names: str) -> str:
 
     ``names`` are the options with tables. A file counts if it holds predictions beside ids.
     """
-    from edgewise.tables.parts import has_wildcard, is_url
+    from edgewise.tables.part_search import has_wildcard, is_url
 
     given = given_options(context)
     for name in (*names, *ONLY_TABLES):
@@ -122,11 +129,8 @@ def read_class_names(path: Path | None) -> list[str] | None:
     return [str(name) for name in cells.ravel()]
 
 
-Progress = Callable[[str, int, int | None], None]  # called with what is read, rows so far, and all rows if known
-
-
 @contextmanager
-def table_progress(work: Path | None) -> Iterator[Progress]:
+def table_progress(work: Path | None) -> "Iterator[Progress]":
     """Show what is read, its pace and the time left: a bar on a terminal, and a line each half minute elsewhere.
 
     If the run is interrupted, say how to continue it with the results in ``work``.
@@ -141,51 +145,62 @@ def table_progress(work: Path | None) -> Iterator[Progress]:
 
 
 @contextmanager
-def _lines() -> Iterator[Progress]:
-    started: dict[str, float] = {}
-    last = monotonic()
+def _lines() -> "Iterator[Progress]":
+    pace, last = Pace(), monotonic()
 
-    def report_line(what: str, rows: int, total: int | None) -> None:
+    def report_line(now: "TableProgress") -> None:
         nonlocal last
-        now = monotonic()
-        start = started.setdefault(what, now)
-        if now - last > LINE_SECONDS:
-            print_error(f"{what}: {format_pace(rows, total, now - start)}")
-            last = now
+        text, seconds = pace.format(now), monotonic()
+        if seconds - last > LINE_SECONDS:
+            print_error(f"{now.what}: {text}")
+            last = seconds
 
     yield report_line
 
 
 @contextmanager
-def _bar() -> Iterator[Progress]:
+def _bar() -> "Iterator[Progress]":
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[pace]}")
     bar = Bar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False)
-    task = bar.add_task("finding parts", total=None, pace="")
-    started: dict[str, float] = {}
+    task, pace = bar.add_task("finding parts", total=None, pace=""), Pace()
 
-    def report(what: str, rows: int, total: int | None) -> None:
-        start = started.setdefault(what, monotonic())
-        pace = format_pace(rows, total, monotonic() - start)
-        bar.tasks[0].total = total
-        bar.update(task, description=what, completed=rows, pace=pace)
+    def report(now: "TableProgress") -> None:
+        bar.tasks[0].total = now.num_rows
+        bar.update(task, description=now.what, completed=now.rows, pace=pace.format(now))
 
     with bar:
         yield report
 
 
-def format_pace(rows: int, total: int | None, seconds: float) -> str:
-    """Format a number of rows, their pace, and the time left.
+class Pace:
+    """The pace since the first report of each table. What an earlier run has finished does not count into it."""
 
-    >>> format_pace(30_000_000, 90_000_000, 2.0)
-    '30,000,000 of 90,000,000 rows, 15.0 million per second, 4 s left'
+    def __init__(self) -> None:
+        self._starts: dict[str, tuple[float, int]] = {}
+
+    def format(self, now: "TableProgress") -> str:
+        """Format the finished parts, the rows, their pace, and the time left."""
+        seconds = monotonic()
+        start, rows = self._starts.setdefault(now.what, (seconds, now.rows))
+        return format_pace(now, now.rows - rows, seconds - start)
+
+
+def format_pace(now: "TableProgress", new_rows: int, seconds: float) -> str:
+    """Format the finished parts, the rows, the pace of those that were read in some seconds, and the time left.
+
+    >>> from edgewise.tables.table_jobs import TableProgress
+    >>> format_pace(TableProgress("edges", 30_000_000, 90_000_000, 5, 16), 20_000_000, 2.0)
+    '5 of 16 parts, 30,000,000 of 90,000,000 rows, 10.0 million per second, 6 s left'
     """
-    text = f"{rows:,} rows" if total is None else f"{rows:,} of {total:,} rows"
-    if not rows or seconds <= 0:
+    total = "" if now.num_rows is None else f" of {now.num_rows:,}"
+    text = f"{now.parts:,} of {now.num_parts:,} parts, {now.rows:,}{total} rows"
+    if not new_rows or seconds <= 0:
         return text
-    pace = rows / seconds
+    pace = new_rows / seconds
     text += f", {pace / 1e6:.1f} million per second" if pace > 1e5 else f", {pace:,.0f} per second"
-    return text if total is None else f"{text}, {format_duration(max(0, total - rows) / pace)} left"
+    left = None if now.num_rows is None else max(0, now.num_rows - now.rows) / pace
+    return text if left is None else f"{text}, {format_duration(left)} left"

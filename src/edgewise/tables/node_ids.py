@@ -42,6 +42,9 @@ class DenseIds:
         """Return the id of a row."""
         return self.first + row
 
+    def table(self) -> None:
+        """Return nothing, as no file of ids is needed."""
+
     def missing(self, skip_unknown: bool) -> int | None:
         """Return the id that stands for an empty one if unknown ids are skipped, or None."""
         return self.first - 1 if skip_unknown else None
@@ -61,6 +64,12 @@ class JoinedIds:
     size: int
     source: Any
     first: int = 0
+
+    def table(self) -> "pa.Table":
+        """Return the ids as a table in memory, for processes that cannot read their file."""
+        from pyarrow import parquet
+
+        return parquet.read_table(self.source)
 
     def joined(
         self, parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], folder: Path | None
@@ -196,12 +205,10 @@ def _name_bad_part(parts: Sequence[Part], keys: Sequence[str], others: Sequence[
         yield
     except (duckdb.Error, pa.ArrowException, OSError) as error:
         for part in parts:
-            row = getattr(part, "first_row", 0)
             columns = [name for name in dict.fromkeys((*keys, *others)) if name != PART_NUMBER]
-            for batch in part.read(columns, dict.fromkeys(keys, id_type(kind))):
+            for row, batch in part.read_numbered(columns, dict.fromkeys(keys, id_type(kind))):
                 for key in keys:
                     read_ids(batch, key, kind, part, row, missing=0 if kind == "integer" else "")
-                row += batch.num_rows
         names = parts[0].name if len(parts) == 1 else f"one of {len(parts)} parts from {parts[0].name} on"
         raise PartError(f"Expected to join the ids in {names}, but got: {one_line_message(error)}.") from error
 
@@ -223,14 +230,13 @@ def find_rows(part: Part, keys: Sequence[str], kind: str, wanted: set[Any]) -> I
     import pyarrow as pa
     from pyarrow import compute
 
-    row, values = getattr(part, "first_row", 0), pa.array(list(wanted), id_type(kind))
-    for batch in part.read(keys, dict.fromkeys(keys, id_type(kind))) if wanted else ():
+    values = pa.array(list(wanted), id_type(kind))
+    for row, batch in part.read_numbered(keys, dict.fromkeys(keys, id_type(kind))) if wanted else ():
         ids = [read_ids(batch, key, kind, part, row) for key in keys]
         found = [compute.is_in(column, value_set=values).to_numpy(zero_copy_only=False) for column in ids]
         for position in np.flatnonzero(np.any(found, axis=0)).tolist():
             key = next(k for k, column in enumerate(found) if column[position])
             yield row + position, str(ids[key][position])
-        row += batch.num_rows
 
 
 def check_kinds(parts: Sequence[Part], columns: Sequence[str], kind: str) -> None:

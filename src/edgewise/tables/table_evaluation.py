@@ -1,7 +1,6 @@
 """Evaluation of predictions in tables that do not fit into memory."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from edgewise.data.edges import EdgeChoice
-from edgewise.files.output import replace_file
 from edgewise.kernels.score_sums import sum_nodes
 from edgewise.metrics.collect import add_degrees, slices
 from edgewise.metrics.elements import RECORD_COLUMNS
@@ -23,10 +21,14 @@ from edgewise.metrics.sums import FRACTION_BITS, LOW_BITS, VIEWS, Sums, bin_boun
 from edgewise.representation import format_bytes
 from edgewise.small_samples import warn_small_sample
 from edgewise.suggestions import suggest_keywords
-from edgewise.tables.edge_sums import DirectionSums, EdgeScorer, EdgeSums, Listed
+from edgewise.tables.edge_jobs import count_edges_once, sum_jobs
+from edgewise.tables.edge_scorer import EdgeScorer, Listed
+from edgewise.tables.edge_sums import DirectionSums, EdgeSums
+from edgewise.tables.node_builder import NodeTableInput, build_node_table
 from edgewise.tables.node_ids import JoinedIds
-from edgewise.tables.node_table import NodeArrays, NodeTable, NodeTableInput, build_node_table, scored_mask
-from edgewise.tables.parts import Part, PartError, TableLike, check_recognizable, find_parts, total_rows
+from edgewise.tables.node_table import NodeArrays, NodeTable, scored_mask
+from edgewise.tables.part_search import TableLike, find_parts
+from edgewise.tables.parts import Part, total_rows
 from edgewise.tables.table_columns import (
     check_columns,
     find_edge_columns,
@@ -35,19 +37,17 @@ from edgewise.tables.table_columns import (
     find_prob_columns,
     kind_of_ids,
 )
-from edgewise.tables.work_folder import work_folder
+from edgewise.tables.table_jobs import Progress, describe_tables, group_parts
+from edgewise.tables.work_folder import check_recognizable, work_folder
 from edgewise.validation import check_flag, check_option
 from edgewise.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Progress = Callable[[str, int, int | None], None]  # called with (what is read, rows so far, all rows or None)
-
 EDGES_PER_JOB = 1 << 26  # sums of a job are saved when it ends
 EDGES_PER_NODE_AND_JOB = 4  # so that the work and memory per node, such as degrees, do not dominate
 LONGER_JOBS_WITH_JOINS = 4  # times as many edges, because each of these jobs reads all ids
-EDGES_PER_PARTITION = 1 << 22
 NODES_PER_CHUNK = 1 << 20
 
 
@@ -120,7 +120,9 @@ def evaluate_tables(
     ray
         Address of a Ray cluster, or "auto" or "local", whose workers score the edges. All read the same paths.
     progress
-        Function called with (what is read, rows so far, all rows or None if unknown).
+        Function called with a named tuple: (what, rows, num_rows, parts, num_parts). ``what`` is "labels" or "edges",
+        for example, ``rows`` of its ``num_rows`` rows have been read (None if unknown), and ``parts`` of its
+        ``num_parts`` parts are finished. The first call for the edges has those of an earlier run.
 
     Returns
     -------
@@ -163,19 +165,19 @@ def evaluate_tables(
 def plan_tables(
     probs: TableLike,
     labels: TableLike,
-    edges: TableLike | None = None,
+    edges: TableLike | None,
     *,
-    mask: TableLike | None = None,
-    columns: Mapping[str, Any] | None = None,
-    class_names: Sequence[str] | None = None,
-    normalize: bool = False,
-    n_bins: int = 15,
-    norm: Norm = "l1",
-    closed: Closed = "right",
-    edge_choice: EdgeChoice = "both",
-    same_label: bool = False,
-    listed: Listed = "check",
-    skip_unknown: bool = False,
+    mask: TableLike | None,
+    columns: Mapping[str, Any] | None,
+    class_names: Sequence[str] | None,
+    normalize: bool,
+    n_bins: int,
+    norm: Norm,
+    closed: Closed,
+    edge_choice: EdgeChoice,
+    same_label: bool,
+    listed: Listed,
+    skip_unknown: bool,
 ) -> "TablePlan":
     """Find the parts and columns, and check the options of `evaluate_tables`, without reading rows."""
     binning = Binning(n_bins, "width", closed)
@@ -214,61 +216,6 @@ def _class_array(class_names: Sequence[str] | None) -> "pa.Array | None":
     if len(set(names)) < len(names):
         raise ValueError(f"Expected different class_names, but got {', '.join(names)}.")
     return pa.array(names, pa.string())
-
-
-@dataclass(frozen=True)
-class EdgeJob:
-    """Consecutive parts of the edges, whose sums are computed at once."""
-
-    number: int
-    parts: tuple[Part, ...]
-
-    @property
-    def num_rows(self) -> int:
-        """The number of edges, as far as it is known."""
-        return sum(part.num_rows or 0 for part in self.parts)
-
-
-def describe_tables(tables: Mapping[str, Sequence[Part]], columns: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return lines with the parts, rows, size and columns of each table."""
-    lines = [f"{'table':8}{'parts':>8}{'rows':>18}{'size':>12}  columns"]
-    for name, parts in tables.items():
-        if parts:
-            files = len({part.name for part in parts})
-            rows = total_rows(parts)
-            used = columns[name] if len(columns[name]) <= 4 else (*columns[name][:2], "…", columns[name][-1])
-            size = format_bytes(sum(part.num_bytes for part in parts))
-            count = "unknown" if rows is None else f"{rows:,}"
-            lines.append(f"{name:8}{files:>8,}{count:>18}{size:>12}  {', '.join(used)}")
-    return lines
-
-
-def group_parts(parts: Sequence[Part], edges_per_job: int) -> list[EdgeJob]:
-    """Group consecutive parts into jobs with at most this number of edges, if possible."""
-    jobs, group, count = list[tuple[Part, ...]](), list[Part](), 0
-    for part in parts:
-        # The compressed ends of an edge rarely take less than 4 bytes.
-        rows = part.num_rows if part.num_rows is not None else part.num_bytes // 4 or edges_per_job
-        if group and count + rows > edges_per_job:
-            jobs.append(tuple(group))
-            group, count = [], 0
-        group.append(part)
-        count += rows
-    return [EdgeJob(k, parts) for k, parts in enumerate([*jobs, tuple(group)] if group else [])]
-
-
-@dataclass(frozen=True)
-class SumEdges:
-    """The work on one job, which can be sent to other processes. A bad part is a message, not an exception."""
-
-    scorer: EdgeScorer
-
-    def __call__(self, job: EdgeJob, nodes: Mapping[str, Any]) -> EdgeSums | str:
-        """Return the sums of the job. ``nodes`` are the fields of `NodeArrays`."""
-        try:
-            return self.scorer.sum_parts(job.parts, NodeArrays(**nodes), lambda rows: None)
-        except PartError as error:
-            return str(error)
 
 
 @dataclass(frozen=True)
@@ -341,9 +288,8 @@ class TablePlan:
         if work is not None:
             check_recognizable(self.tables)
         with work_folder(work, self.document()) as folder:
-            table = NodeTable.load(folder / "nodes") or build_node_table(
-                self.nodes, folder / "nodes", reporter(progress, self.nodes)
-            )
+            nodes_folder = folder / "nodes"
+            table = NodeTable.load(nodes_folder) or build_node_table(self.nodes, nodes_folder, progress)
             if self.nodes.mask and table.counts.predictions and not table.counts.scored:
                 warn_small_sample(
                     f"The mask selects none of the {table.counts.predictions:,} nodes, so no node is scored and scores "
@@ -363,37 +309,14 @@ class TablePlan:
             )
             per_node = EDGES_PER_NODE_AND_JOB * (LONGER_JOBS_WITH_JOINS if isinstance(table.ids, JoinedIds) else 1)
             jobs = group_parts(self.edges, max(EDGES_PER_JOB, per_node * table.ids.size))
-            total = _sum_jobs(scorer, jobs, arrays, folder / "edges", ray, progress)
-            case = "" if total is None else total.case
-            edge_sums = None
-            if total is not None:
-                edge_sums = self._one_listing(scorer, total, arrays, folder, progress)
+            total, edge_sums = None, None
+            if jobs:
+                total = sum_jobs(scorer, jobs, arrays, folder / "edges", ray, progress)
+                edge_sums = count_edges_once(scorer, total, self.edges, arrays, folder, progress)
             sums = self._all_sums(arrays, edge_sums)
-        notes = self._notes(table, total, case)
+        notes = self._notes(table, total)
         settings = EvaluationSettings("tables", normalize=self.nodes.normalize, notes=notes)
         return Evaluation(sums, self.binning, self.norm, self.edge_choice, settings=settings)
-
-    def _one_listing(
-        self, scorer: EdgeScorer, total: EdgeSums, nodes: NodeArrays, folder: Path, progress: Progress | None
-    ) -> DirectionSums:
-        """Return the sums in which each edge counts once."""
-        forward, backward = total.counts.forward, total.counts.backward
-        if self.listed == "both" and forward != backward:
-            raise ValueError(
-                f"Expected each edge in both directions, as listed='both' (--listed both) says, but {forward:,} rows "
-                f"have the end with the lower row number first, and {backward:,} the other one. Omit listed."
-            )
-        if self.listed != "check" or total.case == "both directions":
-            return total.forward
-        if total.case == "one direction":
-            return total.forward if total.backward is None else total.backward
-        file = folder / "resolved.npz"
-        if file.exists():
-            return EdgeSums.load(file).forward
-        report = counter(progress, "edges again", total.counts.listed)
-        found = scorer.resolve(self.edges, nodes, total, folder / "partitions", EDGES_PER_PARTITION, report)
-        replace_file(file, EdgeSums(found, None, total.checksums, total.counts).save)
-        return found
 
     def _all_sums(self, nodes: NodeArrays, edges: DirectionSums | None) -> dict[str, Sums]:
         """Return the sums of all views."""
@@ -419,7 +342,7 @@ class TablePlan:
             sums["same_label"] = Sums(empty if edges is None else torch.from_numpy(edges.same_label), boundaries)
         return sums
 
-    def _notes(self, table: NodeTable, total: EdgeSums | None, case: str) -> tuple[str, ...]:
+    def _notes(self, table: NodeTable, total: EdgeSums | None) -> tuple[str, ...]:
         counts = table.counts
         notes = [
             f"{counts.predictions:,} nodes with predictions, {counts.labels:,} of them with labels, "
@@ -432,7 +355,7 @@ class TablePlan:
                 "with a probability below 10^-10",
                 "mixed": "some edges listed in one direction and some in both, each counted exactly; those in both "
                 "found by checksums, wrong with a probability below 10^-10",
-            }[case]
+            }[total.case]
             if self.listed != "check":
                 how = "once" if self.listed == "once" else "in both directions"
                 listing = f"each edge taken to be listed {how}, without a check"
@@ -449,112 +372,3 @@ class TablePlan:
         }
         notes += [f"skipped: {number:,} {what}" for what, number in skipped.items() if number]
         return tuple(notes)
-
-
-def _sum_jobs(
-    scorer: EdgeScorer,
-    jobs: Sequence[EdgeJob],
-    nodes: NodeArrays,
-    folder: Path,
-    ray: str | None,
-    progress: Progress | None,
-) -> EdgeSums | None:
-    """Return the sums of all jobs. Those that are saved in the folder are not computed again."""
-    if not jobs:
-        return None
-    folder.mkdir(exist_ok=True)
-    files = {job.number: folder / f"job-{job.number:05d}.npz" for job in jobs}
-    done, left = (
-        [job for job in jobs if files[job.number].exists()],
-        [job for job in jobs if not files[job.number].exists()],
-    )
-    rows = [part.num_rows for job in jobs for part in job.parts]
-    report = counter(progress, "edges", None if None in rows else sum(row or 0 for row in rows))
-    total = None
-    for job in done:
-        total = _added(total, EdgeSums.load(files[job.number]))
-        report(job.num_rows)
-    outcomes = _local(scorer, left, nodes, report) if ray is None else _on_cluster(scorer, left, nodes, ray, report)
-    with closing(outcomes):
-        for job, sums in outcomes:
-            replace_file(files[job.number], sums.save)
-            total = _added(total, sums)
-    return total
-
-
-def _added(total: EdgeSums | None, sums: EdgeSums) -> EdgeSums:
-    return sums if total is None else total + sums
-
-
-def _local(
-    scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, report: Callable[[int], None]
-) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
-    for job in jobs:
-        yield job, scorer.sum_parts(job.parts, nodes, report)
-
-
-def _on_cluster(
-    scorer: EdgeScorer, jobs: Sequence[EdgeJob], nodes: NodeArrays, ray: str, report: Callable[[int], None]
-) -> Generator[tuple[EdgeJob, EdgeSums], None, None]:
-    from dataclasses import replace
-
-    if isinstance(scorer.ids, JoinedIds):
-        from pyarrow import parquet
-
-        nodes = nodes._replace(ids=parquet.read_table(scorer.ids.source))
-    function = SumEdges(replace(scorer, folder=None))
-    for job, sums in run_on_cluster(function, jobs, ray, nodes._asdict()):
-        report(job.num_rows)
-        yield job, sums
-
-
-def run_on_cluster(
-    function: Callable[..., Any], jobs: Sequence[EdgeJob], ray: str, shared: object
-) -> Generator[tuple[EdgeJob, Any], None, None]:
-    """Yield jobs and what a function of a job and of what is shared returned. Text is the message of a bad part."""
-    from edgewise.workers import Failure, RayCluster
-
-    for outcome in RayCluster(ray).execute(function, jobs, _check_version(__version__), shared=shared):
-        if isinstance(outcome, Failure):
-            raise ValueError(f"{outcome.job.parts[0].name}: {outcome.error.strip().splitlines()[-1]}")
-        if isinstance(outcome.result, str):
-            raise PartError(outcome.result)
-        yield outcome.job, outcome.result
-
-
-def _check_version(expected: str) -> Callable[[Sequence[EdgeJob]], str]:
-    """Return a function that a node calls before it works: the reason why it must not, or nothing."""
-
-    def check(jobs: Sequence[EdgeJob]) -> str:
-        from edgewise.version import __version__ as own
-
-        return "" if own == expected else f"Expected edgewise {expected} on every node, but one has {own}."
-
-    return check
-
-
-def counter(progress: Progress | None, what: str, total: int | None) -> Callable[[int], None]:
-    """Return a function that reports the sum of the numbers of rows that it is called with."""
-    count = 0
-
-    def report(rows: int) -> None:
-        nonlocal count
-        count += rows
-        if progress is not None:
-            progress(what, count, total)
-
-    report(0)
-    return report
-
-
-def reporter(progress: Progress | None, nodes: NodeTableInput) -> Callable[[str, int], None]:
-    """Return a function that reports the numbers of rows of the tables of nodes."""
-    tables = {"ids": nodes.probs, "labels": nodes.labels, "mask": nodes.mask, "probabilities": nodes.probs}
-    counters: dict[str, Callable[[int], None]] = {}
-
-    def report(what: str, rows: int) -> None:
-        if what not in counters:
-            counters[what] = counter(progress, what, total_rows(tables[what]))
-        counters[what](rows)
-
-    return report

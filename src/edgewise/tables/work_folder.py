@@ -1,12 +1,13 @@
 """The folder of intermediate results: the node table, and the sums of finished jobs, so that a run can continue."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgewise.files.output import make_folder, replace_file
+from edgewise.tables.parts import Part
 
 PLAN = "plan.json"  # what the results in the folder are of
 
@@ -42,3 +43,13 @@ def work_folder(work: Path | None, plan: Mapping[str, object], option: str = "wo
 
 def _changed_keys(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+
+
+def check_recognizable(tables: Mapping[str, Sequence[Part]]) -> None:
+    """Raise ValueError if parts have no version, so that a later run could not tell whether they changed."""
+    for name, parts in tables.items():
+        if any(not part.version for part in parts):
+            raise ValueError(
+                f"Expected {name} in files, as results in work (--work) are kept for a later run, which could not tell "
+                "whether a table in memory is the same. Save it as Parquet, or omit work."
+            )
