@@ -213,10 +213,12 @@ def test_empty_ids_are_named_or_skipped(kind: str, tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path)["start"].to_pylist() == ids[:2]
 
 
-def test_unknown_node_with_itself_is_skipped(tmp_path: Path) -> None:
+def test_node_with_itself_is_skipped(tmp_path: Path) -> None:
     probs = pa.table({"nid": [0, 1], "pred": [[0.5, 0.5]] * 2})
-    result = ew.predict_tables(probs, pa.table({"src": [5], "dst": [5]}), tmp_path, skip_unknown=True)
-    assert (result.num_pairs, result.num_skipped, result.num_parts) == (0, 1, 1)
+    pairs = pa.table({"src": [5, 1, 0], "dst": [5, 1, 1]})
+    result = ew.predict_tables(probs, pairs, tmp_path, skip_unknown=True)
+    assert (result.num_pairs, result.num_skipped, result.num_parts) == (1, 2, 1)
+    assert parquet.read_table(tmp_path)["start"].to_pylist() == [0]
 
 
 def interrupt_after(num_pairs: int) -> object:

@@ -115,7 +115,9 @@ def test_edge_with_unknown_id(tables: Tables, kind: str) -> None:
     tables.parts["edges"][1] = tables.rows(src=[a, b, a], dst=[b, new, a])
     assert_refused(tables, tables.name("edges"), "row 1", new)
     scores = ew.evaluate_tables(**tables.paths(), skip_unknown=True)
-    assert scores.edgewise.count == 3 and "skipped: 1 edges" in "\n".join(scores.settings.notes)
+    assert scores.edgewise.count == 3 and "skipped edges without a prediction for both ends: 1" in "\n".join(
+        scores.settings.notes
+    )
 
 
 def test_label_of_unknown_id(tables: Tables, kind: str) -> None:
@@ -123,7 +125,8 @@ def test_label_of_unknown_id(tables: Tables, kind: str) -> None:
     tables.parts["mask"][1] = tables.rows(nid=[IDS[kind][2]], mask=[True])
     assert_refused(tables, tables.name("labels"), "row 1")
     scores = ew.evaluate_tables(**tables.paths(), skip_unknown=True)
-    assert scores.nodewise.count == 3 and "skipped: 1 labels" in "\n".join(scores.settings.notes)
+    assert scores.nodewise.count == 3
+    assert "skipped labels without a prediction: 1" in scores.settings.notes
 
 
 @pytest.mark.parametrize("without", ["prediction", "label"])
@@ -134,7 +137,9 @@ def test_mask_with_unknown_id(tables: Tables, kind: str, without: str) -> None:
     tables.parts["mask"][1] = tables.rows(nid=[IDS[kind][2], node], mask=[True, True])
     assert_refused(tables, tables.name("mask"), "row 1")
     scores = ew.evaluate_tables(**tables.paths(), skip_unknown=True)
-    assert scores.nodewise.count == 3 and "skipped: 1 nodes of the mask" in "\n".join(scores.settings.notes)
+    assert scores.nodewise.count == 3 and "skipped nodes of the mask without a prediction or a label: 1" in "\n".join(
+        scores.settings.notes
+    )
 
 
 @pytest.mark.parametrize("same_part", [True, False])
@@ -172,7 +177,7 @@ def test_empty_ids_are_skipped_like_unknown_ones(tables: Tables, kind: str) -> N
     tables.parts["edges"][1] = tables.rows(src=[first, None], dst=[third, second])
     tables.parts["labels"][1] = tables.rows(nid=[third, fourth, None], label=[0, 0, 1])
     scores = ew.evaluate_tables(**tables.paths(), skip_unknown=True)
-    assert {"skipped: 1 edges, as there is no prediction", "skipped: 1 labels, as there is no prediction"} <= {
+    assert {"skipped edges without a prediction for both ends: 1", "skipped labels without a prediction: 1"} <= {
         *scores.settings.notes
     }
 

@@ -81,6 +81,14 @@ def test_bad_part_is_named(nodes: SimpleNamespace, tables: dict[str, Path], tmp_
         ew.evaluate_tables(tables["probs"], tables["labels"], parts, ray=nodes.address)
 
 
+def test_sums_of_a_single_job_are_read_only(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:
+    edges = sorted(tables["edges"].iterdir())[0]
+    paths = tables["probs"], tables["labels"], edges
+    assert_same(
+        ew.evaluate_tables(*paths, ray=nodes.address, same_label=True), ew.evaluate_tables(*paths, same_label=True)
+    )
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # options of Ray Data that Ray itself sets
 def test_ray_dataset(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:
     with_paths = ew.evaluate_tables(**tables)

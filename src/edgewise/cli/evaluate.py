@@ -195,7 +195,7 @@ def evaluate(
     dry_run: DryRunOption = False,
 ) -> None:
     """Read the files, score the predictions, write the requested outputs, and print the table."""
-    outputs = Outputs(json_file, plot, html, title)
+    outputs = Outputs(json_file, plot, html, title, columns)
     if table := find_table(context, *TABLE_NAMES):
         check_only_options(context, table, WITH_TABLES, INSTEAD_WITH_TABLES)
         if probs is None:
@@ -225,7 +225,8 @@ def evaluate(
         with table_progress(work) as progress:
             ev = plan.run(work, ray, progress)
         places = {"probs": probs, "labels": labels, "edges": edges, "mask": mask}
-        settings = {"edge_choice": edge_choice, "listed": listed, **({"normalize": True} if normalize else {})}
+        settings: dict[str, object] = {"edge_choice": edge_choice, "listed": listed, "columns": columns or []}
+        settings |= {"normalize": True} if normalize else {}
         try:
             outputs.write(ev, places, "tables", settings, {"notes": ev.settings.notes}, classes)
         finally:  # print the result even if writing failed
@@ -321,6 +322,7 @@ class Outputs:
     plot: Path | None
     html: Path | None
     title: str | None
+    columns: list[str] | None  # of tables, for the commands of the page
 
     def check(self, files: Mapping[str, Path | None]) -> None:
         """Raise ValueError if a file cannot be written."""
@@ -345,7 +347,8 @@ class Outputs:
             from edgewise.pages.next_steps import Inputs
 
             named = {**files, "classes": str(classes) if classes else None}
-            inputs = Inputs(named, scored, bool(settings.get("normalize")), "selective" in extra)
+            columns = tuple(self.columns or ())
+            inputs = Inputs(named, scored, bool(settings.get("normalize")), "selective" in extra, columns)
             write_evaluation_page(ev, self.html, self.title, inputs)
 
 

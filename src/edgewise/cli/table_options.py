@@ -35,7 +35,11 @@ ColumnsOption = Annotated[
     ),
 ]
 SkipUnknownOption = Annotated[
-    bool, typer.Option("--skip-unknown", help="Skip and count rows of tables whose ids have no prediction.")
+    bool,
+    typer.Option(
+        "--skip-unknown",
+        help="Skip and count rows of tables whose ids have no prediction, and pairs of a node with itself.",
+    ),
 ]
 RayOption = Annotated[
     str | None,

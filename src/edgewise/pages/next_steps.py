@@ -56,12 +56,15 @@ class Inputs:
         What was scored, as in `EvaluationSettings`.
     normalize, selective
         Whether these options were given.
+    columns
+        The columns of tables that were told, such as ``("src=from", "dst=to")``.
     """
 
     files: Mapping[str, str | None]
     scored: Scored = "probs"
     normalize: bool = False
     selective: bool = False
+    columns: tuple[str, ...] = ()
 
     def options(self, *names: str) -> str:
         """Return the options with their files, of those that were given."""
@@ -178,7 +181,9 @@ def _calibrate(nodes: Finding, edges: Finding, same: Finding, inputs: Inputs, so
 
 def _steps_with_tables(ev: Evaluation, wrong: bool, inputs: Inputs) -> list[Step]:
     """Return steps for predictions that do not fit into memory: no calibrator reads tables."""
-    files = " ".join(filter(None, (inputs.options("labels", "edges", "mask"), _scoring_options(ev)[1].strip())))
+    columns = f" --columns {shlex.join(inputs.columns)}" if inputs.columns else ""
+    files = f"{inputs.options('labels', 'edges', 'mask', 'classes')}{columns}{_scoring_options(ev)[1]}"
+    predictions = " ".join(filter(None, (inputs.predictions, inputs.options("classes"))))
     steps = []
     if wrong:
         reason = (
@@ -208,7 +213,7 @@ def _steps_with_tables(ev: Evaluation, wrong: bool, inputs: Inputs) -> list[Step
             Step(
                 "Predict pairs",
                 "Write the probability of each event for any number of pairs, as Parquet parts.",
-                command=f"edgewise predict {inputs.predictions} --pairs pairs.parquet --events same --out pairs",
+                command=f"edgewise predict {predictions}{columns} --pairs pairs.parquet --events same --out pairs",
             )
         )
     return steps

@@ -200,7 +200,10 @@ class PredictPairs:
         return joined.rows(both, self.folder).reshape(2, -1)
 
     def _check(self, stretch: Stretch, rows: NDArray[np.int64], nodes: PairNodes) -> NDArray[np.bool_]:
-        """Return which pairs have predictions. Raise `PartError` for others, and for a node with itself."""
+        """Return which pairs are predicted: those of two different nodes with predictions.
+
+        Raise `PartError` for others, unless they are skipped.
+        """
         is_known: NDArray[np.bool_] = np.ones(rows.shape[1], dtype=np.bool_)
         for side in rows:
             has_row = side >= 0
@@ -209,15 +212,15 @@ class PredictPairs:
             else:
                 is_known &= has_row
         is_loop = is_known & (rows[0] == rows[1])
-        is_wrong = is_loop if self.options.skip_unknown else is_loop | ~is_known
-        if not is_wrong.any():
-            return is_known
-        position = int(is_wrong.argmax())
+        is_right: NDArray[np.bool_] = is_known & ~is_loop
+        if self.options.skip_unknown or is_right.all():
+            return is_right
+        position = int(is_right.argmin())
         name, row, start, end = stretch.place(position)
         if is_loop[position]:
             raise PartError(
                 f"Expected pairs of two different nodes, but row {row} of {name} is {start!r} with itself. Remove such "
-                "pairs."
+                "pairs, or skip them: skip_unknown=True, or --skip-unknown."
             )
         raise PartError(
             f"Expected predictions for both ends of each pair, but row {row} of {name} is the pair {start!r}, {end!r}, "

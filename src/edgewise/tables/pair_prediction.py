@@ -90,7 +90,8 @@ def predict_tables(
     top
         The number of most likely label pairs to list.
     skip_unknown
-        Leave out and count pairs with an id that has no prediction. By default this is an error.
+        Leave out and count pairs with an id that has no prediction, and of a node with itself. By default these are
+        errors.
     ray
         Address of a Ray cluster, or "auto" or "local", whose workers predict. All read the same paths. This process
         writes the parts.
@@ -184,7 +185,8 @@ class PairTable:
 
     def __str__(self) -> str:
         parts = f"{self.num_parts:,} part{'' if self.num_parts == 1 else 's'}"
-        skipped = f"; skipped: {self.num_skipped:,} pairs, as there is no prediction" if self.num_skipped else ""
+        what = "pairs without a prediction or of a node with itself"
+        skipped = f"; skipped {what}: {self.num_skipped:,}" if self.num_skipped else ""
         return f"{self.num_pairs:,} pairs in {parts} in {self.folder}{skipped}"
 
 
@@ -217,7 +219,7 @@ class PairPlan:
         _, dtype = shape_of_probs(self.nodes)
         if num_nodes is not None:
             disk = num_nodes * (1 + self.options.num_classes * dtype.itemsize)
-            lines += ["", f"node table {format_bytes(disk)} on disk during the run, without gaps between ids"]
+            lines += ["", f"node table: {format_bytes(disk)} on disk during the run, more if integer ids have gaps"]
         if num_pairs is not None:
             table = self.options.empty_table(kind_of_ids(self.nodes.probs, self.nodes.prob_columns.id))
             width = sum(

@@ -45,7 +45,7 @@ from edgewise.version import __version__
 if TYPE_CHECKING:
     import pyarrow as pa
 
-EDGES_PER_JOB = 1 << 26  # sums of a job are saved when it ends
+EDGES_PER_JOB = 1 << 23  # sums of a job are saved when it ends
 EDGES_PER_NODE_AND_JOB = 4  # so that the work and memory per node, such as degrees, do not dominate
 LONGER_JOBS_WITH_JOINS = 4  # times as many edges, because each of these jobs reads all ids
 NODES_PER_CHUNK = 1 << 20
@@ -274,13 +274,13 @@ class TablePlan:
             memory = disk + num_nodes * (2 * torch.get_num_threads() + 16) + (1 << 30)
             lines += [
                 "",
-                f"node table {format_bytes(disk)} on disk, without gaps between ids; memory at most about "
+                f"node table: {format_bytes(disk)} on disk, more if integer ids have gaps; memory: at most about "
                 f"{format_bytes(memory)}",
             ]
         if self.listed == "check" and self.edges:
             rows = total_rows(self.edges)
             more = "" if rows is None else f", which may take {format_bytes(16 * rows)} of disk"
-            lines.append(f"if edges are neither listed in one direction nor in both, a second pass{more}")
+            lines.append(f"edges in mixed directions are read a second time{more}")
         return "\n".join(lines)
 
     def run(self, work: Path | None, ray: str | None, progress: Progress | None) -> Evaluation:
@@ -333,13 +333,13 @@ class TablePlan:
                 add_degrees(of_degrees, torch.from_numpy(edges.degree[:, part].astype(np.int64)), mask)
                 tables += of_degrees
         if edges is not None:
-            by_agreement = torch.from_numpy(edges.tables)
+            by_agreement = torch.from_numpy(edges.tables.copy())  # what Ray returns is read only
             tables[1:] += torch.stack((by_agreement.sum(0), *by_agreement))
         boundaries = bin_boundaries(self.binning)
         sums = {view: Sums(table, boundaries) for view, table in zip(VIEWS, carry_tables(tables, n_bins), strict=True)}
         if self.nodes.keep_probs:
             empty: Tensor = torch.zeros(n_bins + 2, 4, dtype=torch.long)
-            sums["same_label"] = Sums(empty if edges is None else torch.from_numpy(edges.same_label), boundaries)
+            sums["same_label"] = Sums(empty if edges is None else torch.from_numpy(edges.same_label.copy()), boundaries)
         return sums
 
     def _notes(self, table: NodeTable, total: EdgeSums | None) -> tuple[str, ...]:
@@ -353,8 +353,8 @@ class TablePlan:
                 "one direction": "each edge listed in one direction, and counted as often as it is listed",
                 "both directions": "each edge listed in both directions, and counted once; found by checksums, wrong "
                 "with a probability below 10^-10",
-                "mixed": "some edges listed in one direction and some in both, each counted exactly; those in both "
-                "found by checksums, wrong with a probability below 10^-10",
+                "mixed": "listed in mixed directions; each edge counted exactly, once if it is listed in both; groups "
+                "of edges that are all in both found by checksums, wrong with a probability below 10^-10",
             }[total.case]
             if self.listed != "check":
                 how = "once" if self.listed == "once" else "in both directions"
@@ -366,9 +366,9 @@ class TablePlan:
                     "--same-label, adds it)"
                 )
         skipped = {
-            "edges, as there is no prediction": total.counts.unknown if total else 0,
-            "labels, as there is no prediction": counts.unknown_labels,
-            "nodes of the mask, as there is no prediction or no label": counts.unknown_mask,
+            "edges without a prediction for both ends": total.counts.unknown if total else 0,
+            "labels without a prediction": counts.unknown_labels,
+            "nodes of the mask without a prediction or a label": counts.unknown_mask,
         }
-        notes += [f"skipped: {number:,} {what}" for what, number in skipped.items() if number]
+        notes += [f"skipped {what}: {number:,}" for what, number in skipped.items() if number]
         return tuple(notes)
