@@ -160,7 +160,7 @@ def headline(ev: Evaluation) -> str:
     finding = max(differing or scored[:1], key=lambda finding: round(abs(finding.gap), 3))
     said, true = _pair(finding)
     text = {
-        SAME_LABEL: f"Of neighbors, your model says that {said} share a label; {true} do.",
+        SAME_LABEL: f"Your model says that {said} of neighbors share a label; {true} do.",
         "edgewise": f"Your model says that it is right about both ends of {said} of the edges; "
         f"it is right about {true}.",
         "nodewise": f"Your model says that it is right about {said} of the nodes; it is right about {true}.",
