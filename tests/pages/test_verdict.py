@@ -159,7 +159,7 @@ def test_headline_compares_predicted_and_observed_neighbors():
     edges = np.array([[0, 1, 2, 3, 4], [1, 2, 3, 4, 5]])
     said, y = 0.8 * 0.8 + 0.2 * 0.2, np.array([0, 0, 0, 0, 0, 1])
     ev = ew.evaluate(probs, y, edges)
-    assert (f"{said:.0%} share a label" in headline(ev)) and "80% do" in headline(ev)
+    assert (f"{said:.0%} of neighbors share a label" in headline(ev)) and "80% do" in headline(ev)
     without = ew.evaluate(probs, y, edges, same_label=False)
     assert "both ends" in headline(without) and "80%" in headline(without)
     nodes_only = ew.evaluate(probs, y, np.empty((2, 0), int))
