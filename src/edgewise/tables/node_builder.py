@@ -261,7 +261,7 @@ class _Builder:
         """Set which nodes are scored, and return the number of rows whose ids have no prediction or no label."""
         columns, num_unknown = self.source.mask_columns, 0
         if columns is None:
-            self.state[:] |= np.where(self.state & LABELED, SCORED, 0).astype(np.uint8)
+            self.state[(self.state & LABELED) != 0] |= SCORED
             return 0
         check_kinds(self.source.mask, [columns.id], self.ids.kind)
         for part, row, rows, values in self._joined("mask", self.source.mask, columns):
