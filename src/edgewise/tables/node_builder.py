@@ -4,6 +4,8 @@ The ids of the predictions give the rows, labels and mask give the states, and p
 that all scores of nodes and edges depend on.
 """
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -104,6 +106,13 @@ def _new_array(file: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         np.save(file, np.empty(shape, dtype))
         return np.empty(shape, dtype)
     array: NDArray[Any] = open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # a page of a mapped file that does not fit the disk would end the process
+        with file.open("r+b") as stream:
+            try:
+                os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # of some file systems
+                    raise
     return array
 
 
