@@ -244,6 +244,16 @@ def test_full_disk_is_one_line_that_names_the_folder(what: str, given: str, tmp_
     )
 
 
+def test_more_partitions_than_open_files(graph: Graph, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.tables.edge_jobs.EDGES_PER_PARTITION", 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))  # of about 400 partitions
+    try:
+        assert_same(ew.evaluate_tables(**paths), graph.evaluate())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
 def test_url_as_folder_is_refused(paths: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="local folder"):
         ew.evaluate_tables(**paths, work="s3://bucket/work")

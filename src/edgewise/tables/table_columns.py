@@ -93,6 +93,12 @@ def find_prob_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     )
 
 
+def tells_classes(told: Mapping[str, Any]) -> bool:
+    """Return whether a column of probabilities is told for each class."""
+    names = told.get("probs.probs", told.get("probs"))
+    return names is not None and not isinstance(names, str) and len(names) > 1
+
+
 def find_label_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the columns of ids and of labels."""
     names, id_name = part.schema().names, _find_id(part, told, "labels")
@@ -180,6 +186,17 @@ def id_kind(part: Part, column: str) -> str | None:
     if types.is_string(id_type) or types.is_large_string(id_type) or _is_view(id_type):
         return "text"
     raise PartError(f"Expected ids in column {column} of {part.name}, integers or text, but got {id_type}. Convert it.")
+
+
+def has_text(parts: Sequence[Part], column: str) -> bool:
+    """Return whether a column is text in the first part in which its type is known."""
+    from pyarrow import types
+
+    schemas = (part.schema() for part in parts)
+    found = (schema.field(column).type for schema in schemas if column in schema.names)
+    value_types = (kind.value_type if types.is_dictionary(kind) else kind for kind in found)
+    first = next((kind for kind in value_types if not types.is_null(kind)), None)
+    return first is not None and (types.is_string(first) or types.is_large_string(first) or _is_view(first))
 
 
 def kind_of_ids(parts: Sequence[Part], column: str) -> str:
