@@ -180,6 +180,31 @@ def test_columns_whose_names_differ_in_case_only(tmp_path: Path, kind: str) -> N
     assert (ev.edgewise.count, ev.disagree.count) == (1, 1)  # b and c, in both directions
 
 
+@pytest.mark.parametrize("table", ["labels", "edges"])
+def test_two_columns_of_one_name(tmp_path: Path, table: str) -> None:
+    names = {"labels": ["nid", "label", "label"], "edges": ["src", "dst", "src"]}[table]
+    tables = {
+        "probs": pa.table({"nid": [0, 1], "pred": [[0.75, 0.25]] * 2}),
+        "labels": pa.table({"nid": [0, 1], "label": [0, 1]}),
+        "edges": pa.table({"src": [0], "dst": [1]}),
+    }
+    numbers = pa.array([0, 1])
+    parquet.write_table(pa.table([numbers] * 3, names=names), tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match=f"twice.parquet.* {names[2]}"):
+        ew.evaluate_tables(**tables | {table: tmp_path / "twice.parquet"})
+    parquet.write_table(tables[table], tmp_path / "once.parquet")
+    files = [tmp_path / "once.parquet", tmp_path / "twice.parquet"]
+    with pytest.raises(ValueError, match=r"twice\.parquet"):
+        ew.evaluate_tables(**tables | {table: files})
+
+
+def test_ids_above_63_bits_are_named_by_their_row() -> None:
+    probs = pa.table({"nid": [0, 1], "pred": [[0.75, 0.25]] * 2})
+    edges = pa.table({"src": pa.array([0, 1, 2**63], pa.uint64()), "dst": [1, 0, 1]})
+    with pytest.raises(ValueError, match="column src of edges, row 2"):
+        ew.evaluate_tables(probs, pa.table({"nid": [0, 1], "label": [0, 1]}), edges)
+
+
 def test_types_of_ids_differ_between_parts(tmp_path: Path) -> None:
     types = {"int32": pa.int32(), "int64": pa.int64(), "uint64": pa.uint64()}
     ids = {"int32": 5, "int64": 10**12, "uint64": 7}
