@@ -283,6 +283,23 @@ def test_predict_takes_options_globs_and_urls(tables: Path, pairs: str) -> None:
     assert parquet.read_table("out").equals(predicted(events=["same", "any=blue"], top=2, class_names=["red", "blue"]))
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_told_columns_of_probabilities_name_the_classes(tables: Path, suffix: str) -> None:
+    table = {"nid": IDS, "b": PROBS[:, 0], "a": PROBS[:, 1], "y": pa.array(np.array(["b", "a"])[LABELS])}
+    if suffix == "csv":
+        csv.write_csv(pa.table(table), "nodes.csv")
+    else:
+        parquet.write_table(pa.table(table | {"y": table["y"].dictionary_encode()}), "nodes.parquet")
+    args = ("--probs", f"nodes.{suffix}", "--labels", f"nodes.{suffix}", *ARGS[4:], "--columns", "probs=b,a")
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[:7] == expected_lines()[:7]
+    Path("names.txt").write_text("a\nb\n")
+    assert run(*args, "--classes", "names.txt").stdout.splitlines()[1] != expected_lines()[1]
+    csv.write_csv(pa.table({"id": IDS, "y": LABELS}), "numbers.csv")  # numbers of the columns are no names
+    assert run(*args, "--labels", "numbers.csv").stdout.splitlines()[:7] == expected_lines()[:7]
+
+
 @pytest.mark.parametrize(
     ("args", "advice"),
     [

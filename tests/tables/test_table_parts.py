@@ -167,3 +167,67 @@ def test_nothing_reads_edges_after_an_error(ids: list[object], tmp_path: Path, m
     with pytest.raises(ValueError, match="row 0") as caught:
         ew.evaluate_tables(probs, labels, file)
     assert active_count() == before and caught.value.__traceback__ is not None  # which keeps what the frames have
+
+
+@pytest.mark.parametrize("kind", ["integer", "sparse", "text"])
+def test_columns_whose_names_differ_in_case_only(tmp_path: Path, kind: str) -> None:
+    a, b, c = {"integer": [0, 1, 2], "sparse": [0, 10**9, 7], "text": ["a", "b", "c"]}[kind]
+    parquet.write_table(pa.table({"NID": [0, 0, 1], "nid": [a, b, c]}), tmp_path / "labels.parquet")
+    parquet.write_table(pa.table({"SRC": [a, a], "src": [b, c], "dst": [c, b]}), tmp_path / "edges.parquet")
+    probs = pa.table({"nid": [a, b, c], "pred": [[0.75, 0.25], [0.5, 0.5], [0.0, 1.0]]})
+    columns = {"labels.id": "nid", "label": "NID", "src": "src", "dst": "dst"}
+    ev = ew.evaluate_tables(probs, tmp_path / "labels.parquet", tmp_path / "edges.parquet", columns=columns)
+    assert (ev.edgewise.count, ev.disagree.count) == (1, 1)  # b and c, in both directions
+
+
+@pytest.mark.parametrize("table", ["labels", "edges"])
+def test_two_columns_of_one_name(tmp_path: Path, table: str) -> None:
+    names = {"labels": ["nid", "label", "label"], "edges": ["src", "dst", "src"]}[table]
+    tables = {
+        "probs": pa.table({"nid": [0, 1], "pred": [[0.75, 0.25]] * 2}),
+        "labels": pa.table({"nid": [0, 1], "label": [0, 1]}),
+        "edges": pa.table({"src": [0], "dst": [1]}),
+    }
+    numbers = pa.array([0, 1])
+    parquet.write_table(pa.table([numbers] * 3, names=names), tmp_path / "twice.parquet")
+    with pytest.raises(ValueError, match=f"twice.parquet.* {names[2]}"):
+        ew.evaluate_tables(**tables | {table: tmp_path / "twice.parquet"})
+    parquet.write_table(tables[table], tmp_path / "once.parquet")
+    files = [tmp_path / "once.parquet", tmp_path / "twice.parquet"]
+    with pytest.raises(ValueError, match=r"twice\.parquet"):
+        ew.evaluate_tables(**tables | {table: files})
+
+
+def test_ids_above_63_bits_are_named_by_their_row() -> None:
+    probs = pa.table({"nid": [0, 1], "pred": [[0.75, 0.25]] * 2})
+    edges = pa.table({"src": pa.array([0, 1, 2**63], pa.uint64()), "dst": [1, 0, 1]})
+    with pytest.raises(ValueError, match="column src of edges, row 2"):
+        ew.evaluate_tables(probs, pa.table({"nid": [0, 1], "label": [0, 1]}), edges)
+
+
+def test_types_of_ids_differ_between_parts(tmp_path: Path) -> None:
+    types = {"int32": pa.int32(), "int64": pa.int64(), "uint64": pa.uint64()}
+    ids = {"int32": 5, "int64": 10**12, "uint64": 7}
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "edges").mkdir()
+    for name, id_type in types.items():
+        column = pa.array([ids[name]], id_type)
+        parquet.write_table(pa.table({"nid": column, "label": [0]}), tmp_path / f"labels/{name}.parquet")
+        parquet.write_table(pa.table({"src": column, "dst": pa.array([11])}), tmp_path / f"edges/{name}.parquet")
+    probs = pa.table({"nid": [5, 7, 10**12, 11], "pred": [[0.75, 0.25]] * 4})
+    ev = ew.evaluate_tables(probs, tmp_path / "labels", tmp_path / "edges", edge_choice="any", skip_unknown=True)
+    assert (ev.nodewise.count, ev.edgewise.count) == (3, 0)
+    labels = pa.table({"nid": [5, 7, 10**12, 11], "label": [0, 0, 0, 0]})
+    assert ew.evaluate_tables(probs, labels, tmp_path / "edges").edgewise.count == 3
+
+
+def test_ids_at_the_ends_of_64_bits() -> None:
+    for first, num_edges in ((-(2**63), 3), (2**63 - 3, 2)):  # a parallel edge, and one in both directions
+        ids = pa.array([first, first + 1, first + 2], pa.int64())
+        probs = pa.table({"nid": ids, "pred": [[0.75, 0.25], [0.5, 0.5], [0.0, 1.0]]})
+        labels = pa.table({"nid": ids, "label": [0, 1, 1]})
+        others = pa.array([None, -(2**63), 2**63 - 1, 0], pa.int64())
+        edges = pa.table({"src": pa.concat_arrays([ids[:2], others]), "dst": ids.take(pa.array([1, 2, 1, 1, 1, 1]))})
+        ev = ew.evaluate_tables(probs, labels, edges, skip_unknown=True)
+        assert ev.edgewise.count == num_edges
+        assert "skipped: 3 edges, as there is no prediction" in ev.settings.notes

@@ -1,6 +1,10 @@
 """Runs of tables that are stopped, continued, or interrupted, and their memory."""
 
+import errno
+import resource
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from itertools import permutations
 from pathlib import Path
@@ -144,6 +148,115 @@ def test_changed_inputs_are_refused(paths: dict[str, Path], tmp_path: Path, chan
 def test_folder_with_other_files_is_refused(paths: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="holds other files"):
         ew.evaluate_tables(**paths, work=paths["edges"])
+
+
+HOLD = """
+    import sys
+    from importlib import import_module
+    import edgewise as ew
+
+    import_module("edgewise.tables.table_evaluation").EDGES_PER_JOB = 1_000
+    folder, work = sys.argv[1:]
+
+    def wait(progress):
+        print("working", flush=True)
+        sys.stdin.read()
+
+    ew.evaluate_tables(f"{folder}/probs", f"{folder}/labels", work=work, progress=wait)
+"""
+
+
+def test_second_run_in_a_folder_is_refused_until_the_first_one_ends(
+    graph: Graph, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    work, out = tmp_path / "work", tmp_path / "out"
+    scored = {name: paths[name] for name in ("probs", "labels")}
+    with script(tmp_path, HOLD, tmp_path, work) as process:
+        assert process.stdout.readline() == "working\n"
+        with pytest.raises(ValueError, match=f"no other run in {work}.*work \\(--work\\)"):
+            ew.evaluate_tables(**scored, work=work)
+        process.kill()
+        process.communicate()
+    assert ew.evaluate_tables(**scored, work=work).nodewise.count == ew.evaluate(graph.probs, graph.y).nodewise.count
+
+    def second(progress: TableProgress) -> None:
+        with pytest.raises(ValueError, match=f"no other run in {out}.*out \\(--out\\)"):
+            ew.predict_tables(paths["probs"], paths["probs"], out, columns={"src": "nid", "dst": "nid"})
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ew.predict_tables(paths["probs"], paths["edges"], out, progress=second, skip_unknown=True)
+
+
+def test_file_systems_without_locks_are_used(
+    graph: Graph, paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert_same(ew.evaluate_tables(**paths, work=tmp_path / "work"), graph.evaluate())
+
+
+def test_leftovers_of_a_killed_run_are_removed(graph: Graph, paths: dict[str, Path], tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    ew.evaluate_tables(**paths, work=work)
+    kept = {file for file in work.rglob("*") if file.is_file()}
+    (work / "resolved.npz").unlink()
+    for name in ("duckdb/spill.tmp", "nodes/duckdb/spill.tmp", "partitions/partition-00000.bin", "edges/.1.tmp"):
+        (work / name).parent.mkdir(exist_ok=True)
+        (work / name).write_bytes(bytes(1600))
+    assert_same(ew.evaluate_tables(**paths, work=work), graph.evaluate())
+    assert {file for file in work.rglob("*") if file.is_file()} == kept
+
+
+@contextmanager
+def limited_files(num_bytes: int) -> Iterator[None]:
+    """Limit the size of files that this process writes, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("given", ["work", "temporary"])
+@pytest.mark.parametrize("what", ["nodes", "partitions"])
+def test_full_disk_is_one_line_that_names_the_folder(what: str, given: str, tmp_path: Path) -> None:
+    num_nodes, num_edges = {"nodes": (20_000, 10), "partitions": (100, 60_000)}[what]
+    ends = np.random.default_rng(0).integers(0, num_nodes, (2, num_edges))
+    tables = {
+        "probs": pa.table({"nid": range(num_nodes), "pred": [[0.75, 0.25]] * num_nodes}),
+        "labels": pa.table({"nid": range(num_nodes), "label": [0] * num_nodes}),
+        "edges": pa.table({"src": ends[0], "dst": ends[1]}),
+    }
+    paths = {name: write_parts([table], "parquet", tmp_path / name) for name, table in tables.items()}
+    work = tmp_path / "work" if given == "work" else None
+    # Records of 20,000 nodes take 800 kB, a job with few nodes 530 kB, and the ends of 60,000 edges 960 kB.
+    with limited_files(700_000), pytest.raises(ValueError, match="Expected space for intermediate results") as error:
+        ew.evaluate_tables(**paths, work=work)
+    assert "\n" not in str(error.value)
+    assert str(work or "edgewise-") in str(error.value) and "File too large" in str(error.value)
+    assert (
+        ew.evaluate_tables(**paths, work=work).edgewise.count
+        == ew.evaluate(np.tile([0.75, 0.25], (num_nodes, 1)), np.zeros(num_nodes, dtype=int), ends).edgewise.count
+    )
+
+
+def test_more_partitions_than_open_files(graph: Graph, paths: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgewise.tables.edge_jobs.EDGES_PER_PARTITION", 1)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))  # of about 400 partitions
+    try:
+        assert_same(ew.evaluate_tables(**paths), graph.evaluate())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_url_as_folder_is_refused(paths: dict[str, Path]) -> None:
+    with pytest.raises(ValueError, match="local folder"):
+        ew.evaluate_tables(**paths, work="s3://bucket/work")
 
 
 def test_tables_in_memory_are_refused_for_runs_to_continue(

@@ -48,7 +48,7 @@ Listed = Literal["check", "once", "both"]
 Ends = NDArray[np.int64]
 
 ALL_BITS = PRESENT | SCORED | LABELED
-MAX_PARTITIONS = 512  # files that are open at a time
+MAX_PARTITIONS = (1 << 15) - 1  # numbers of 16 bits
 ROWS_PER_SLICE = 1 << 17  # of a batch, whose selected ends stay in the cache
 NO_CHECKSUMS = np.empty(0, dtype=np.uint64)
 
@@ -122,29 +122,26 @@ class EdgeScorer:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             selector = _Selector(self, nodes)
-            streams = [file.open("wb") for file in files]
-            batches = self._read(parts, nodes)
-            try:
+            with closing(self._read(parts, nodes)) as batches:
                 for batch in batches:
                     ends, _ = selector.select(batch, 0, batch.num_rows, BOTH, None)
                     partition = np.empty(ends.shape[1], dtype=np.int16)
                     select_buckets(ends[0], ends[1], wanted, num_partitions, partition)
                     order = np.argsort(partition, kind="stable")
                     limits = np.searchsorted(partition[order], np.arange(num_partitions + 1))
-                    for stream, lo, hi in zip(streams, limits[:-1], limits[1:], strict=True):
-                        np.ascontiguousarray(ends[:, order[lo:hi]].T).tofile(stream)
+                    edges = np.ascontiguousarray(ends[:, order].T)
+                    for file, lo, hi in zip(files, limits[:-1], limits[1:], strict=True):
+                        if lo < hi:  # files are opened one at a time, as there may be thousands
+                            with file.open("ab") as stream:
+                                stream.write(edges[lo:hi].data)
                     report(batch.num_rows, len(parts) - len(batch.place.parts))
                 report(0, len(parts))
-            finally:
-                batches.close()
-                for stream in streams:
-                    stream.close()
             forward, exact = _Totals(self, nodes), _Totals(self, nodes)
             everything = torch.ones(len(nodes.state), dtype=torch.bool)
-            for file in files:
-                edges = torch.from_numpy(np.ascontiguousarray(np.fromfile(file, dtype=np.int64).reshape(-1, 2).T))
-                forward.add(edges[:, edges[0] < edges[1]].numpy())
-                exact.add(edges[:, scored_edges(edges, everything, "all")].numpy())
+            for file in filter(Path.exists, files):
+                pairs = torch.from_numpy(np.ascontiguousarray(np.fromfile(file, dtype=np.int64).reshape(-1, 2).T))
+                forward.add(pairs[:, pairs[0] < pairs[1]].numpy())
+                exact.add(pairs[:, scored_edges(pairs, everything, "all")].numpy())
             minus, plus = (_add_totals([totals], self.n_bins, len(nodes.state)) for totals in (forward, exact))
             return total.forward.plus(minus, -1).plus(plus)
         finally:

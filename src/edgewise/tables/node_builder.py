@@ -4,6 +4,8 @@ The ids of the predictions give the rows, labels and mask give the states, and p
 that all scores of nodes and edges depend on.
 """
 
+import errno
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -104,6 +106,13 @@ def _new_array(file: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         np.save(file, np.empty(shape, dtype))
         return np.empty(shape, dtype)
     array: NDArray[Any] = open_memmap(file, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):  # a page of a mapped file that does not fit the disk would end the process
+        with file.open("r+b") as stream:
+            try:
+                os.posix_fallocate(stream.fileno(), 0, file.stat().st_size)
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # of some file systems
+                    raise
     return array
 
 
@@ -261,7 +270,7 @@ class _Builder:
         """Set which nodes are scored, and return the number of rows whose ids have no prediction or no label."""
         columns, num_unknown = self.source.mask_columns, 0
         if columns is None:
-            self.state[:] |= np.where(self.state & LABELED, SCORED, 0).astype(np.uint8)
+            self.state[(self.state & LABELED) != 0] |= SCORED
             return 0
         check_kinds(self.source.mask, [columns.id], self.ids.kind)
         for part, row, rows, values in self._joined("mask", self.source.mask, columns):

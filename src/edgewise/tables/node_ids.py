@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_ROWS_PER_NODE = 2  # of a table whose rows are ids; unused rows cost memory
 ROWS_PER_JOINED_BATCH = 1 << 18
 PART_NUMBER = "number of the part"
+MIN_ID = -(1 << 63)
 ENGINE_MEMORY = "320MB"  # for joins; more is moved to disk
 
 
@@ -47,7 +48,8 @@ class DenseIds:
 
     def missing(self, skip_unknown: bool) -> int | None:
         """Return the id that stands for an empty one if unknown ids are skipped, or None."""
-        return self.first - 1 if skip_unknown else None
+        outside = self.first - 1 if self.first > MIN_ID else self.first + self.size
+        return outside if skip_unknown else None
 
     def rows(self, ids: "pa.Array") -> NDArray[np.int64]:
         """Return the row of each id, and -1 for those out of range."""
@@ -81,10 +83,10 @@ class JoinedIds:
         """
         with _connect(folder) as engine, _name_bad_part(parts, keys, others, self.kind):
             nodes = self._nodes(engine)
-            source = _engine_source(engine, parts, keys, others, self.kind)
-            columns = [f"n{k}.row AS c{k}" for k in range(len(keys))] + [f"t.{_quoted(name)}" for name in others]
+            source, names = _engine_source(engine, parts, keys, others, self.kind)
+            columns = [f"n{k}.row AS row{k}" for k in range(len(keys))] + [f"t.{names[other]}" for other in others]
             joins = " ".join(
-                f"LEFT JOIN {nodes} n{k} ON CAST(t.{_quoted(key)} AS {_engine_type(self.kind)}) = n{k}.id"
+                f"LEFT JOIN {nodes} n{k} ON CAST(t.{names[key]} AS {_engine_type(self.kind)}) = n{k}.id"
                 for k, key in enumerate(keys)
             )
             query = f"SELECT {', '.join(columns)} FROM {source} t {joins}"
@@ -108,8 +110,8 @@ class JoinedIds:
             nodes = self._nodes(engine)
             unknown: set[Any] = set()
             for key in keys:
-                source = _engine_source(engine, [part], [key], (), self.kind)
-                name = f"CAST(t.{_quoted(key)} AS {_engine_type(self.kind)})"
+                source, names = _engine_source(engine, [part], [key], (), self.kind)
+                name = f"CAST(t.{names[key]} AS {_engine_type(self.kind)})"
                 query = f"SELECT {name} FROM {source} t ANTI JOIN {nodes} n ON {name} = n.id LIMIT 1000"
                 unknown |= {row[0] for row in engine.execute(query).fetchall()}
         return next(find_rows(part, keys, self.kind, unknown), None)
@@ -157,30 +159,45 @@ def _connect(folder: Path | None) -> Any:
     return engine
 
 
-def _engine_source(engine: Any, parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], kind: str) -> str:
-    """Return the parts as a table for a query. DuckDB reads local Parquet files itself, which is twice as fast."""
+def _engine_source(
+    engine: Any, parts: Sequence[Part], keys: Sequence[str], others: Sequence[str], kind: str
+) -> tuple[str, dict[str, str]]:
+    """Return the parts as a table for a query, and the name of each column in it.
+
+    DuckDB reads local Parquet files itself, which is twice as fast, unless names differ in upper and lower case only,
+    which it does not tell apart.
+    """
     import pyarrow as pa
 
     files = [part.local_file for part in parts]
-    if all(files) and not others:
-        return _read_parquet(map(str, files))
-    types = dict.fromkeys(keys, id_type(kind))
-    columns = [name for name in dict.fromkeys((*keys, *others)) if name != PART_NUMBER]
+    columns = list(dict.fromkeys((*keys, *others)))
+    if all(files) and not others and all(_differ_without_case(part.schema().names) for part in parts):
+        return _read_parquet(map(str, files)), {name: _quoted(name) for name in columns}
+    types, names = dict.fromkeys(keys, id_type(kind)), {name: f"c{k}" for k, name in enumerate(columns)}
+    stored = [name for name in columns if name != PART_NUMBER]
 
     def batches() -> "Iterator[pa.RecordBatch]":
         for number, part in enumerate(parts):
-            for batch in part.read(columns, types):
-                yield batch.append_column(PART_NUMBER, pa.array(np.full(batch.num_rows, number)))
+            for batch in part.read(stored, types):
+                # Parts may have ids of different types, such as integers of 32 and 64 bits.
+                cells = {names[name]: batch.column(name).cast(types.get(name, batch[name].type)) for name in stored}
+                if PART_NUMBER in names:
+                    cells[names[PART_NUMBER]] = pa.array(np.full(batch.num_rows, number))
+                yield pa.RecordBatch.from_pydict(cells)
 
     stream = batches()
     first = next(stream, None)
     if first is None:
-        schema = pa.schema([(name, types.get(name, pa.int64())) for name in (*columns, PART_NUMBER)])
+        schema = pa.schema([(names[name], types.get(name, pa.int64())) for name in columns])
         reader = pa.RecordBatchReader.from_batches(schema, [])
     else:
         reader = pa.RecordBatchReader.from_batches(first.schema, _prepend(first, stream))
     engine.register("stream", reader)
-    return "stream"
+    return "stream", names
+
+
+def _differ_without_case(names: Sequence[str]) -> bool:
+    return len({name.casefold() for name in names}) == len(names)
 
 
 def _read_parquet(files: Iterable[str]) -> str:

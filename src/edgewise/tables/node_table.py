@@ -28,7 +28,7 @@ class NodeArrays(NamedTuple):
 
     records: NDArray[np.float64]
     state: NDArray[np.uint8]
-    labels: NDArray[np.int32]
+    labels: NDArray[np.integer]
     probs: NDArray[Any] | None
     ids: "pa.Table | None" = None  # of joined ids, where their file is out of reach
 
@@ -67,9 +67,10 @@ class NodeTable:
         records = _map(self.folder / "records.npy", (size, len(RECORD_COLUMNS)))
         probs_file = self.folder / "probs.npy"
         probs = _map(probs_file, (size, self.num_classes)) if probs_file.exists() else None
-        return NodeArrays(
-            records, _map(self.folder / "state.npy", (size,)), _map(self.folder / "labels.npy", (size,)), probs
-        )
+        labels = _map(self.folder / "labels.npy", (size,))
+        if probs is not None and self.num_classes <= 128:
+            labels = labels.astype(np.int8)  # once, and not for each slice of edges in `sum_same_label`
+        return NodeArrays(records, _map(self.folder / "state.npy", (size,)), labels, probs)
 
     def state_and_probs(self) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         """Map the states and the probabilities into memory, of a table that keeps probabilities."""

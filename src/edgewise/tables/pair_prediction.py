@@ -37,7 +37,7 @@ from edgewise.tables.part_search import TableLike, find_parts, is_url
 from edgewise.tables.parts import MemoryPart, Part, total_rows
 from edgewise.tables.table_columns import check_columns, find_edge_columns, find_prob_columns, kind_of_ids
 from edgewise.tables.table_jobs import Progress, RowCounter, describe_tables, group_parts, run_on_cluster
-from edgewise.tables.work_folder import PLAN, work_folder
+from edgewise.tables.work_folder import PLAN, lock_folder, work_folder
 from edgewise.validation import check_flag
 from edgewise.version import __version__
 
@@ -239,6 +239,10 @@ class PairPlan:
             )
         out = Path(out)
         make_folder(out, "out (--out)")
+        with lock_folder(out, "out (--out)"):
+            return self._run(out, ray, progress)
+
+    def _run(self, out: Path, ray: str | None, progress: Progress | None) -> PairTable:
         document = json.dumps(self.document(), sort_keys=True)
         digest, unfinished = sha256(document.encode()).hexdigest(), out / UNFINISHED
         if not (unfinished / PLAN).exists() and any(path != unfinished for path in out.iterdir()):
@@ -257,8 +261,6 @@ class PairPlan:
 
     def _predict(self, folder: Path, digest: str, ray: str | None, progress: Progress | None) -> None:
         """Write the parts of all jobs to a folder, except those that are in it."""
-        for file in folder.glob(".*.tmp"):  # of a run that was killed
-            file.unlink()
         jobs = group_parts(self.pairs, PAIRS_PER_PART)
         finished = {int(file.name.split("-")[0]) for file in folder.glob("*-last.parquet")}
         left = [job for job in jobs if job.number not in finished]

@@ -230,6 +230,8 @@ def _text_unless_canonical(schema: "pa.Schema", block: "pa.RecordBatch") -> "pa.
 
 
 def _check_columns(wanted: Sequence[str], names: Sequence[str], part: str) -> None:
+    if twice := [name for name in wanted if list(names).count(name) > 1]:
+        raise PartError(f"Expected one column {twice[0]} in {part}, but it has several. Rename the others.")
     if missing := [name for name in wanted if name not in names]:
         raise PartError(
             f"Expected a column {missing[0]} in {part}, as in the first part, but it has {', '.join(names)}. Write the "

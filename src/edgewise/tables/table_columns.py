@@ -56,7 +56,7 @@ def check_columns(columns: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def find_edge_columns(part: Part, told: Mapping[str, Any], table: str = "edges") -> tuple[str, str]:
     """Return the columns of the two ends: told, of well-known names, or the only two."""
-    names = part.schema().names
+    names = _names(part)
     if given := [told.get(f"{table}.{key}", told.get(key)) for key in ("src", "dst")]:
         if all(given):
             return _check_names(given, names, part)[0], given[1]
@@ -76,7 +76,7 @@ def find_edge_columns(part: Part, told: Mapping[str, Any], table: str = "edges")
 
 def find_prob_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the columns of ids and of probabilities: one with lists, or one per class."""
-    names = part.schema().names
+    names = _names(part)
     id_name = _find_id(part, told, "probs")
     if given := told.get("probs.probs", told.get("probs")):
         values = [given] if isinstance(given, str) else list(given)
@@ -93,9 +93,15 @@ def find_prob_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     )
 
 
+def tells_classes(told: Mapping[str, Any]) -> bool:
+    """Return whether a column of probabilities is told for each class."""
+    names = told.get("probs.probs", told.get("probs"))
+    return names is not None and not isinstance(names, str) and len(names) > 1
+
+
 def find_label_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the columns of ids and of labels."""
-    names, id_name = part.schema().names, _find_id(part, told, "labels")
+    names, id_name = _names(part), _find_id(part, told, "labels")
     name = told.get("labels.label", told.get("label")) or _by_name(names, LABEL_NAMES, id_name)
     others = [other for other in names if other != id_name]
     if name is None and len(others) == 1:
@@ -110,7 +116,7 @@ def find_label_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
 
 def find_mask_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
     """Return the column of ids, and that of booleans if there is one. Without it, the mask is a list of ids."""
-    names = part.schema().names
+    names = _names(part)
     if len(names) == 1 and not part.is_text_file:  # whose first row may be an id
         return NodeColumns(names[0], ())
     id_name = _find_id(part, told, "mask")
@@ -119,7 +125,7 @@ def find_mask_columns(part: Part, told: Mapping[str, Any]) -> NodeColumns:
 
 
 def _find_id(part: Part, told: Mapping[str, Any], table: str) -> str:
-    names = part.schema().names
+    names = _names(part)
     if given := told.get(f"{table}.id", told.get("id")):
         return _check_names([given], names, part)[0]
     if (name := _by_name(names, ID_NAMES)) is None:
@@ -142,6 +148,14 @@ def _check_names(wanted: Sequence[str], names: Sequence[str], part: Part) -> lis
                 f"Expected a column {name} in {part.name}, but it has {_listed(names)}.{did_you_mean(name, names)}"
             )
     return list(wanted)
+
+
+def _names(part: Part) -> list[str]:
+    """Return the names of the columns, which must differ."""
+    names: list[str] = part.schema().names
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise PartError(f"Expected columns of different names in {part.name}, but two are named {twice}. Rename one.")
+    return names
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -170,6 +184,8 @@ def id_kind(part: Part, column: str) -> str | None:
             f"Expected a column {column} in {part.name}, as in the other parts, but it has {_listed(schema.names)}. "
             "Write the part again."
         )
+    if schema.names.count(column) > 1:
+        raise PartError(f"Expected one column {column} in {part.name}, but it has several. Rename the others.")
     id_type = schema.field(column).type
     if types.is_dictionary(id_type):
         id_type = id_type.value_type
@@ -180,6 +196,17 @@ def id_kind(part: Part, column: str) -> str | None:
     if types.is_string(id_type) or types.is_large_string(id_type) or _is_view(id_type):
         return "text"
     raise PartError(f"Expected ids in column {column} of {part.name}, integers or text, but got {id_type}. Convert it.")
+
+
+def has_text(parts: Sequence[Part], column: str) -> bool:
+    """Return whether a column is text in the first part in which its type is known."""
+    from pyarrow import types
+
+    schemas = (part.schema() for part in parts)
+    found = (schema.field(column).type for schema in schemas if column in schema.names)
+    value_types = (kind.value_type if types.is_dictionary(kind) else kind for kind in found)
+    first = next((kind for kind in value_types if not types.is_null(kind)), None)
+    return first is not None and (types.is_string(first) or types.is_large_string(first) or _is_view(first))
 
 
 def kind_of_ids(parts: Sequence[Part], column: str) -> str:
@@ -205,6 +232,7 @@ def read_ids(
 ) -> "pa.Array":
     """Return the ids of a batch as integers or text. A missing one is an error, or replaced by ``missing``."""
     import pyarrow as pa
+    from pyarrow import compute
 
     ids = batch.column(column)
     if ids.null_count and missing is None:
@@ -213,8 +241,12 @@ def read_ids(
     try:
         ids = ids.cast(id_type(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        where = f"column {column} of {part.name}"
+        if pa.types.is_uint64(ids.type):
+            is_large = compute.greater(ids, pa.scalar((1 << 63) - 1, pa.uint64()))
+            where += f", row {first_row + is_large.index(True).as_py()}"
         raise PartError(
-            f"Expected {kind} ids in column {column} of {part.name}, as in the predictions, but got {ids.type}: "
+            f"Expected {kind} ids in {where}, as in the predictions, but got {ids.type}: "
             f"{error}. Convert the column, so that ids are written alike everywhere."
         ) from error
     return ids if missing is None else ids.fill_null(missing)

@@ -35,7 +35,9 @@ from edgewise.tables.table_columns import (
     find_label_columns,
     find_mask_columns,
     find_prob_columns,
+    has_text,
     kind_of_ids,
+    tells_classes,
 )
 from edgewise.tables.table_jobs import Progress, describe_tables, group_parts
 from edgewise.tables.work_folder import check_recognizable, work_folder
@@ -96,7 +98,8 @@ def evaluate_tables(
         Names of columns that are not found by well-known names: "id", "probs" (one, or one per class), "label", "mask",
         "src", "dst", or of one table only, such as "labels.id".
     class_names
-        Class of each probability, if labels are names.
+        Class of each probability, if labels are names. By default the names of the columns of probabilities, if
+        ``columns`` has them.
     normalize
         Divide rounded probabilities by their sums.
     n_bins
@@ -188,6 +191,9 @@ def plan_tables(
     told = check_columns(columns)
     prob_parts, label_parts = find_parts(probs, "probs"), find_parts(labels, "labels")
     prob_columns = find_prob_columns(prob_parts[0], told)
+    label_columns = find_label_columns(label_parts[0], told)
+    if class_names is None and tells_classes(told) and has_text(label_parts, label_columns.values[0]):
+        class_names = prob_columns.values
     is_integer = kind_of_ids(prob_parts, prob_columns.id) == "integer"
     mask_parts = [] if mask is None else find_parts(mask, "mask")
     nodes = NodeTableInput(
@@ -195,7 +201,7 @@ def plan_tables(
         label_parts,
         mask_parts,
         prob_columns,
-        find_label_columns(label_parts[0], told),
+        label_columns,
         find_mask_columns(mask_parts[0], told) if mask_parts else None,
         _class_array(class_names),
         normalize,
