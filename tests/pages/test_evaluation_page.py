@@ -94,9 +94,8 @@ def test_report_writes_the_page_with_the_verdict_first(evaluations, tmp_path):
     html = path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]
     assert html == evaluation_page(ev) and TITLE in html
-    assert html.index(f"{ev.same_label.probability:.0%} of neighbors share a label; {ev.same_label.frequency:.0%} do") < html.index(
-        "<table"
-    )
+    headline = f"{ev.same_label.probability:.0%} of neighbors share a label; {ev.same_label.frequency:.0%} do"
+    assert html.index(headline) < html.index("<table")
 
 
 @pytest.mark.parametrize("name", ["whole", "nodes_only", "nothing", "mass", "impossible"])

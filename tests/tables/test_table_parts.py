@@ -230,4 +230,4 @@ def test_ids_at_the_ends_of_64_bits() -> None:
         edges = pa.table({"src": pa.concat_arrays([ids[:2], others]), "dst": ids.take(pa.array([1, 2, 1, 1, 1, 1]))})
         ev = ew.evaluate_tables(probs, labels, edges, skip_unknown=True)
         assert ev.edgewise.count == num_edges
-        assert "skipped: 3 edges, as there is no prediction" in ev.settings.notes
+        assert "skipped edges without a prediction for both ends: 3" in ev.settings.notes
