@@ -205,6 +205,27 @@ def test_ids_above_63_bits_are_named_by_their_row() -> None:
         ew.evaluate_tables(probs, pa.table({"nid": [0, 1], "label": [0, 1]}), edges)
 
 
+@pytest.mark.parametrize("kind", ["integer", "text"])
+def test_empty_value_of_a_dictionary_is_a_missing_id(kind: str) -> None:
+    a, b = {"integer": [0, 1], "text": ["a", "b"]}[kind]
+    probs = pa.table({"nid": [a, b], "pred": [[0.75, 0.25]] * 2})
+    labels = pa.table({"nid": [a, b], "label": [0, 1]})
+    ends = pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array([a, None]))
+    edges = pa.table({"src": ends, "dst": [b, a]})
+    with pytest.raises(ValueError, match="column src is empty in row 1"):
+        ew.evaluate_tables(probs, labels, edges)
+    assert ew.evaluate_tables(probs, labels, edges, skip_unknown=True).edgewise.count == 1
+
+
+@pytest.mark.parametrize("value", [2, 256, 300, -1, 2**64 - 1])
+def test_other_numbers_in_a_mask_are_refused(value: int) -> None:
+    tables = pa.table({"nid": [0], "pred": [[1.0]]}), pa.table({"nid": [0], "label": [0]})
+    number_type = pa.uint64() if value > 2**63 else pa.int64()
+    mask = pa.table({"nid": [0], "mask": pa.array([value], number_type)})
+    with pytest.raises(ValueError, match="booleans, or 0 and 1, in column mask of mask"):
+        ew.evaluate_tables(*tables, mask=mask)
+
+
 def test_types_of_ids_differ_between_parts(tmp_path: Path) -> None:
     types = {"int32": pa.int32(), "int64": pa.int64(), "uint64": pa.uint64()}
     ids = {"int32": 5, "int64": 10**12, "uint64": 7}

@@ -415,7 +415,7 @@ def _as_mask(column: "pa.Array", name: str, part: Part) -> NDArray[np.bool_]:
 
     if not (types.is_boolean(column.type) or types.is_integer(column.type)):
         raise PartError(f"Expected booleans, or 0 and 1, in column {name} of {part.name}, but got {column.type}.")
-    values: NDArray[Any] = column.cast("int8").fill_null(0).to_numpy(zero_copy_only=False)
+    values: NDArray[Any] = column.cast("int64", safe=False).fill_null(0).to_numpy(zero_copy_only=False)
     if len(values) and not np.isin(values, (0, 1)).all():
         raise PartError(f"Expected booleans, or 0 and 1, in column {name} of {part.name}, but got {values.max()}.")
     return values.astype(np.bool_)

@@ -235,9 +235,6 @@ def read_ids(
     from pyarrow import compute
 
     ids = batch.column(column)
-    if ids.null_count and missing is None:
-        row = first_row + ids.is_null().index(True).as_py()
-        raise PartError(f"Expected an id in each row of {part.name}, but column {column} is empty in row {row}.")
     try:
         ids = ids.cast(id_type(kind))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -249,6 +246,9 @@ def read_ids(
             f"Expected {kind} ids in {where}, as in the predictions, but got {ids.type}: "
             f"{error}. Convert the column, so that ids are written alike everywhere."
         ) from error
+    if ids.null_count and missing is None:  # after the cast, as values of a dictionary may be null
+        row = first_row + ids.is_null().index(True).as_py()
+        raise PartError(f"Expected an id in each row of {part.name}, but column {column} is empty in row {row}.")
     return ids if missing is None else ids.fill_null(missing)
 
 
