@@ -113,8 +113,7 @@ def test_local_cluster_listens_on_loopback_only_and_leaves_no_process(
         from edgewise.sweep.sources import Sources
         from edgewise.workers import RayCluster
         from edgewise.workers.cluster import LOCAL_CLUSTER_VARIABLES
-        from helpers.ray_nodes import MARKS, SETTINGS, is_running_a_job, kill_node, ray, ray_settings, raylet, two_nodes
-from helpers.run_numbers import numbers
+        from helpers.run_numbers import numbers
         from helpers.processes import is_alive
 
         def hosts_of(process):
