@@ -61,13 +61,18 @@ def raylet(node: object) -> psutil.Process:
     return psutil.Process(node.all_processes["raylet"][0].process.pid)
 
 
-def is_running_a_job(node: psutil.Process) -> bool:
-    """Return whether a worker of the node runs a task of `RayCluster`."""
+def running_worker(node: psutil.Process) -> psutil.Process | None:
+    """Return a worker of the node that runs a task of `RayCluster`, or None."""
     for process in node.children():
         with suppress(psutil.NoSuchProcess):  # it has ended
             if "_attempt_on_node" in process.name():
-                return True
-    return False
+                return process
+    return None
+
+
+def is_running_a_job(node: psutil.Process) -> bool:
+    """Return whether a worker of the node runs a task of `RayCluster`."""
+    return running_worker(node) is not None
 
 
 def kill_node(node: object) -> None:

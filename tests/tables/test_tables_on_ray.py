@@ -17,7 +17,16 @@ from pyarrow import parquet
 import edgewise as ew
 from edgewise.tables.table_jobs import TableProgress
 from helpers.processes import is_alive, script, wait_until
-from helpers.ray_nodes import MARKS, is_running_a_job, kill_node, ray, ray_settings, raylet, two_nodes
+from helpers.ray_nodes import (
+    MARKS,
+    is_running_a_job,
+    kill_node,
+    ray,
+    ray_settings,
+    raylet,
+    running_worker,
+    two_nodes,
+)
 
 pytestmark = MARKS
 NUM_PARTS, EDGES_PER_PART = 6, 400_000
@@ -159,6 +168,24 @@ def test_bad_pair_is_named(nodes: SimpleNamespace, tables: dict[str, Path], tmp_
         ew.predict_tables(tables["probs"], tmp_path / "bad.parquet", tmp_path / "out", ray=nodes.address)
 
 
+def test_killed_worker_loses_no_job(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:
+    killed: list[int] = []
+
+    def kill_once(progress: TableProgress) -> None:
+        def kill() -> bool:
+            if (worker := running_worker(raylet(nodes.second))) is None:
+                return False
+            worker.kill()
+            killed.append(worker.pid)
+            return True
+
+        if progress.what == "edges" and progress.rows and not killed:
+            assert wait_until(kill)
+
+    assert_same(ew.evaluate_tables(**tables, ray=nodes.address, progress=kill_once), ew.evaluate_tables(**tables))
+    assert len(killed) == 1
+
+
 def test_killed_node_loses_no_job(nodes: SimpleNamespace, tables: dict[str, Path]) -> None:
     if not is_alive(raylet(nodes.first).pid):
         pytest.skip("the node was killed with the other kind of ids")
@@ -167,7 +194,7 @@ def test_killed_node_loses_no_job(nodes: SimpleNamespace, tables: dict[str, Path
     def kill_in_the_middle(progress: TableProgress) -> None:
         if progress.what == "edges" and progress.rows:
             seen.append((progress.parts, progress.rows))
-            if len(seen) == 2:
+            if len(seen) == 1:
                 assert wait_until(lambda: is_running_a_job(raylet(nodes.first)))
                 kill_node(nodes.first)
 
