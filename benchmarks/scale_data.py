@@ -1,6 +1,7 @@
 """Draw a large random graph as Parquet tables, part by part, with each edge listed in both directions."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,8 @@ def write_tables(folder: Path, num_nodes: int, num_rows: int, num_parts: int, te
     """
     for first in range(0, num_nodes, NODES_PER_PART):
         ids, number = np.arange(first, min(first + NODES_PER_PART, num_nodes)), first // NODES_PER_PART
-        _write(folder / "probs" / f"part-{number:03d}.parquet", lambda ids=ids: _draw_probs(ids, text))  # type: ignore[misc]
-        _write(folder / "labels" / f"part-{number:03d}.parquet", lambda ids=ids: _draw_labels(ids, text))  # type: ignore[misc]
+        _write(folder / "probs" / f"part-{number:03d}.parquet", partial(_draw_probs, ids, text))
+        _write(folder / "labels" / f"part-{number:03d}.parquet", partial(_draw_labels, ids, text))
     half = num_parts // 2
     per_cell = num_rows // (2 * half * half)
     for k in range(half):

@@ -296,10 +296,11 @@ def evaluate(
             )
         curves = edgewise.selective(belief, y, edge_index, mask=node_mask) if selective else None
     convergence = getattr(belief, "convergence", None)
-    intervals = {"n_resamples": resamples, "confidence_level": confidence_level, "seed": seed}
     options: dict[str, object] = {
         "edge_choice": edge_choice,
-        **intervals,
+        "n_resamples": resamples,
+        "confidence_level": confidence_level,
+        "seed": seed,
         "chance": chance,
         **({"normalize": True} if normalize else {}),
     }
